@@ -1,0 +1,299 @@
+"""What each command of the command line does: call the product, print the outcome."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from autotune.errors import BadInput, NothingFeasible
+from autotune.home import Home, write_atomically
+from autotune.recommendation import Recommendation, Verdict
+from autotune.request import Request, build_spec, library_for
+from autotune.spec import StudySpec
+from autotune.trial import Command
+
+_messages = Console(stderr=True, soft_wrap=True)
+
+
+def _print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def run(request: Request, home: Path, as_json: bool, dry_run: bool) -> None:
+    """``autotune run``."""
+    spec = build_spec(request)
+    _announce(spec, request.on)
+    if dry_run:
+        _dry_run(spec, as_json)
+        return
+    folder = Home(home)
+    _prepared_or_bad_input(spec)
+    folder.create(spec)
+    _tune(spec, folder, as_json)
+
+
+def resume(study: str, home: Path, as_json: bool) -> None:
+    """``autotune resume``: the recommendation of a finished study is printed again."""
+    folder = Home(home)
+    spec = folder.spec(study)
+    finished = _finished(folder, study)
+    if finished is not None:
+        _conclude(finished, folder, as_json)
+        return
+    _announce(spec, spec.on)
+    _tune(spec, folder, as_json)
+
+
+def _tune(spec: StudySpec, home: Home, as_json: bool) -> None:
+    from autotune.progress import ConsoleProgress
+    from autotune.run import run as run_study
+
+    # A polite kill is an interruption like Ctrl-C: finish the row, say how to resume.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _messages.print(f"study {spec.study} in {home.study_folder(spec.study)}", highlight=False)
+    with ConsoleProgress(spec, _messages) as progress:
+        recommendation = run_study(spec, home, progress)
+    _conclude(recommendation, home, as_json)
+
+
+def _announce(spec: StudySpec, on: str) -> None:
+    """The first line says what the numbers will be."""
+    why = "no node to measure was asked for" if on == "simulator" else "this version has no way to launch real engines"
+    _messages.print(
+        f"SIMULATED: {why}; all numbers come from a simulated {spec.gpus}×{spec.hardware.name} node, not from a real one.",
+        highlight=False,
+    )
+
+
+def _prepared_or_bad_input(spec: StudySpec) -> None:
+    """Find bad input before a folder is made for the study."""
+    from autotune.prepare import prepare
+    from autotune.search import check_sampler
+
+    check_sampler(spec.sampler)
+    prepare(spec, library_for(Path(spec.space) if spec.space else None))
+
+
+def _finished(home: Home, study: str) -> Recommendation | None:
+    path = home.study_folder(study) / "recommendation.json"
+    if not path.is_file():
+        return None
+    return Recommendation.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
+    if as_json:
+        _print_json(recommendation.to_json())
+    else:
+        _print_recommendation(recommendation, home)
+    if recommendation.recommended is None:
+        raise NothingFeasible(
+            f"nothing feasible was found ({recommendation.stop_reason}); see "
+            f"{home.study_folder(recommendation.study) / 'report.md'}"
+        )
+
+
+def _print_recommendation(recommendation: Recommendation, home: Home) -> None:
+    from autotune.report import conclusion
+    from autotune.tracking import ui_command
+
+    folder = home.study_folder(recommendation.study)
+    click.echo(f"\n{conclusion(recommendation)}\n")
+    if recommendation.recommended is not None:
+        click.echo(f"{recommendation.recommended.command}\n")
+        click.echo(f"serve    {folder / 'serve.sh'}")
+    click.echo(f"report   {folder / 'report.md'}")
+    click.echo(f"mlflow   {ui_command(home.path)}")
+
+
+def _dry_run(spec: StudySpec, as_json: bool) -> None:
+    from autotune.prepare import prepare
+
+    prepared = prepare(spec, library_for(Path(spec.space) if spec.space else None))
+    items, command_of = prepared.candidates.items, prepared.command_of
+    baseline = command_of(items[prepared.candidates.baseline]).shell()
+    starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
+    counts = {name: len(space.space.configurations) for name, space in prepared.spaces.items()}
+    if as_json:
+        excluded = [e.model_dump() for e in prepared.excluded]
+        _print_json({"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts})
+        return
+    for name, count in counts.items():
+        click.echo(f"{name}: {count} candidates")
+    for exclusion in prepared.excluded:
+        click.echo(f"{exclusion.engine}: excluded, {exclusion.reason}")
+    click.echo(f"\nbaseline\n{baseline}\n\ndefaults and good starts")
+    click.echo("\n".join(dict.fromkeys(starts)))
+
+
+def simulate(
+    as_json: bool,
+    *,
+    hw: str,
+    gpus: int | None,
+    engine_version: str | None,
+    model_id: str | None,
+    workload: str,
+    concurrency: int | None,
+    seed: int,
+    engine_command: Sequence[str],
+) -> None:
+    """``autotune simulate``."""
+    from autotune.engines import split_arguments
+    from autotune.evaluate import Prediction, model_of, predict, understand
+    from autotune.load.workloads import load_workload
+    from autotune.space.context import Context
+
+    library = library_for(None)
+    command: Command = split_arguments(engine_command)
+    load = load_workload(workload, library)
+    if concurrency is not None:
+        load = load.at_concurrency(concurrency)
+    hardware = library.node(hw)
+    if gpus is not None and not 0 < gpus <= hardware.gpus:
+        raise BadInput(f"--gpus {gpus}: a {hardware.name} node has 1 to {hardware.gpus} GPUs")
+    model = model_of(command, library, model_id)
+    context = Context(model, hardware, gpus or hardware.gpus, "", load.longest_request)
+    understood = understand(command, library, context, engine_version)
+    prediction: Prediction = predict(understood, load, seed)
+    if as_json:
+        _print_json(prediction.to_json())
+    else:
+        _print_prediction(prediction)
+
+
+def _print_prediction(prediction: Any) -> None:
+    if prediction.failure is not None:
+        click.echo(f"simulated: does not run ({prediction.failure.kind.value})\n{prediction.failure.message}")
+        if prediction.failure.log_excerpt:
+            click.echo(f"  {prediction.failure.log_excerpt}")
+        return
+    click.echo(f"simulated: {prediction.engine} {prediction.engine_version} on {prediction.workload}")
+    for name, value in prediction.metrics.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            click.echo(f"  {name:<32}{value:>14,.2f}")
+
+
+def report(study: str, format_: str, home: Path, as_json: bool) -> None:
+    """``autotune report``."""
+    folder = Home(home)
+    folder.spec(study)
+    path = folder.study_folder(study) / f"report.{format_}"
+    if not path.is_file():
+        raise BadInput(f"study {study!r} is not finished, so it has no report; go on with `autotune resume {study}`")
+    text = path.read_text(encoding="utf-8")
+    if as_json:
+        _print_json({"study": study, "format": format_, "report": text})
+    else:
+        click.echo(text)
+
+
+def export(study: str, format_: str, output: Path | None, home: Path, as_json: bool) -> None:
+    """``autotune export``."""
+    from autotune.export import export as render
+
+    folder = Home(home)
+    folder.spec(study)
+    recommendation = _finished(folder, study)
+    if recommendation is None:
+        raise BadInput(f"study {study!r} is not finished; go on with `autotune resume {study}`")
+    text = render(recommendation, format_)
+    if output is not None:
+        try:
+            write_atomically(output, text, mode=0o755 if format_ == "shell" else 0o644)
+        except OSError as error:
+            raise BadInput(f"-o {output}: cannot be written ({error.strerror})") from error
+        _messages.print(f"wrote {output}", highlight=False)
+    elif as_json:
+        _print_json({"study": study, "format": format_, "text": text})
+    else:
+        click.echo(text)
+
+
+def list_studies(home: Path, as_json: bool) -> None:
+    """``autotune list``."""
+    folder = Home(home)
+    rows = [_study_row(folder, name) for name in folder.names()]
+    if as_json:
+        _print_json(rows)
+        return
+    if not rows:
+        click.echo(f"no studies in {folder.studies}")
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*("–" if value is None else str(value) for value in row.values()))
+    Console(soft_wrap=True).print(table, highlight=False)
+
+
+def _study_row(home: Home, name: str) -> dict[str, Any]:
+    spec = home.spec(name)
+    path = home.study_folder(name)
+    done = _finished(home, name)
+    rows = path / "results.jsonl"
+    launches = rows.read_bytes().count(b"\n") if rows.is_file() else 0
+    age_h = (datetime.now(UTC).timestamp() - (path / "study.yaml").stat().st_mtime) / 3600
+    gain = done.gain_percent if done else None
+    return {
+        "study": name,
+        "model": spec.model.id,
+        "hardware": f"{spec.gpus}x{spec.hardware.name}",
+        "evidence": done.evidence.value if done else None,
+        "verdict": done.verdict.value if done else "unfinished",
+        "gain": f"{gain:+.1f} %" if gain is not None and done and done.verdict is not Verdict.INFEASIBLE else None,
+        "launches": launches,
+        "age_hours": round(age_h, 1),
+    }
+
+
+def space_show(request: Request, as_json: bool) -> None:
+    """``autotune space show``."""
+    from autotune.prepare import prepare
+
+    spec = build_spec(request)
+    prepared = prepare(spec, library_for(request.space))
+    report = {
+        name: {
+            "version": space.context.version,
+            "combinations": space.space.combinations,
+            "candidates": len(space.space.configurations),
+            "twins": space.space.twins,
+            "removed": {rule: count for rule, count in space.space.removed.items() if count},
+        }
+        for name, space in prepared.spaces.items()
+    }
+    excluded = {e.engine: e.reason for e in prepared.excluded}
+    if as_json:
+        _print_json({"model": spec.model.id, "hardware": spec.hardware.name, "engines": report, "excluded": excluded})
+        return
+    for name, row in report.items():
+        click.echo(f"{name} {row['version']}: {row['candidates']:,} candidates of {row['combinations']:,} combinations")
+        if row["twins"]:
+            click.echo(f"  {row['twins']:>12,}  twins of another one under the engine's own effects")
+        for rule, count in sorted(row["removed"].items(), key=lambda item: -item[1]):
+            click.echo(f"  {count:>12,}  removed by {rule}")
+    for name, reason in excluded.items():
+        click.echo(f"{name}: excluded, {reason}")
+
+
+def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:
+    """``autotune space check``."""
+    from autotune.space.checking import check
+
+    checked = check(path, engines)
+    if as_json:
+        _print_json({"checked": [str(p) for p in checked]})
+        return
+    for file in checked:
+        click.echo(f"{file}: valid")
+

@@ -1,0 +1,87 @@
+"""Every exception that leaves the package on purpose.
+
+    AutotuneError             anything autotune says to its user; carries the exit code
+    ├── BadInput              the user's input is wrong: exit 2
+    │   ├── UnknownName       a name that does not exist; lists the names that do
+    │   └── MalformedFile     a file that does not fit its schema; names file and line
+    ├── StudyLocked           another tuner works on the study: exit 2
+    ├── NothingFeasible       no configuration ran: exit 3
+    └── Interrupted           stopped by the user, resumable: exit 130
+
+A configuration that cannot run is *not* an exception: it is a value, `trial.Failure`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class AutotuneError(Exception):
+    """Something that autotune tells its user in one message, without a traceback."""
+
+    exit_code = 1
+
+
+class BadInput(AutotuneError):
+    """The input is wrong; the message says what, where, and what would be right."""
+
+    exit_code = 2
+
+
+class UnknownName(BadInput):
+    """A name that does not exist, answered with the names that do.
+
+    Args:
+        what: the kind of thing, e.g. ``"workload"``.
+        name: what was asked for.
+        known: the names that exist.
+        hint: one more sentence, e.g. where to describe a new one.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        names = sorted(set(known))
+        close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
+        guess = next((n for n in names if close and n.lower() == close[0]), None)
+        parts = [f"unknown {what} {name!r}"]
+        if guess is not None:
+            parts.append(f"; did you mean {guess!r}?")
+        parts.append(f" Known: {', '.join(names) if names else 'none'}.")
+        if hint:
+            parts.append(f" {hint}")
+        super().__init__("".join(parts))
+
+
+class MalformedFile(BadInput):
+    """A file that does not fit its schema.
+
+    Args:
+        path: the file.
+        problem: what is wrong and what would be right.
+        line: 1-based line, when it is known.
+    """
+
+    def __init__(self, path: Path | str, problem: str, line: int | None = None) -> None:
+        where = f"{path}:{line}" if line is not None else str(path)
+        super().__init__(f"{where}: {problem}")
+        self.path = Path(path)
+        self.line = line
+
+
+class StudyLocked(AutotuneError):
+    """Another tuner holds the study's lock."""
+
+    exit_code = 2
+
+
+class NothingFeasible(AutotuneError):
+    """No configuration ran, so there is nothing to recommend; the report says why."""
+
+    exit_code = 3
+
+
+class Interrupted(AutotuneError):
+    """The user stopped the study; it can be resumed."""
+
+    exit_code = 130

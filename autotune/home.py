@@ -1,0 +1,70 @@
+"""The home folder: ``<home>/studies/<study>/``, one folder per study."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.spec import StudySpec, check_study_name
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with draft.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.chmod(mode)
+    draft.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where studies, the MLflow database and its artefacts lie."""
+
+    path: Path
+
+    @property
+    def studies(self) -> Path:
+        return self.path / "studies"
+
+    def study_folder(self, study: str) -> Path:
+        """A study's folder; the name cannot leave `studies`."""
+        return self.studies / check_study_name(study)
+
+    def names(self) -> list[str]:
+        """The studies that exist, oldest first."""
+        found = [path.parent for path in self.studies.glob("*/study.yaml")]
+        return [path.name for path in sorted(found, key=lambda p: (p / "study.yaml").stat().st_mtime)]
+
+    def create(self, spec: StudySpec) -> Path:
+        """Make a new study's folder with its ``study.yaml``; raises `BadInput` when the name is taken."""
+        folder = self.study_folder(spec.study)
+        if (folder / "study.yaml").exists():
+            raise BadInput(
+                f"study {spec.study!r} exists; go on with `autotune resume {spec.study}`, or choose another --study name"
+            )
+        try:
+            (folder / "trials").mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / "study.yaml", spec.to_yaml())
+        except OSError as error:
+            raise BadInput(
+                f"home folder {self.path} cannot be written ({error.strerror}); choose another one with --home DIR"
+            ) from error
+        return folder
+
+    def spec(self, study: str) -> StudySpec:
+        """The spec of a study that exists; raises `BadInput` otherwise."""
+        path = self.study_folder(study) / "study.yaml"
+        if not path.is_file():
+            raise UnknownName("study", study, self.names(), f"Looked in {self.studies}.")
+        try:
+            return StudySpec.from_yaml(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, ValidationError) as error:
+            raise MalformedFile(path, f"not a study's specification: {error}") from error

@@ -1,0 +1,207 @@
+"""From a `StudySpec` to what may be tried: candidates per engine, the baseline, and why engines are left out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.engines import Engine, engine_for, recognise, split_command
+from autotune.errors import BadInput
+from autotune.load.workloads import load_workload
+from autotune.recommendation import Exclusion
+from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.context import Context
+from autotune.space.enumeration import Enumeration, enumerate_engine
+from autotune.space.expression import evaluate, fill_value
+from autotune.space.fingerprint import effective
+from autotune.space.knobs import defaults
+from autotune.space.library import Library
+from autotune.space.schema import EngineCard, NarrowedEngine
+from autotune.spec import StudySpec
+from autotune.trial import Command, Configuration, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpace:
+    """One engine in one study: its contract, what it is judged against, and what remains of its space."""
+
+    engine: Engine
+    context: Context
+    space: Enumeration
+
+    @property
+    def card(self) -> EngineCard:
+        return self.engine.card
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a study chooses from.
+
+    Attributes:
+        spaces: by engine, only those that are searched.
+        baseline_command: the command line that the user gave as the baseline, to be launched as typed.
+    """
+
+    spec: StudySpec
+    candidates: CandidateSet
+    spaces: Mapping[str, EngineSpace]
+    excluded: tuple[Exclusion, ...]
+    baseline_command: Command | None
+
+    def command_of(self, candidate: Candidate) -> Command:
+        """How a candidate's server is started; the user's own baseline as typed."""
+        if self.baseline_command is not None and candidate is self.candidates.items[self.candidates.baseline]:
+            return self.baseline_command
+        configuration = candidate.configuration
+        space = self.spaces[configuration.engine]
+        extra = shlex.split(self.spec.engine_args.get(configuration.engine, ""))
+        return space.engine.command(configuration, space.context, extra)
+
+
+def prepare(spec: StudySpec, library: Library) -> Prepared:
+    """Enumerate what may be tried; raises `BadInput` when nothing may be."""
+    longest = max(load_workload(name, library).longest_request for name in spec.workloads)
+    spaces: dict[str, EngineSpace] = {}
+    excluded: list[Exclusion] = []
+    for choice in spec.engines:
+        card = library.engine(choice.name)
+        context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
+        reason = _unsuited(card, context) or _unpinnable(card, spec.pins)
+        if reason is None:
+            space = enumerate_engine(*_narrow(card, context, spec.pins, library.narrowed.get(card.engine)))
+            spaces[card.engine] = EngineSpace(engine_for(card), context, space)
+            reason = None if space.configurations else _emptied(space)
+        if reason is not None:
+            spaces.pop(card.engine, None)
+            excluded.append(Exclusion(engine=card.engine, reason=reason))
+    if not spaces:
+        reasons = "; ".join(f"{e.engine}: {e.reason}" for e in excluded)
+        raise BadInput(f"no engine is left to try on {spec.hardware.name}: {reasons}")
+    return _with_baseline(spec, library, spaces, tuple(excluded), longest)
+
+
+def _unsuited(card: EngineCard, context: Context) -> str | None:
+    scope = context.scope({})
+    return next((need.reason for need in card.requires if not evaluate(need.expect, scope)), None)
+
+
+def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
+    for name, value in pins.items():
+        knob = card.knobs.get(name)
+        if knob is not None and knob.choices is not None and value not in knob.choices:
+            return f"it cannot take {name}={value}"
+    return None
+
+
+def _emptied(space: Enumeration) -> str:
+    worst = max(space.removed, key=lambda name: space.removed[name], default="none")
+    return f"no valid configuration remains; rule {worst} removed the most"
+
+
+def _narrow(
+    card: EngineCard, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
+) -> tuple[EngineCard, Context, dict[str, Scalar]]:
+    own = {name: value for name, value in pins.items() if name in card.knobs}
+    if narrowed is None:
+        return card, context, own
+    knobs = {
+        name: knob.model_copy(update={"search": narrowed.search[name]}) if name in narrowed.search else knob
+        for name, knob in card.knobs.items()
+    }
+    rest = {k: v for k, v in node_defaults(card, context).items() if k not in narrowed.search}
+    return card.model_copy(update={"knobs": knobs}), context, {**rest, **own}
+
+
+def node_defaults(card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
+    """The engine's defaults on all GPUs, with the pins that it knows."""
+    knobs = defaults(card, context)
+    return {**knobs, **_settings(card, context, card.on_node, knobs), **_known(card, pins or {})}
+
+
+def _settings(
+    card: EngineCard, context: Context, settings: Mapping[str, object], knobs: Mapping[str, Scalar]
+) -> dict[str, Scalar]:
+    scope = context.scope(knobs)
+    return _known(card, {name: fill_value(value, scope) for name, value in settings.items()})
+
+
+def _known(card: EngineCard, knobs: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    return {name: value for name, value in knobs.items() if name in card.knobs}
+
+
+def _default_configuration(card: EngineCard, context: Context, pins: Mapping[str, Scalar]) -> Configuration:
+    return effective(card, Configuration(card.engine, node_defaults(card, context, pins)), context).configuration
+
+
+def _start_configurations(
+    card: EngineCard, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
+) -> list[Configuration]:
+    base = node_defaults(card, context)
+    found = []
+    for start in narrowed.starts if narrowed else card.starts:
+        if evaluate(start.when, context.scope(base)):
+            knobs = {**base, **_settings(card, context, start.set, base), **_known(card, pins)}
+            found.append(effective(card, Configuration(card.engine, knobs), context).configuration)
+    return found
+
+
+def _with_baseline(
+    spec: StudySpec,
+    library: Library,
+    spaces: dict[str, EngineSpace],
+    excluded: tuple[Exclusion, ...],
+    longest: int,
+) -> Prepared:
+    if spec.baseline is not None:
+        command = split_command(spec.baseline)
+        baseline, space = _parse_baseline(spec, library, command, spaces, longest)
+        spaces.setdefault(baseline.configuration.engine, space)
+    else:
+        command = None
+        space = next(iter(spaces.values()))
+        default = _default_configuration(space.card, space.context, spec.pins)
+        baseline = Candidate(default, space.context.version)
+    items = {baseline.fingerprint: baseline}
+    for space in spaces.values():
+        for configuration in space.space.configurations:
+            candidate = Candidate(configuration, space.context.version)
+            items.setdefault(candidate.fingerprint, candidate)
+    listed = tuple(items.values())
+    positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
+    named = {name: _named(space, spec, library) for name, space in spaces.items()}
+    candidates = CandidateSet(
+        listed,
+        baseline=0,
+        defaults=tuple(positions[d.fingerprint] for d, _ in named.values() if d.fingerprint in positions),
+        starts=tuple(
+            dict.fromkeys(positions[s.fingerprint] for _, starts in named.values() for s in starts if s.fingerprint in positions)
+        ),
+    )
+    return Prepared(spec, candidates, spaces, excluded, command)
+
+
+def _named(space: EngineSpace, spec: StudySpec, library: Library) -> tuple[Configuration, list[Configuration]]:
+    narrowed = library.narrowed.get(space.card.engine)
+    return (
+        _default_configuration(space.card, space.context, spec.pins),
+        _start_configurations(space.card, space.context, spec.pins, narrowed),
+    )
+
+
+def _parse_baseline(
+    spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace], longest: int
+) -> tuple[Candidate, EngineSpace]:
+    name = recognise(command.argv)
+    card = library.engine(name)
+    version = next((c.version for c in spec.engines if c.name == name), card.newest)
+    context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
+    space = spaces.get(name) or EngineSpace(engine_for(card), context, Enumeration())
+    parsed = space.engine.parse(command, version)
+    if library.model(parsed.model).architecture != spec.model.architecture:
+        raise BadInput(f"--baseline serves {parsed.model!r}, the study is about {spec.model.id!r}")
+    configuration = effective(card, space.engine.knobs(parsed, context), context).configuration
+    return Candidate(configuration, version), space
+
+

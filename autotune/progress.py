@@ -1,0 +1,102 @@
+"""What a person sees while a study runs: launches done, phase, best so far, time left. All on stderr."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from rich.console import Console
+from rich.status import Status
+
+from autotune.load.metrics import METRICS
+from autotune.search import Study
+from autotune.spec import StudySpec
+from autotune.trial import Launch, State, Trial
+
+
+class Progress(Protocol):
+    """Told of every step of a study."""
+
+    def started(self, trial: Trial, study: Study) -> None: ...
+
+    def finished(self, launch: Launch, study: Study) -> None: ...
+
+    def phase(self, text: str) -> None: ...
+
+
+class Silent:
+    """Says nothing."""
+
+    def started(self, trial: Trial, study: Study) -> None:
+        """Ignored."""
+
+    def finished(self, launch: Launch, study: Study) -> None:
+        """Ignored."""
+
+    def phase(self, text: str) -> None:
+        """Ignored."""
+
+
+class ConsoleProgress:
+    """One line per launch and, on a terminal, a status line that is kept up to date."""
+
+    def __init__(self, spec: StudySpec, console: Console) -> None:
+        self._spec, self._console = spec, console
+        self._status: Status | None = console.status("") if console.is_terminal else None
+        self._started_s = time.monotonic()
+        self._done_before: int | None = None
+
+    def __enter__(self) -> ConsoleProgress:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def phase(self, text: str) -> None:
+        """Show a phase that is no launch."""
+        if self._status is not None:
+            self._status.update(text)
+
+    def started(self, trial: Trial, study: Study) -> None:
+        """Show what is being launched."""
+        if self._done_before is None:
+            self._done_before = len(study.launches)
+        done = len(study.launches)
+        self.phase(
+            f"launch {done + 1} of at most {self._spec.launches} · {trial.role.value} · "
+            f"{trial.configuration.engine} · {self._best(study)} · {self._time_left(done)}"
+        )
+
+    def finished(self, launch: Launch, study: Study) -> None:
+        """Print one line."""
+        number = f"{len(study.launches):>3}/{self._spec.launches}"
+        trial, result = launch.trial, launch.result
+        head = f"{number}  {trial.role.value:<8}  {trial.configuration.engine:<12}"
+        if result.state is State.COMPLETE:
+            value = float(result.metrics[self._spec.workloads[0]][self._spec.objective])
+            outcome = f"{value:>10,.1f}  {result.evidence.value}"
+        else:
+            kind = result.failure.kind.value if result.failure else "invalid"
+            outcome = f"{'failed':>10}  {kind}"
+        self._console.print(f"{head}{outcome}  {self._best(study)}", highlight=False, soft_wrap=True)
+
+    def _best(self, study: Study) -> str:
+        values = [
+            float(launch.result.metrics[self._spec.workloads[0]][self._spec.objective])
+            for launch in study.launches
+            if launch.result.state is State.COMPLETE
+        ]
+        if not values:
+            return "no launch has run yet"
+        best = max(values) if METRICS[self._spec.objective].maximise else min(values)
+        return f"best {best:,.1f}"
+
+    def _time_left(self, done: int) -> str:
+        here = done - (self._done_before or 0)
+        if here <= 0:
+            return "time left unknown"
+        left_s = (time.monotonic() - self._started_s) / here * (self._spec.launches - done)
+        return f"at most {left_s / 60:.0f} min left" if left_s >= 90 else f"at most {left_s:.0f} s left"

@@ -1,0 +1,139 @@
+"""What a study ends with: the content of ``recommendation.json`` as values.
+
+`autotune.recommend` computes it; report, export and tracking read it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from autotune.trial import Command, Evidence, Metrics, Scalar
+
+SCHEMA = 1
+
+
+class Verdict(StrEnum):
+    """What can be said of the recommended configuration against the baseline."""
+
+    BETTER = "better"
+    INDISTINGUISHABLE = "indistinguishable"
+    UNOPPOSED = "unopposed"
+    """The baseline could not run."""
+    INFEASIBLE = "infeasible"
+    """Nothing ran, or nothing kept the SLOs."""
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Objective(_Value):
+    """The objective on one workload. ``ci95`` is for the mean of the repeats (fresh launches), None below two."""
+
+    metric: str
+    workload: str
+    value: float
+    ci95: tuple[float, float] | None
+    repeats: int
+
+
+class Choice(_Value):
+    """A configuration that was measured, with its command."""
+
+    engine: str
+    engine_version: str
+    config: dict[str, Scalar]
+    fingerprint: str
+    argv: list[str]
+    env: dict[str, str]
+    files: dict[str, str] = {}
+    command: str
+    objective: Objective
+
+    def as_command(self) -> Command:
+        """Its command as a value."""
+        return Command(tuple(self.argv), self.env, self.files)
+
+
+class WorkloadComparison(_Value):
+    """One workload, before and after; None where it was not measured."""
+
+    baseline: Metrics | None
+    recommended: Metrics | None
+    gain_percent: float | None
+
+
+class Contribution(_Value):
+    """What one knob (or several that only change together, joined by ``+``) adds: winner against winner without it."""
+
+    knob: str
+    from_: Scalar
+    to: Scalar
+    gain_percent: float
+    ci95: tuple[float, float] | None
+
+
+class Exclusion(_Value):
+    """An engine that was not searched."""
+
+    engine: str
+    reason: str
+
+
+class Recommendation(_Value):
+    """The outcome of a study. ``recommended`` is None when nothing is feasible."""
+
+    study: str
+    model: str
+    hardware: str
+    gpus: int
+    evidence: Evidence
+    verdict: Verdict
+    stop_reason: str
+    recommended: Choice | None
+    baseline: Choice | None
+    gain_percent: float | None
+    gain_ci95: tuple[float, float] | None
+    workloads: dict[str, WorkloadComparison]
+    contributions: list[Contribution]
+    launches: int
+    trials: int
+    failures: dict[str, int]
+    excluded: list[Exclusion]
+    duration_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of ``recommendation.json``: the recommended choice's keys stand at the top level."""
+        rows = self.model_dump(mode="json", exclude={"recommended", "gpus", "hardware", "contributions"})
+        chosen = self.recommended.model_dump(mode="json") if self.recommended else dict.fromkeys(Choice.model_fields)
+        contributions = [
+            {"from" if key == "from_" else key: value for key, value in c.model_dump(mode="json").items()}
+            for c in self.contributions
+        ]
+        return {
+            "schema": SCHEMA,
+            **rows,
+            "hardware": {"name": self.hardware, "gpus": self.gpus},
+            **chosen,
+            "contributions": contributions,
+        }
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> Recommendation:
+        """The inverse of `to_json`."""
+        rest = {key: value for key, value in row.items() if key not in {"schema", *Choice.model_fields}}
+        hardware = rest.pop("hardware")
+        contributions = [
+            {"from_" if key == "from" else key: value for key, value in c.items()} for c in rest.pop("contributions")
+        ]
+        chosen = {key: row[key] for key in Choice.model_fields} if row.get("engine") else None
+        return cls(
+            **rest,
+            hardware=hardware["name"],
+            gpus=hardware["gpus"],
+            recommended=chosen,
+            contributions=contributions,
+        )

@@ -1,0 +1,118 @@
+"""Keep secrets out of everything that autotune writes for people: commands, logs, reports, MLflow.
+
+Two signs give a secret away: the name it stands under (``HF_TOKEN=…``, ``--api-key …``) and the shape of
+the value itself (``hf_…``, ``sk-…``). Both are looked for in structured values (argv, environment) and in
+plain text (logs, YAML, JSON, shell).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+MASK = "REDACTED"
+"""Stands for a secret; safe to paste into a shell, JSON or YAML."""
+
+_ALWAYS = {"password", "passwd", "passphrase", "secret", "secrets", "credential", "credentials", "apikey"}
+# A "key" is a secret only in company: a sort key, a cache key or a key file is none.
+_KEY_OWNERS = {"api", "secret", "access", "private", "auth", "storage", "account", "master", "signing", "license"}
+# Tokens of the tokenizer, not of an account.
+_TEXT_TOKENS = {"bos", "eos", "pad", "mask", "sep", "cls", "unk", "stop", "image", "special", "mtp", "per"}
+
+_SHAPES = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:"
+    r"hf_(?=[A-Za-z]*[0-9])[A-Za-z0-9]{8,}|hf_[A-Za-z0-9]{16,}"  # Hugging Face
+    r"|sk-[A-Za-z0-9_-]{8,}"  # OpenAI and those who copy its keys
+    r"|(?:ghp|gho|ghs|github_pat)_[A-Za-z0-9_]{16,}"  # GitHub
+    r"|nvapi-[A-Za-z0-9_-]{16,}"  # NVIDIA NGC
+    r"|AKIA[A-Z0-9]{16}"  # AWS access key id
+    r")"
+)
+_BEARER = re.compile(r"(?i)(\bbearer\s+)([A-Za-z0-9._~+/=-]{8,})")
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)(@)")
+_VALUE = r"(?P<value>[^\s\"',;}\]]+)"
+_OPTION = re.compile(r"(?<![\w-])--(?P<name>[A-Za-z][\w.-]*)(?P<sep>=[\"']?|[\"']?,?\s+(?:-\s+)?[\"']?)" + _VALUE)
+_SETTING = re.compile(r"(?<![\w-])(?P<name>[A-Za-z]\w*(?:-\w+)*)(?P<sep>[\"']?\s*[=:]\s*[\"']?)" + _VALUE)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable or option of this name holds a secret, e.g. ``HF_TOKEN`` or ``--api-key``."""
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+    if not words:
+        return False
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last == "token":
+        return before not in _TEXT_TOKENS
+    return last in _ALWAYS or (last in {"key", "keys"} and before in _KEY_OWNERS)
+
+
+def is_secret_value(value: str) -> bool:
+    """Whether a value looks like a token of a known issuer."""
+    return _SHAPES.search(value) is not None
+
+
+def env(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables with secret values masked."""
+    return {name: MASK if is_secret_name(name) else text(value) for name, value in variables.items()}
+
+
+def argv(arguments: Sequence[str]) -> list[str]:
+    """The arguments with secret values masked, as many as before."""
+    return [MASK if hidden else shown for shown, hidden in _split(arguments)]
+
+
+def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:
+    """Each argument (values of a known shape already masked) and whether it stands under a secret name."""
+    rows: list[tuple[str, bool]] = []
+    under_secret = False
+    for argument in arguments:
+        if argument.startswith("-"):
+            name, equals, _ = argument.partition("=")
+            under_secret = is_secret_name(name) and not equals
+            masked = f"{name}={MASK}" if equals and is_secret_name(name) else text(argument)
+            rows.append((masked, False))
+        else:
+            rows.append((text(argument), under_secret))
+    return rows
+
+
+def found(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
+    """The secret values of a command, to be masked wherever else they appear, e.g. in its log."""
+    secrets = {value for name, value in variables.items() if is_secret_name(name)}
+    secrets |= {a for a, (_, hidden) in zip(arguments, _split(arguments), strict=True) if hidden}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if equals and is_secret_name(name):
+            secrets.add(value)
+    return {secret for secret in secrets if secret}
+
+
+def text(content: str, secrets: Iterable[str] = ()) -> str:
+    """A text with every secret masked.
+
+    Args:
+        content: a log, a command, JSON, YAML or prose.
+        secrets: values that are known to be secret (`found`); those under 4 characters are left, as
+            masking them would destroy the text.
+    """
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= 4:
+            content = content.replace(secret, MASK)
+    content = _SHAPES.sub(MASK, content)
+    content = _BEARER.sub(rf"\g<1>{MASK}", content)
+    content = _URL_PASSWORD.sub(rf"\g<1>{MASK}\g<3>", content)
+    content = _OPTION.sub(_mask_named, content)
+    return _SETTING.sub(_mask_setting, content)
+
+
+def _mask_named(match: re.Match[str]) -> str:
+    if not is_secret_name(match["name"]) or match["value"].startswith("-"):
+        return match[0]
+    return match[0][: match.start("value") - match.start()] + MASK
+
+
+def _mask_setting(match: re.Match[str]) -> str:
+    # "unexpected token: }" is prose; a bare name is a secret only where it is a setting.
+    if match["name"].lower() == "token" and "=" not in match["sep"]:
+        return match[0]
+    return _mask_named(match)

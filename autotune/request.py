@@ -1,0 +1,194 @@
+"""Turns what was asked on the command line into a checked `StudySpec`, or says what would be right."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from autotune.errors import BadInput, UnknownName
+from autotune.load.metrics import METRICS
+from autotune.load.workloads import load_workload
+from autotune.space.cards import HardwareCard
+from autotune.space.library import Library
+from autotune.space.schema import EngineCard
+from autotune.spec import EngineChoice, Slo, StudySpec, check_study_name
+from autotune.trial import Scalar
+
+AVAILABLE = ("auto", "simulator")
+SIMULATOR_NOISE = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The options of ``autotune run`` as they were typed."""
+
+    model: str
+    hardware: str
+    gpus: int | None = None
+    engines: Sequence[str] = ()
+    workloads: Sequence[str] = ()
+    objective: str = "total_token_throughput"
+    slos: Sequence[str] = ()
+    baseline: str | None = None
+    pins: Sequence[str] = ()
+    engine_args: Sequence[str] = ()
+    launches: int = 30
+    hours: float | None = None
+    on: str = "auto"
+    executor: str = "local"
+    sampler: str = "gp"
+    space: Path | None = None
+    model_id: str | None = None
+    study: str | None = None
+    seed: int = 0
+    noise: float | None = None
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+def library_for(space: Path | None) -> Library:
+    """The packaged spaces, under a folder or an engine's file of the user's own."""
+    if space is None:
+        return Library()
+    if not space.exists():
+        raise BadInput(f"--space {space}: no such file or folder")
+    return Library((space,)) if space.is_dir() else Library(files=(space,))
+
+
+def build_spec(request: Request) -> StudySpec:
+    """Check every name and figure of a request; raises `BadInput` with the right names."""
+    library = library_for(request.space)
+    hardware = library.node(request.hardware)
+    model = library.model(request.model, request.model_id)
+    if request.model.startswith((".", "/", "~")) or Path(request.model).is_dir():
+        # A path stays the path that the engine gets; the id remains an alias.
+        model = model.model_copy(update={"id": request.model, "aliases": [*model.aliases, model.id]})
+    _check_budget(request)
+    _check_on(request.on)
+    workloads = tuple(request.workloads) or ("sharegpt",)
+    for name in workloads:
+        load_workload(name, library)
+    engines = _engines(request, library)
+    return StudySpec(
+        study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
+        model=model,
+        hardware=hardware,
+        gpus=_gpus(request.gpus, hardware),
+        engines=tuple(EngineChoice(name=card.engine, version=card.newest) for card in engines),
+        workloads=tuple(dict.fromkeys(workloads)),
+        objective=_metric(request.objective, "objective"),
+        slos=_slos(request.slos),
+        baseline=request.baseline,
+        pins=_pins(request.pins, engines),
+        engine_args=_engine_args(request.engine_args, library),
+        launches=request.launches,
+        hours=request.hours,
+        on="simulator",
+        executor=request.executor,
+        sampler=request.sampler,
+        noise=SIMULATOR_NOISE if request.noise is None else request.noise,
+        seed=request.seed,
+        space=str(request.space.resolve()) if request.space else None,
+    )
+
+
+def _check_budget(request: Request) -> None:
+    if request.launches < 1:
+        raise BadInput(f"--launches {request.launches}: a budget of at least 1 launch is needed (default 30)")
+    if request.hours is not None and request.hours <= 0:
+        raise BadInput(f"--hours {request.hours:g}: the time budget must be above 0")
+    if request.noise is not None and not 0 <= request.noise < 1:
+        raise BadInput(f"--noise {request.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
+
+
+def _check_on(on: str) -> None:
+    if on not in AVAILABLE:
+        raise BadInput(f"--on {on}: this version runs trials on: {', '.join(AVAILABLE)}")
+
+
+def _gpus(asked: int | None, hardware: HardwareCard) -> int:
+    gpus = hardware.gpus if asked is None else asked
+    if not 0 < gpus <= hardware.gpus:
+        raise BadInput(f"--gpus {gpus}: a {hardware.name} node has 1 to {hardware.gpus} GPUs")
+    return gpus
+
+
+def _engines(request: Request, library: Library) -> list[EngineCard]:
+    if not request.engines:
+        searched = [card for name, card in library.engines.items() if name in (library.narrowed or library.engines)]
+        # vLLM first: it is the default baseline, and first in every table.
+        return sorted(searched, key=lambda card: (card.engine != "vllm", card.engine))
+    return list({card.engine: card for card in map(library.engine, request.engines)}.values())
+
+
+def _metric(name: str, what: str) -> str:
+    if name not in METRICS:
+        raise UnknownName(f"{what} metric", name, METRICS)
+    return name
+
+
+def _slos(texts: Sequence[str]) -> tuple[Slo, ...]:
+    slos = tuple(Slo.parse(text) for text in texts)
+    for slo in slos:
+        _metric(slo.metric, "SLO")
+    return slos
+
+
+def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise BadInput(f"{option} {text!r}: write {form}")
+    return name.strip(), value
+
+
+def _pins(texts: Sequence[str], engines: Sequence[EngineCard]) -> dict[str, Scalar]:
+    pins: dict[str, Scalar] = {}
+    known = {name for card in engines for name in card.knobs}
+    for text in texts:
+        name, value = _split_setting(text, "--set", "knob=value, e.g. kv_cache_dtype=bfloat16")
+        if name not in known:
+            raise UnknownName("knob", name, known)
+        pins[name] = _scalar(text, value)
+        _check_pin(name, pins[name], engines)
+    return pins
+
+
+def _check_pin(name: str, value: Scalar, engines: Sequence[EngineCard]) -> None:
+    choices = [card.knobs[name].choices for card in engines if name in card.knobs]
+    if any(allowed is None or value in allowed for allowed in choices):
+        return
+    every = sorted({str(v) for allowed in choices for v in allowed or []})
+    raise BadInput(f"--set {name}={value}: no engine takes this value; known values: {', '.join(every)}")
+
+
+def _scalar(text: str, value: str) -> Scalar:
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise BadInput(f"--set {text!r}: {value!r} is not a plain value") from error
+    if isinstance(parsed, bool | int | float | str) or parsed is None:
+        return parsed
+    raise BadInput(f"--set {text!r}: {value!r} is not a plain value")
+
+
+def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
+    passed: dict[str, str] = {}
+    for text in texts:
+        name, value = _split_setting(text, "--engine-arg", "engine='arguments', e.g. sglang='--trust-remote-code'")
+        engine = library.engine(name).engine
+        try:
+            shlex.split(value)
+        except ValueError as error:
+            raise BadInput(f"--engine-arg {text!r}: {error}") from error
+        passed[engine] = f"{passed[engine]} {value}" if engine in passed else value
+    return passed
+
+
+def _study_name(model: str, hardware: str, now: datetime) -> str:
+    stem = model.rstrip("/").rsplit("/", 1)[-1].lower()
+    safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware}").strip(".-_")
+    return f"{safe[:70] or 'study'}-{now:%Y%m%d-%H%M%S}"

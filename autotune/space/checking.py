@@ -1,0 +1,92 @@
+"""Validates space files beyond their schema: every name in an expression exists, every value makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from autotune.errors import BadInput, MalformedFile
+from autotune.space.expression import names
+from autotune.space.library import SCHEMAS, Library, kind_of, line_of, load, spaces_root
+from autotune.space.schema import EngineCard, Narrowing
+
+_FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
+_READ_NAMES = frozenset({"args", "env", "config"})
+
+
+def check(path: Path | None, engines: Sequence[str] = ()) -> list[Path]:
+    """Check one file, a folder laid out like ``search_spaces``, or the packaged ones.
+
+    Returns the files that are valid; raises `MalformedFile` naming file and line at the first that is not.
+    """
+    files = list(_files(path or spaces_root()))
+    if engines:
+        cards = [Library().engine(name) for name in engines]
+        files = [f for f in files if f.parent.name == "engines" and f.stem in {card.engine for card in cards}]
+    for file in files:
+        check_file(file)
+    return files
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    if not path.is_dir():
+        raise BadInput(f"{path}: no such file or folder")
+    found = sorted(f for kind in ("engines", "models", "hardware", "workloads") for f in (path / kind).glob("*.yaml"))
+    if not found:
+        raise BadInput(f"{path}: no engines/, models/, hardware/ or workloads/ with *.yaml files in it")
+    yield from found
+
+
+def check_file(path: Path) -> None:
+    """Check one document; raises `MalformedFile`."""
+    kind = kind_of(path)
+    if kind == "workloads":
+        # The workloads' schema lives with the load, above this package.
+        return
+    document = load(path, SCHEMAS[kind])
+    if isinstance(document, EngineCard):
+        _check_engine(path, document)
+    elif isinstance(document, Narrowing):
+        _ = Library(files=(path,)).narrowed
+
+
+def _check_engine(path: Path, card: EngineCard) -> None:
+    known = _FIXED_NAMES | set(card.knobs)
+    for location, text in _expressions(card):
+        unknown = names(text) - known - (_READ_NAMES if location[-1] == "read" else set())
+        if unknown:
+            raise MalformedFile(
+                path,
+                f"unknown name {sorted(unknown)[0]!r} in {text!r}; known: the knobs and model, hardware, gpus, workload",
+                line_of(path, location),
+            )
+    for location, mapping in _settings(card):
+        wrong = sorted(set(mapping) - set(card.knobs))
+        if wrong:
+            raise MalformedFile(path, f"unknown knob {wrong[0]!r}", line_of(path, (*location, wrong[0])))
+
+
+def _expressions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for name, knob in card.knobs.items():
+        yield ("knobs", name, "active"), knob.active
+        for i, emit in enumerate(knob.emit):
+            yield ("knobs", name, "emit", i, "when"), emit.when
+    for i, rule in enumerate(card.rules):
+        yield ("rules", i, "forbid"), rule.forbid
+    for i, effect in enumerate(card.effects):
+        yield ("effects", i, "when"), effect.when
+    for i, need in enumerate(card.requires):
+        yield ("requires", i, "expect"), need.expect
+    for i, start in enumerate(card.starts):
+        yield ("starts", i, "when"), start.when
+
+
+def _settings(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, object]]]:
+    yield ("on_node",), card.on_node
+    for i, effect in enumerate(card.effects):
+        yield ("effects", i, "set"), effect.set
+    for i, start in enumerate(card.starts):
+        yield ("starts", i, "set"), start.set

@@ -1,0 +1,125 @@
+"""Enumerates the valid, effective configurations of one engine, and counts what each rule removed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.space.context import Context
+from autotune.space.expression import evaluate, names
+from autotune.space.fingerprint import Normaliser
+from autotune.space.knobs import default_of, search_values
+from autotune.space.schema import EngineCard, Rule, Values
+from autotune.trial import Configuration, Scalar
+
+
+@dataclass(slots=True)
+class Enumeration:
+    """What remains of an engine's space.
+
+    Attributes:
+        configurations: distinct effective configurations, in a fixed order.
+        combinations: size of the raw product, knobs without effect at their default only.
+        removed: rule name to the combinations that it removed first.
+        twins: combinations that turned out to be another one under the engine's own effects.
+    """
+
+    configurations: list[Configuration] = field(default_factory=list)
+    combinations: int = 0
+    removed: dict[str, int] = field(default_factory=dict)
+    twins: int = 0
+
+
+def enumerate_engine(
+    card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None
+) -> Enumeration:
+    """Walk the product of the knobs' values depth first, cutting a branch as soon as a rule forbids it.
+
+    Args:
+        pins: knob to the one value that it may have.
+    """
+    return _Walk(card, context, dict(pins or {})).run()
+
+
+class _Walk:
+    def __init__(self, card: EngineCard, context: Context, pins: dict[str, Scalar]) -> None:
+        self.card, self.context, self.pins = card, context, pins
+        self.order = list(card.knobs)
+        self.normaliser = Normaliser(card, context)
+        self.scope: dict[str, Any] = context.scope({})
+        self.result = Enumeration(removed={rule.name: 0 for rule in self.normaliser.rules})
+        self.seen: set[tuple[Scalar, ...]] = set()
+        self.values = [self._fixed_values(name) for name in self.order]
+        self.sizes = [len(values) if values else 1 for values in self.values]
+        self.rules_at = self._schedule_rules()
+        self.active_at = [self._decidable(name, position) for position, name in enumerate(self.order)]
+
+    def run(self) -> Enumeration:
+        self.result.combinations = 0
+        self._descend(0)
+        return self.result
+
+    def _fixed_values(self, name: str) -> tuple[Scalar, ...] | None:
+        """A knob's values where they depend on the context alone; None when they depend on other knobs."""
+        if name in self.pins:
+            return (self.pins[name],)
+        knob = self.card.knobs[name]
+        conditions = [entry.when for entry in knob.search if isinstance(entry, Values)]
+        if any(names(text) & set(self.order) for text in conditions):
+            return None
+        return search_values(knob, self.context.scope({}), self.context.version)
+
+    def _schedule_rules(self) -> list[list[Rule]]:
+        """Per position, the rules whose last knob is set there."""
+        schedule: list[list[Rule]] = [[] for _ in self.order]
+        for rule in self.normaliser.rules:
+            used = names(rule.forbid)
+            last = max((i for i, name in enumerate(self.order) if name in used), default=0)
+            schedule[last].append(rule)
+        return schedule
+
+    def _decidable(self, name: str, position: int) -> bool:
+        """Whether the knobs before it say if a knob is active."""
+        return not names(self.card.knobs[name].active) & set(self.order[position:])
+
+    def _choices(self, position: int) -> tuple[Scalar, ...]:
+        name = self.order[position]
+        knob = self.card.knobs[name]
+        if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, self.scope):
+            return (default_of(knob, self.scope, self.context.version),)
+        return self.values[position] or search_values(knob, self.scope, self.context.version)
+
+    def _descend(self, position: int) -> None:
+        if position == len(self.order):
+            self._leaf()
+            return
+        name = self.order[position]
+        for value in self._choices(position):
+            self.scope[name] = value
+            rule = next((r for r in self.rules_at[position] if evaluate(r.forbid, self.scope)), None)
+            if rule is None:
+                self._descend(position + 1)
+            else:
+                below = math.prod(self.sizes[position + 1 :])
+                self.result.removed[rule.name] += below
+                self.result.combinations += below
+        del self.scope[name]
+
+    def _leaf(self) -> None:
+        self.result.combinations += 1
+        scope = dict(self.scope)
+        self.normaliser.apply(scope)
+        if scope != self.scope:
+            broken = self.normaliser.broken(scope)
+            if broken:
+                self.result.removed[broken[0].name] += 1
+                return
+        key = tuple(scope[name] for name in self.order)
+        if key in self.seen:
+            self.result.twins += 1
+            return
+        self.seen.add(key)
+        knobs = dict(zip(self.order, key, strict=True))
+        self.result.configurations.append(Configuration(self.card.engine, knobs))

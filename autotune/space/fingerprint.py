@@ -1,0 +1,92 @@
+"""The effective configuration: what the engine makes of a setting, so that twins become one candidate.
+
+Three things are normalised away: knobs that have no effect under the others (`Knob.active`), what the
+engine sets by itself (`Effect`), and defaults that were spelled out, because a configuration always
+holds every knob's concrete value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.space.context import Context
+from autotune.space.expression import evaluate, fill_value
+from autotune.space.knobs import default_of
+from autotune.space.schema import Effect, EngineCard, Rule, in_range
+from autotune.trial import Configuration, Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """A configuration as the engine runs it, and the effects that made it so."""
+
+    configuration: Configuration
+    effects: tuple[Effect, ...]
+
+
+class Normaliser:
+    """Effects and rules of one engine version in one context, picked out once for many configurations.
+
+    `scope` arguments are mutable mappings from `Context.scope`: the knobs with the fixed names beside them.
+    """
+
+    def __init__(self, card: EngineCard, context: Context) -> None:
+        version = context.version
+        self._version = version
+        self._conditional = [(name, knob) for name, knob in card.knobs.items() if knob.active != "True"]
+        self.effects = [effect for effect in card.effects if in_range(version, effect.versions)]
+        self.rules = [rule for rule in card.rules if in_range(version, rule.versions)]
+        self._rounds = len(self.effects) + len(self._conditional) + 1
+
+    def apply(self, scope: dict[str, Any]) -> list[Effect]:
+        """Make a scope's knobs effective, in place; returns the effects that changed something."""
+        applied: dict[str, Effect] = {}
+        # An effect may deactivate another knob and the other way round: repeat until nothing changes.
+        for _ in range(self._rounds):
+            changed = self._reset_inactive(scope)
+            for effect in self.effects:
+                if evaluate(effect.when, scope) and self._set(effect, scope):
+                    applied[effect.name] = effect
+                    changed = True
+            if not changed:
+                break
+        return list(applied.values())
+
+    def _reset_inactive(self, scope: dict[str, Any]) -> bool:
+        changed = False
+        for name, knob in self._conditional:
+            if not evaluate(knob.active, scope):
+                value = default_of(knob, scope, self._version)
+                changed = changed or scope[name] != value
+                scope[name] = value
+        return changed
+
+    @staticmethod
+    def _set(effect: Effect, scope: dict[str, Any]) -> bool:
+        changes = {name: fill_value(value, scope) for name, value in effect.set.items()}
+        changed = any(scope.get(name) != value for name, value in changes.items())
+        scope.update(changes)
+        return changed
+
+    def broken(self, scope: dict[str, Any]) -> list[Rule]:
+        """The rules that a scope breaks, in the file's order."""
+        return [rule for rule in self.rules if evaluate(rule.forbid, scope)]
+
+
+def effective(card: EngineCard, configuration: Configuration, context: Context) -> Effective:
+    """Normalise a configuration; idempotent."""
+    scope = context.scope(configuration.knobs)
+    effects = Normaliser(card, context).apply(scope)
+    knobs = {name: scope[name] for name in configuration.knobs}
+    return Effective(Configuration(configuration.engine, knobs), tuple(effects))
+
+
+def broken_rules(card: EngineCard, configuration: Configuration, context: Context) -> list[Rule]:
+    """The rules that a configuration breaks, in the file's order."""
+    return Normaliser(card, context).broken(context.scope(configuration.knobs))
+
+
+def as_failure(rule: Rule) -> Failure:
+    """What the engine would do with a configuration that breaks a rule."""
+    return Failure(rule.kind, f"{rule.reason} (rule {rule.name}; {rule.source})", rule.message)

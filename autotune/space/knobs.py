@@ -1,0 +1,49 @@
+"""Defaults and values to search of one knob, for one context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autotune.space.context import Context
+from autotune.space.expression import evaluate
+from autotune.space.schema import Case, EngineCard, Knob, Values, in_range
+from autotune.trial import Scalar
+
+
+def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
+    """The knob's default; of several cases the first that holds. None when no case holds."""
+    if not isinstance(knob.default, list):
+        return knob.default
+    for case in knob.default:
+        if _holds(case, scope, version):
+            return case.value
+    return None
+
+
+def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[Scalar, ...]:
+    """What enumeration tries; of several cases the first that holds, the default alone when none does."""
+    plain: list[Scalar] = []
+    for entry in knob.search:
+        if not isinstance(entry, Values):
+            plain.append(entry)
+        elif _holds(entry, scope, version):
+            return tuple(entry.values)
+    return tuple(plain) if plain else (default_of(knob, scope, version),)
+
+
+def defaults(card: EngineCard, context: Context) -> dict[str, Scalar]:
+    """Every knob at its default. A default may depend on the knobs that stand before it in the file."""
+    knobs: dict[str, Scalar] = {}
+    for name, knob in card.knobs.items():
+        knobs[name] = default_of(knob, context.scope(knobs), context.version)
+    return knobs
+
+
+def _holds(case: Case | Values, scope: Mapping[str, Any], version: str) -> bool:
+    return in_range(version, case.versions) and bool(evaluate(case.when, scope))
+
+
+def known_values(values: Iterable[Scalar]) -> str:
+    """Values as a person reads them in a message."""
+    return ", ".join("null" if value is None else str(value) for value in values)

@@ -1,0 +1,225 @@
+"""Finds and reads the documents of ``search_spaces/``; every error names file and line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.huggingface import model_from_config
+from autotune.space.schema import EngineCard, NarrowedEngine, Narrowing
+
+Document = TypeVar("Document", bound=BaseModel)
+
+
+def spaces_root() -> Path:
+    """The packaged ``search_spaces`` folder: inside an installed wheel, beside the package in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    inside, beside = package / "search_spaces", package.parent / "search_spaces"
+    return inside if inside.is_dir() else beside
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A YAML file whose top level is a mapping; raises `MalformedFile` with the line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise MalformedFile(path, "is not UTF-8 text") from error
+    try:
+        document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise MalformedFile(path, f"not YAML: {error.problem}", mark.line + 1 if mark else None) from error
+    except yaml.YAMLError as error:
+        raise MalformedFile(path, f"not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise MalformedFile(path, "the file is empty or not a mapping of keys to values", 1)
+    return document
+
+
+def load(path: Path, schema: type[Document]) -> Document:
+    """Read and validate a document; raises `MalformedFile` naming the line of the first problem."""
+    return validate(path, read_document(path), schema)
+
+
+def validate(path: Path, document: dict[str, Any], schema: type[Document]) -> Document:
+    """Validate a document that was read from `path`."""
+    try:
+        return schema.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        problem = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(sorted(schema.model_fields)) if len(first["loc"]) == 1 else "see the schema"
+            problem = f"unknown key; known keys: {known}"
+        raise MalformedFile(path, f"{where}: {problem}{more}", line_of(path, first["loc"])) from error
+
+
+def line_of(path: Path, location: Sequence[str | int]) -> int | None:
+    """The 1-based line at which a value of a YAML file stands, or the nearest parent's."""
+    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    if node is None:
+        return None
+    line: int = node.start_mark.line
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            # Pydantic's locations also hold names of union members, which are no keys: skip them.
+            found = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if found is not None:
+                line, node = found[0].start_mark.line, found[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+    return line + 1
+
+
+def kind_of(path: Path) -> str:
+    """Which folder of ``search_spaces/`` a document belongs to, by its keys; raises `MalformedFile` otherwise."""
+    document = read_document(path)
+    for key, kind in _KIND_BY_KEY.items():
+        if key in document:
+            return kind
+    keys = ", ".join(f"{key!r} ({kind})" for key, kind in _KIND_BY_KEY.items())
+    raise MalformedFile(path, f"no document that is known: none of the keys {keys} is there", 1)
+
+
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "engines": EngineCard,
+    "models": ModelCard,
+    "hardware": HardwareCard,
+    "narrowings": Narrowing,
+}
+_KIND_BY_KEY = {
+    "narrow": "narrowings",
+    "knobs": "engines",
+    "architecture": "models",
+    "bandwidth_tb_s": "hardware",
+    "points": "workloads",
+}
+
+
+class Library:
+    """The documents of one or more ``search_spaces`` folders; earlier folders win.
+
+    Args:
+        overlays: folders of the user's own, laid out like the packaged one.
+        files: documents of the user's own; each is recognised by its first keys (see `kind_of`).
+    """
+
+    def __init__(self, overlays: Sequence[Path] = (), files: Sequence[Path] = ()) -> None:
+        self.roots = (*overlays, spaces_root())
+        self._files = {path: kind_of(path) for path in files}
+
+    def paths(self, kind: str) -> Iterator[Path]:
+        """The files of ``models``, ``hardware``, ``engines`` or ``workloads``; an overlay's hide the packaged ones.
+
+        A single file of the user's own comes last, so that it replaces what has the same name or id.
+        """
+        seen: set[str] = set()
+        for root in self.roots:
+            for path in sorted((root / kind).glob("*.yaml")):
+                if path.name not in seen:
+                    seen.add(path.name)
+                    yield path
+        yield from (path for path, its_kind in self._files.items() if its_kind == kind)
+
+    @cached_property
+    def models(self) -> dict[str, ModelCard]:
+        """By Hugging Face id."""
+        return {card.id: card for card in (_cached(path, ModelCard) for path in self.paths("models"))}
+
+    @cached_property
+    def hardware(self) -> dict[str, HardwareCard]:
+        """By name."""
+        return {card.name: card for card in (_cached(path, HardwareCard) for path in self.paths("hardware"))}
+
+    @cached_property
+    def engines(self) -> dict[str, EngineCard]:
+        """By name."""
+        return {card.engine: card for card in (_cached(path, EngineCard) for path in self.paths("engines"))}
+
+    @cached_property
+    def narrowed(self) -> dict[str, NarrowedEngine]:
+        """What space files narrow the engines to, by engine; empty when there is none."""
+        narrowed: dict[str, NarrowedEngine] = {}
+        for path in self.paths("narrowings"):
+            for name, part in load(path, Narrowing).narrow.items():
+                card = self.engine(name)
+                for knob in part.search:
+                    if knob not in card.knobs:
+                        line = line_of(path, ("narrow", name, "search", knob))
+                        raise MalformedFile(path, str(UnknownName(f"{name} knob", knob, card.knobs)), line)
+                narrowed[card.engine] = part
+        return narrowed
+
+    def model(self, name: str, model_id: str | None = None) -> ModelCard:
+        """A model by id, alias, or path; a path by its ``config.json``, else by its last component.
+
+        Raises `UnknownName` saying which file would describe the model.
+        """
+        card = self._model_by_name(model_id or name)
+        if card is not None:
+            return card
+        config = Path(name) / "config.json"
+        if config.is_file():
+            return model_from_config(name, _read_json(config), config)
+        card = self._model_by_name(name.rstrip("/").rsplit("/", 1)[-1])
+        if card is not None and model_id is None:
+            return card
+        raise UnknownName(
+            "model",
+            model_id or name,
+            self.models,
+            "Describe another one in search_spaces/models/<name>.yaml (or a --space folder's models/), "
+            "or give the folder that holds its config.json.",
+        )
+
+    def _model_by_name(self, name: str) -> ModelCard | None:
+        wanted = name.lower()
+        for card in self.models.values():
+            if wanted in (card.id.lower(), *(alias.lower() for alias in card.aliases)):
+                return card
+        return None
+
+    def node(self, name: str) -> HardwareCard:
+        """Hardware by name or alias, or a YAML file of one's own."""
+        if name.endswith((".yaml", ".yml")):
+            return load(Path(name), HardwareCard)
+        for card in self.hardware.values():
+            if name.lower() in (card.name.lower(), *(alias.lower() for alias in card.aliases)):
+                return card
+        hint = "Describe another node in a YAML file and pass its path, e.g. --hw ./my-node.yaml."
+        raise UnknownName("hardware", name, self.hardware, hint)
+
+    def engine(self, name: str) -> EngineCard:
+        """An engine's card by its name or alias."""
+        name = {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(name.lower(), name.lower())
+        if name not in self.engines:
+            raise UnknownName("engine", name, self.engines)
+        return self.engines[name]
+
+
+@lru_cache(maxsize=256)
+def _cached(path: Path, schema: type[Document]) -> Document:
+    return load(path, schema)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MalformedFile(path, f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise MalformedFile(path, "the top level is not an object")
+    return document

@@ -1,0 +1,164 @@
+"""The schema of ``search_spaces/engines/<engine>.yaml``: everything that is known of an engine, as data.
+
+A *knob* has a name of the shared vocabulary (or, where only one engine has it, the engine's own
+flag name with underscores), the values that may be tried, its default, how it is written into a
+command line (`emit`) and how it is read back from one (`read`). *Rules* say which combinations fail
+or are pointless, *effects* which settings the engine itself changes or ignores. Version ranges are
+PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from autotune.space.expression import Expression, Template
+from autotune.trial import FailureKind, Scalar
+
+
+def _check_versions(text: str) -> str:
+    try:
+        SpecifierSet("" if text == "*" else text)
+    except InvalidSpecifier as error:
+        raise ValueError(f"not a version range: {text!r}; write e.g. '>=0.5.6,<0.6' or '*'") from error
+    return text
+
+
+VersionRange = Annotated[str, AfterValidator(_check_versions)]
+
+
+def in_range(version: str, versions: str) -> bool:
+    """Whether a version lies in a range; release candidates and post releases count."""
+    return versions == "*" or SpecifierSet(versions).contains(Version(version), prereleases=True)
+
+
+class Entry(BaseModel):
+    """A part of an engine's file: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Addition(Entry):
+    """Something to put on the command line. ``args`` and the leaves of ``env`` and ``config`` are templates."""
+
+    when: Expression = "True"
+    versions: VersionRange = "*"
+    args: list[Template] = []
+    env: dict[str, Template] = {}
+    config: dict[str, Any] = Field(default={}, description="dotted key of the engine's own config file to value")
+    reason: str = ""
+    source: str = ""
+
+
+class Case(Entry):
+    """A value that holds under a condition; of a list of cases the first that holds counts."""
+
+    value: Scalar = None
+    when: Expression = "True"
+    versions: VersionRange = "*"
+
+
+class Values(Entry):
+    """Values to search that hold under a condition; of a list the first that holds counts."""
+
+    values: list[Scalar]
+    when: Expression = "True"
+    versions: VersionRange = "*"
+
+
+class Knob(Entry):
+    """One knob of an engine.
+
+    `emit` is applied when the knob's value differs from its default; an entry's own ``when`` narrows it
+    further. `read` gives the knob's value from ``args`` (parsed options by argparse destination, hyphens
+    as underscores), ``env`` and ``config`` (the engine's own config file).
+    """
+
+    help: str
+    default: Scalar | list[Case] = None
+    search: list[Scalar] | list[Values] = Field(description="the values that enumeration tries")
+    choices: list[Scalar] | None = Field(default=None, description="every value `--set` may pin; None: any value")
+    active: Expression = Field(default="True", description="where false, the knob keeps its default")
+    emit: list[Addition] = []
+    emit_default: bool = Field(default=False, description="write it also when it equals the default")
+    read: Expression
+    source: str = ""
+
+
+class Rule(Entry):
+    """A combination that fails, or that is pointless (kind ``rule``: it would run, but is never worth a launch)."""
+
+    name: str
+    forbid: Expression = Field(description="true = the combination is forbidden")
+    kind: FailureKind
+    message: str = Field(description="the engine's telling line, or what would be wrong")
+    reason: str
+    versions: VersionRange = "*"
+    source: str
+
+
+class Effect(Entry):
+    """What the engine makes of a setting by itself: where ``when`` holds, the knobs in ``set`` have these values."""
+
+    name: str
+    when: Expression
+    set: dict[str, Any] = Field(description="knob to value or template")
+    reason: str
+    versions: VersionRange = "*"
+    source: str
+
+
+class Start(Entry):
+    """A configuration that somebody found good: a head start for the search."""
+
+    name: str
+    when: Expression = "True"
+    set: dict[str, Any]
+    source: str
+
+
+class Requirement(Entry):
+    """What the engine needs of model and hardware; where it does not hold the engine is excluded with the reason."""
+
+    expect: Expression
+    reason: str
+    source: str
+
+
+class EngineCard(Entry):
+    """``search_spaces/engines/<engine>.yaml``."""
+
+    engine: str
+    title: str
+    program: list[str] = Field(description="how the command line begins")
+    versions: list[str] = Field(description="known versions, each with a table in engines/options/, oldest first")
+    model_flag: str | None = Field(default=None, description="None: the model is the first positional argument")
+    config_flag: str | None = Field(default=None, description="option that names the engine's own config file")
+    on_node: dict[str, Any] = Field(description="the engine's defaults on all GPUs: knob to value or template")
+    requires: list[Requirement] = []
+    always: list[Addition] = []
+    knobs: dict[str, Knob]
+    effects: list[Effect] = []
+    rules: list[Rule] = []
+    starts: list[Start] = []
+
+    @property
+    def newest(self) -> str:
+        """The newest known version."""
+        return self.versions[-1]
+
+
+class NarrowedEngine(Entry):
+    """What of one engine's space is tried: the knobs that are named, with these values; the rest keeps its default."""
+
+    search: dict[str, list[Scalar]]
+    starts: list[Start] = []
+
+
+class Narrowing(Entry):
+    """A space file that narrows the packaged spaces; engines that it does not name are not searched."""
+
+    narrow: dict[str, NarrowedEngine]

@@ -1,0 +1,107 @@
+"""`StudySpec`: everything that was asked of a study, frozen; the content of ``study.yaml``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.errors import BadInput
+from autotune.space.cards import HardwareCard, ModelCard
+from autotune.trial import Scalar
+
+_SLO = re.compile(r"\s*(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[-+]?[0-9]*\.?[0-9]+(?:e[-+]?\d+)?)\s*")
+_STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Slo(BaseModel):
+    """A limit on a metric of the objective's workload, e.g. ``p99_ttft_ms<=2000``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    metric: str
+    sense: Literal["<=", ">="]
+    limit: float
+
+    @classmethod
+    def parse(cls, text: str) -> Slo:
+        """Read ``metric<=limit`` or ``metric>=limit``; raises `BadInput` on anything else."""
+        match = _SLO.fullmatch(text)
+        if match is None:
+            raise BadInput(f"malformed SLO {text!r}: write metric<=limit or metric>=limit, e.g. 'p99_ttft_ms<=2000'")
+        sense: Literal["<=", ">="] = "<=" if match["sense"].startswith("<") else ">="
+        return cls(metric=match["metric"], sense=sense, limit=float(match["limit"]))
+
+    def violation(self, value: float) -> float:
+        """How far a value is beyond the limit, in the metric's unit; <= 0 keeps the SLO."""
+        return value - self.limit if self.sense == "<=" else self.limit - value
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.sense}{self.limit:g}"
+
+
+class EngineChoice(BaseModel):
+    """An engine to search, with the version whose parser and defaults hold."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    version: str
+
+
+class StudySpec(BaseModel):
+    """A study's question, enough to ask it again.
+
+    Attributes:
+        objective: the metric to maximise (or, for latencies, to minimise) on the first workload.
+        baseline: an engine command line, or None for the default baseline.
+        pins: knob to value, from ``--set``.
+        launches: ceiling for server launches, finals included.
+        on: where trials run: ``simulator`` …
+        noise: sigma of the log-normal factor that a simulated launch gets.
+        space: content of a space file that narrows or replaces the packaged spaces, with its path.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    study: str
+    model: ModelCard
+    hardware: HardwareCard
+    gpus: int = Field(gt=0)
+    engines: tuple[EngineChoice, ...]
+    workloads: tuple[str, ...]
+    objective: str = "total_token_throughput"
+    slos: tuple[Slo, ...] = ()
+    baseline: str | None = None
+    pins: dict[str, Scalar] = {}
+    engine_args: dict[str, str] = {}
+    launches: int = Field(default=30, gt=0)
+    hours: float | None = None
+    on: str = "simulator"
+    executor: str = "local"
+    sampler: str = "gp"
+    noise: float = Field(default=0.0, ge=0)
+    seed: int = 0
+    space: str | None = None
+
+    def to_yaml(self) -> str:
+        """The text of ``study.yaml``."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> StudySpec:
+        """The inverse of `to_yaml`; raises ``pydantic.ValidationError`` or ``yaml.YAMLError``."""
+        document: dict[str, Any] = yaml.safe_load(text)
+        return cls.model_validate(document)
+
+
+def check_study_name(name: str) -> str:
+    """Return a name that is one folder below the studies' folder; raise `BadInput` otherwise."""
+    if not _STUDY_NAME.fullmatch(name) or ".." in name:
+        raise BadInput(
+            f"study name {name!r} is not usable as a folder name: use letters, digits, '.', '_' and '-', "
+            "beginning with a letter or digit, at most 100 characters"
+        )
+    return name

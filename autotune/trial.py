@@ -1,0 +1,243 @@
+"""The values that travel between search, evaluation and recommendation.
+
+A trial is a value and evaluating it is a function: everything here is immutable, picklable and
+JSON. A configuration that cannot run is a `Failure` inside a `TrialResult`, never an exception.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Scalar = bool | int | float | str | None
+"""A knob's value; ``None`` means that the engine decides."""
+
+Metrics = dict[str, Any]
+"""Metrics of one workload under the names of `autotune.load.metrics`."""
+
+
+class Role(StrEnum):
+    """Why a launch was made."""
+
+    BASELINE = "baseline"
+    DEFAULT = "default"
+    START = "start"
+    SEARCH = "search"
+    FINAL = "final"
+    DRIFT = "drift"
+
+
+class State(StrEnum):
+    """How a launch ended. ``invalid``: the measurement failed, which says nothing about the configuration."""
+
+    COMPLETE = "complete"
+    FAILED = "failed"
+    INVALID = "invalid"
+
+
+class Evidence(StrEnum):
+    """Where a number comes from; it stands beside the number wherever it appears."""
+
+    MEASURED = "measured"
+    EMULATED = "emulated"
+    SIMULATED = "simulated"
+    REPLAYED = "replayed"
+
+
+class FailureKind(StrEnum):
+    """The closed list of ways in which a configuration, or its launch, fails."""
+
+    RULE = "rule"
+    BAD_ARGUMENT = "bad_argument"
+    OUT_OF_MEMORY = "out_of_memory"
+    UNSUPPORTED = "unsupported"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    PORT = "port"
+    LOAD_ERRORS = "load_errors"
+    ACCURACY = "accuracy"
+    INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a configuration did not run.
+
+    Attributes:
+        kind: one of the closed list.
+        message: what failed, why, and what to do; one or two sentences.
+        log_excerpt: the first telling line of the engine's log.
+    """
+
+    kind: FailureKind
+    message: str
+    log_excerpt: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return {"kind": self.kind.value, "message": self.message, "log_excerpt": self.log_excerpt}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, str]) -> Failure:
+        return cls(FailureKind(row["kind"]), row["message"], row.get("log_excerpt", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One engine and a value for every knob that this engine has, defaults spelled out.
+
+    Two spellings of one effective configuration become equal through `space.fingerprint.effective`;
+    `fingerprint` identifies a configuration by its content.
+    """
+
+    engine: str
+    knobs: Mapping[str, Scalar]
+
+    @property
+    def fingerprint(self) -> str:
+        """12 hex digits that depend on the engine and the knobs only, not on their order."""
+        text = json.dumps([self.engine, sorted(self.knobs.items())], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def with_knobs(self, **changes: Scalar) -> Configuration:
+        """A copy with some knobs changed."""
+        return Configuration(self.engine, {**self.knobs, **changes})
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Configuration) and self.fingerprint == other.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a person would type to start a server, and the files that it needs beside it.
+
+    Attributes:
+        argv: program and arguments.
+        env: the environment variables to set, besides the inherited ones.
+        files: file name (relative, as it stands in ``argv``) to content.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def shell(self) -> str:
+        """One copyable block for a POSIX shell; its files are written by here-documents."""
+        lines = []
+        for name, text in self.files.items():
+            lines.append(f"cat > {shlex.quote(name)} <<'AUTOTUNE_EOF'\n{text.rstrip()}\nAUTOTUNE_EOF")
+        settings = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        lines.append(" ".join([*settings, *(shlex.quote(a) for a in self.argv)]))
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One launch to be made.
+
+    Attributes:
+        number: position in the study, from 0; an interrupted trial keeps it.
+        role: why it is made.
+        configuration: the effective configuration.
+        engine_version: the version whose parser and defaults hold.
+        command: how the server is started.
+        workloads: names of the workloads to measure on this launch, the objective's first.
+        launch_index: how many earlier launches this configuration had; with the seed it fixes noise and prompts.
+    """
+
+    number: int
+    role: Role
+    configuration: Configuration
+    engine_version: str
+    command: Command
+    workloads: tuple[str, ...]
+    launch_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What came of a trial; the same shape whether measured, emulated, simulated or replayed.
+
+    Attributes:
+        metrics: workload name to metrics; empty unless the state is ``complete`` or ``invalid``.
+        times_s: seconds per phase (``launch, ready, warmup, load, stop``), of the node's clock:
+            virtual seconds when the evidence is simulated.
+    """
+
+    state: State
+    evidence: Evidence
+    failure: Failure | None = None
+    metrics: Mapping[str, Metrics] = field(default_factory=dict)
+    times_s: Mapping[str, float] = field(default_factory=dict)
+    gpus: int = 0
+    node: str = ""
+    pids: tuple[int, ...] = ()
+    started_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A finished trial with its result: one row of ``results.jsonl``."""
+
+    trial: Trial
+    result: TrialResult
+
+    def to_json(self) -> dict[str, Any]:
+        """The row, with the keys that `docs/files.md` promises."""
+        t, r = self.trial, self.result
+        return {
+            "number": t.number,
+            "role": t.role.value,
+            "engine": t.configuration.engine,
+            "engine_version": t.engine_version,
+            "config": dict(t.configuration.knobs),
+            "fingerprint": t.configuration.fingerprint,
+            "launch_index": t.launch_index,
+            "argv": list(t.command.argv),
+            "env": dict(t.command.env),
+            "files": dict(t.command.files),
+            "evidence": r.evidence.value,
+            "state": r.state.value,
+            "failure": r.failure.to_json() if r.failure else None,
+            "metrics": {name: dict(m) for name, m in r.metrics.items()},
+            "workloads": list(t.workloads),
+            "times_s": dict(r.times_s),
+            "gpus": r.gpus,
+            "node": r.node,
+            "pids": list(r.pids),
+            "started_at": r.started_at,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Launch:
+        """The inverse of `to_json`; raises ``KeyError`` or ``ValueError`` on a row of another shape."""
+        trial = Trial(
+            number=int(row["number"]),
+            role=Role(row["role"]),
+            configuration=Configuration(row["engine"], dict(row["config"])),
+            engine_version=row["engine_version"],
+            command=Command(tuple(row["argv"]), dict(row["env"]), dict(row.get("files", {}))),
+            workloads=tuple(row["workloads"]),
+            launch_index=int(row["launch_index"]),
+        )
+        result = TrialResult(
+            state=State(row["state"]),
+            evidence=Evidence(row["evidence"]),
+            failure=Failure.from_json(row["failure"]) if row["failure"] else None,
+            metrics={name: dict(m) for name, m in row["metrics"].items()},
+            times_s=dict(row["times_s"]),
+            gpus=int(row["gpus"]),
+            node=row["node"],
+            pids=tuple(row["pids"]),
+            started_at=row["started_at"],
+        )
+        return cls(trial, result)
+
+

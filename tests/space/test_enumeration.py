@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.space.enumeration import enumerate_engine
+from autotune.space.fingerprint import Normaliser, broken_rules, effective
+from autotune.space.knobs import defaults
+from autotune.trial import Configuration
+
+from .card import TOY, context
+
+VALUES: dict[str, list[Any]] = {
+    "tensor_parallel": [1, 2, 4, 8],
+    "data_parallel": [1, 2, 4, 8],
+    "speculative_tokens": [0, 1, 2],
+    "speculative_mode": ["plain", "tree"],
+    "max_running_requests": [None, 48, 256, 1024],
+    "kv_cache_dtype": ["auto", "fp8_ds_mla"],
+}
+configurations = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in VALUES.items()}).map(
+    lambda knobs: Configuration("toy", knobs)
+)
+
+
+def brute_force(version: str) -> set[str]:
+    """What enumeration must come to: normalise every combination, drop those that break a rule."""
+    found = set()
+    for combination in itertools.product(*VALUES.values()):
+        raw = Configuration("toy", dict(zip(VALUES, combination, strict=True)))
+        made = effective(TOY, raw, context(version)).configuration
+        if not broken_rules(TOY, made, context(version)):
+            found.add(made.fingerprint)
+    return found
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_enumeration_equals_brute_force(version: str) -> None:
+    space = enumerate_engine(TOY, context(version))
+    fingerprints = [c.fingerprint for c in space.configurations]
+    assert len(fingerprints) == len(set(fingerprints)), "twins were not merged"
+    assert set(fingerprints) == brute_force(version)
+
+
+def test_every_combination_is_accounted_for() -> None:
+    space = enumerate_engine(TOY, context())
+    assert space.combinations == len(space.configurations) + space.twins + sum(space.removed.values())
+    assert space.removed["all-gpus"] > 0
+    assert space.removed["tree-needs-two"] > 0
+
+
+def test_rules_hold_in_their_version_range_only() -> None:
+    old = {c.knobs["speculative_mode"] for c in enumerate_engine(TOY, context("1.0")).configurations}
+    new = {c.knobs["speculative_mode"] for c in enumerate_engine(TOY, context("2.0")).configurations}
+    assert old == {"plain"}
+    assert new == {"plain", "tree"}
+
+
+def test_pins_leave_one_value() -> None:
+    space = enumerate_engine(TOY, context(), {"kv_cache_dtype": "fp8_ds_mla", "tensor_parallel": 4})
+    assert {c.knobs["kv_cache_dtype"] for c in space.configurations} == {"fp8_ds_mla"}
+    assert {c.knobs["data_parallel"] for c in space.configurations} == {2}
+
+
+def test_the_order_is_fixed() -> None:
+    first = [c.fingerprint for c in enumerate_engine(TOY, context()).configurations]
+    assert first == [c.fingerprint for c in enumerate_engine(TOY, context()).configurations]
+
+
+@given(configurations)
+def test_effective_is_idempotent_and_keeps_the_knobs(raw: Configuration) -> None:
+    once = effective(TOY, raw, context("1.0")).configuration
+    assert effective(TOY, once, context("1.0")).configuration == once
+    assert set(once.knobs) == set(raw.knobs)
+
+
+def test_two_spellings_are_one_configuration() -> None:
+    base = Configuration("toy", {**defaults(TOY, context()), "tensor_parallel": 8})
+    assert base.knobs["max_running_requests"] == 1024
+    assert effective(TOY, base.with_knobs(speculative_mode="tree"), context()).configuration == base
+    assert effective(TOY, base.with_knobs(max_running_requests=None), context()).configuration == base
+    capped = effective(TOY, base.with_knobs(speculative_tokens=1, max_running_requests=None), context("1.0"))
+    spelled = effective(TOY, base.with_knobs(speculative_tokens=1, max_running_requests=48), context("1.0"))
+    assert capped.configuration == spelled.configuration
+    assert [effect.name for effect in capped.effects] == ["cap"]
+
+
+def test_defaults_follow_the_hardware() -> None:
+    assert defaults(TOY, context())["max_running_requests"] == 1024
+    small = context()
+    node = small.hardware.model_copy(update={"memory_gb": 80})
+    from dataclasses import replace
+
+    assert defaults(TOY, replace(small, hardware=node))["max_running_requests"] == 256
+
+
+def test_normaliser_picks_the_version_s_rules() -> None:
+    assert [rule.name for rule in Normaliser(TOY, context("1.0")).rules] == ["all-gpus", "tree-needs-two", "old-no-tree"]
+    assert [rule.name for rule in Normaliser(TOY, context("2.0")).rules] == ["all-gpus", "tree-needs-two"]

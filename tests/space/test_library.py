@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.space.checking import check
+from autotune.space.library import Library, spaces_root
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 80,
+    "hidden_size": 8192,
+    "vocab_size": 128256,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "intermediate_size": 28672,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["deepseek-ai/DeepSeek-V3.2", "DEEPSEEK-V3.2", "/workspace/DeepSeek-v3.2", "models/deepseek-v3.2/"]
+)
+def test_a_model_is_known_by_id_alias_and_last_component(name: str) -> None:
+    assert Library().model(name).id == "deepseek-ai/DeepSeek-V3.2"
+
+
+def test_a_model_id_overrides_the_path() -> None:
+    assert Library().model("/data/weights", model_id="deepseek-ai/DeepSeek-R1").id == "deepseek-ai/DeepSeek-R1"
+
+
+def test_a_folder_is_known_by_its_config(tmp_path: Path) -> None:
+    folder = tmp_path / "my-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    card = Library().model(str(folder))
+    assert (card.architecture.layers, card.kv_heads, card.architecture.head_dim) == (80, 8, 128)
+    assert card.architecture.weight_bytes == 2.0
+    assert not card.latent_attention
+
+
+def test_a_config_without_figures_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 3}')
+    with pytest.raises(MalformedFile, match="num_hidden_layers"):
+        Library().model(str(tmp_path))
+
+
+def test_an_unknown_model_says_which_file_would_describe_it() -> None:
+    with pytest.raises(UnknownName, match=r"search_spaces/models/<name>\.yaml.*config\.json") as caught:
+        Library().model("deepseek-ai/DeepSeek-V9")
+    assert "deepseek-ai/DeepSeek-V3.2" in str(caught.value)
+
+
+def test_unknown_names_are_answered_with_the_right_ones() -> None:
+    with pytest.raises(UnknownName, match=r"did you mean 'h200'.*h200, mi300x"):
+        Library().node("h20")
+    with pytest.raises(UnknownName, match=r"did you mean 'sglang'"):
+        Library().engine("sglan")
+    assert Library().engine("trtllm").engine == "tensorrt_llm"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("name: x\nvendor: nvidia\nbandwidth_tb_s: [\n", 4, "not YAML"),
+        ("", 1, "empty"),
+        ("name: x\nvendor: intel\nbandwidth_tb_s: 1\n", 2, "vendor"),
+        ("name: x\nvendor: amd\nbandwidth_tb_s: 1\nspeed: 9\n", None, "more"),
+    ],
+)
+def test_a_malformed_file_is_named_with_its_line(tmp_path: Path, text: str, line: int | None, problem: str) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text(text)
+    with pytest.raises(MalformedFile, match=problem) as caught:
+        Library().node(str(path))
+    if line is not None:
+        assert caught.value.line == line
+        assert f"node.yaml:{line}:" in str(caught.value)
+
+
+def test_an_overlay_folder_adds_a_node(tmp_path: Path) -> None:
+    (tmp_path / "hardware").mkdir()
+    text = (spaces_root() / "hardware" / "h200.yaml").read_text()
+    (tmp_path / "hardware" / "h100.yaml").write_text(
+        text.replace("name: h200", "name: h100").replace("[8xh200, h200-sxm]", "[]")
+    )
+    assert Library((tmp_path,)).node("h100").gpus == 8
+    assert Library((tmp_path,)).node("h200").name == "h200"
+
+
+def test_the_packaged_spaces_are_valid() -> None:
+    checked = {path.parent.name for path in check(None)}
+    assert {"engines", "models", "hardware"} <= checked
+
+
+def engine_file(folder: Path, old: str, new: str) -> tuple[Path, int]:
+    """The packaged vLLM file with one text replaced, and the line at which it stands."""
+    text = (spaces_root() / "engines" / "vllm.yaml").read_text()
+    assert old in text
+    changed = text.replace(old, new, 1)
+    path = folder / "vllm.yaml"
+    path.write_text(changed)
+    return path, changed[: changed.index(new)].count("\n") + 1
+
+
+def test_check_names_the_line_of_an_unknown_name_in_a_rule(tmp_path: Path) -> None:
+    text = (spaces_root() / "engines" / "vllm.yaml").read_text()
+    forbid = next(line for line in text[text.index("\nrules:") :].splitlines() if "forbid:" in line)
+    indent = forbid[: forbid.index("forbid:")]
+    path, line = engine_file(tmp_path, forbid, f"{indent}forbid: tensor_paralel > 9000")
+    with pytest.raises(MalformedFile, match="tensor_paralel") as caught:
+        check(path)
+    assert caught.value.line == line
+
+
+def test_check_names_the_line_of_a_bad_expression(tmp_path: Path) -> None:
+    text = (spaces_root() / "engines" / "vllm.yaml").read_text()
+    forbid = next(line for line in text[text.index("\nrules:") :].splitlines() if "forbid:" in line)
+    indent = forbid[: forbid.index("forbid:")]
+    path, line = engine_file(tmp_path, forbid, f'{indent}forbid: "open(1) > 9000"')
+    with pytest.raises(MalformedFile, match="may be called") as caught:
+        check(path)
+    assert caught.value.line == line
+
+
+def test_check_of_nothing_says_what_would_be_right(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="engines/"):
+        check(tmp_path)
+    with pytest.raises(BadInput, match="no such file"):
+        check(tmp_path / "absent.yaml")
