@@ -13,12 +13,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from autotune.errors import BadInput, NothingFeasible
+from autotune.errors import BadInput, NothingFeasible, UnknownName
 from autotune.home import Home, write_atomically
 from autotune.recommendation import Recommendation, Verdict
 from autotune.request import Request, build_spec, library_for
 from autotune.spec import StudySpec
-from autotune.trial import Command
 
 _messages = Console(stderr=True, soft_wrap=True)
 
@@ -76,9 +75,10 @@ def _announce(spec: StudySpec, on: str) -> None:
 def _prepared_or_bad_input(spec: StudySpec) -> None:
     """Find bad input before a folder is made for the study."""
     from autotune.prepare import prepare
-    from autotune.search import check_sampler
+    from autotune.search import SAMPLERS
 
-    check_sampler(spec.sampler)
+    if spec.sampler not in SAMPLERS:
+        raise UnknownName("sampler", spec.sampler, SAMPLERS)
     prepare(spec, library_for(Path(spec.space) if spec.space else None))
 
 
@@ -147,39 +147,42 @@ def simulate(
     engine_command: Sequence[str],
 ) -> None:
     """``autotune simulate``."""
-    from autotune.engines import split_arguments
-    from autotune.evaluate import Prediction, model_of, predict, understand
+    from autotune.engines import command_of
+    from autotune.evaluate import model_of, prediction, understand
     from autotune.load.workloads import load_workload
     from autotune.space.context import Context
 
     library = library_for(None)
-    command: Command = split_arguments(engine_command)
+    command = command_of(engine_command)
     load = load_workload(workload, library)
     if concurrency is not None:
-        load = load.at_concurrency(concurrency)
+        load = load.with_concurrency(concurrency)
     hardware = library.node(hw)
     if gpus is not None and not 0 < gpus <= hardware.gpus:
         raise BadInput(f"--gpus {gpus}: a {hardware.name} node has 1 to {hardware.gpus} GPUs")
-    model = model_of(command, library, model_id)
+    model = model_of(command, library, engine_version, model_id)
     context = Context(model, hardware, gpus or hardware.gpus, "", load.longest_request)
     understood = understand(command, library, context, engine_version)
-    prediction: Prediction = predict(understood, load, seed)
+    predicted = prediction(understood, load, seed)
     if as_json:
-        _print_json(prediction.to_json())
+        _print_json(predicted)
     else:
-        _print_prediction(prediction)
+        _print_prediction(predicted)
 
 
-def _print_prediction(prediction: Any) -> None:
-    if prediction.failure is not None:
-        click.echo(f"simulated: does not run ({prediction.failure.kind.value})\n{prediction.failure.message}")
-        if prediction.failure.log_excerpt:
-            click.echo(f"  {prediction.failure.log_excerpt}")
+def _print_prediction(predicted: Mapping[str, Any]) -> None:
+    click.echo(f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}")
+    for reason in predicted["effects"]:
+        click.echo(f"note: {reason}")
+    failure = predicted["failure"]
+    if failure is not None:
+        click.echo(f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip())
         return
-    click.echo(f"simulated: {prediction.engine} {prediction.engine_version} on {prediction.workload}")
-    for name, value in prediction.metrics.items():
+    low, high = predicted["interval90"]
+    for name, value in predicted.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             click.echo(f"  {name:<32}{value:>14,.2f}")
+    click.echo(f"90 % interval of total_token_throughput on a real node: {low:,.0f} to {high:,.0f}")
 
 
 def report(study: str, format_: str, home: Path, as_json: bool) -> None:

@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from autotune.engines import engine_for, recognise, resolve_version
+from autotune.engines import recognise
 from autotune.errors import BadInput
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import Workload, load_workload
@@ -27,6 +27,9 @@ from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 from autotune.spec import StudySpec
 from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
+
+Z90 = 1.645
+"""Standard deviations of a normal distribution that hold 90 % on both sides."""
 
 
 class Evaluator(Protocol):
@@ -71,9 +74,8 @@ def understand(
     Args:
         context: its version is replaced by the one that is asked for (None: the newest known).
     """
-    card = library.engine(recognise(command.argv))
-    known = resolve_version(card, version) if version else card.newest
-    engine = engine_for(card)
+    engine = recognise(command.argv, library)
+    card, known = engine.card, engine.version(version)
     context = Context(context.model, context.hardware, context.gpus, known, context.longest_request)
     parsed = engine.parse(command, known)
     made = effective(card, engine.knobs(parsed, context), context)
@@ -83,13 +85,12 @@ def understand(
     return Understood(card, context, made, as_failure(broken[0]) if broken else None)
 
 
-def model_of(command: Command, library: Library, model_id: str | None = None) -> ModelCard:
+def model_of(
+    command: Command, library: Library, version: str | None = None, model_id: str | None = None
+) -> ModelCard:
     """The model that a command line serves."""
-    card = library.engine(recognise(command.argv))
-    parsed = engine_for(card).parse(command, card.newest)
-    if not parsed.model:
-        raise BadInput(f"the command names no model: {' '.join(command.argv)}")
-    return library.model(parsed.model, model_id)
+    engine = recognise(command.argv, library)
+    return library.model(engine.parse(command, engine.version(version)).model, model_id)
 
 
 def predict(understood: Understood, workload: Workload, seed: int) -> Outcome:
@@ -97,6 +98,29 @@ def predict(understood: Understood, workload: Workload, seed: int) -> Outcome:
     if understood.failure is not None:
         return Outcome(failure=understood.failure)
     return simulate(understood.setup, workload, seed)
+
+
+def prediction(understood: Understood, workload: Workload, seed: int) -> dict[str, Any]:
+    """The flat object of ``autotune simulate``: metrics, ``failure``, ``interval90``, ``evidence`` and what was read.
+
+    ``interval90`` holds the total token throughput of a real node with odds of 9 to 1, by the spread of the
+    simulator's errors over the rows that it was fitted to (a log-normal of `residual_sigma`).
+    """
+    outcome = predict(understood, workload, seed)
+    failed, throughput = outcome.failure, outcome.metrics.get("total_token_throughput")
+    sigma = 0.25
+    ends = None if throughput is None else [throughput * math.exp(z * sigma) for z in (-Z90, Z90)]
+    return {
+        **outcome.metrics,
+        "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt} if failed else None,
+        "interval90": ends,
+        "evidence": Evidence.SIMULATED.value,
+        "workload": workload.name,
+        "engine": understood.card.engine,
+        "engine_version": understood.context.version,
+        "config": dict(understood.effective.configuration.knobs),
+        "effects": [effect.reason for effect in understood.effective.effects],
+    }
 
 
 @dataclass(frozen=True, slots=True)

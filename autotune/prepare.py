@@ -6,16 +6,20 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.engines import Engine, engine_for, recognise, split_command
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.engines import Engine, engine, recognise, split_command
 from autotune.errors import BadInput
+from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.recommendation import Exclusion
+from autotune.simulate.roofline import roofline
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration, enumerate_engine
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective
-from autotune.space.knobs import defaults
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.spec import StudySpec
@@ -45,6 +49,7 @@ class Prepared:
     """
 
     spec: StudySpec
+    library: Library
     candidates: CandidateSet
     spaces: Mapping[str, EngineSpace]
     excluded: tuple[Exclusion, ...]
@@ -59,6 +64,21 @@ class Prepared:
         extra = shlex.split(self.spec.engine_args.get(configuration.engine, ""))
         return space.engine.command(configuration, space.context, extra)
 
+    def prior(self) -> NDArray[np.float64] | None:
+        """A crude prediction of the objective for the search, in log units, shape ``(candidates,)``.
+
+        None for objectives that are no throughput: the roofline says nothing of them.
+
+        It is the unfitted roofline and not the simulator, also where the evidence is measured: where the
+        simulator is itself the evidence, its own prediction as prior would be the answer.
+        """
+        spec = self.spec
+        if METRICS[spec.objective].time_power != 1:
+            return None
+        configurations = [candidate.configuration for candidate in self.candidates.items]
+        workload = load_workload(spec.workloads[0], self.library)
+        return roofline(configurations, spec.model, spec.hardware, spec.gpus, workload)
+
 
 def prepare(spec: StudySpec, library: Library) -> Prepared:
     """Enumerate what may be tried; raises `BadInput` when nothing may be."""
@@ -70,8 +90,10 @@ def prepare(spec: StudySpec, library: Library) -> Prepared:
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
         reason = _unsuited(card, context) or _unpinnable(card, spec.pins)
         if reason is None:
-            space = enumerate_engine(*_narrow(card, context, spec.pins, library.narrowed.get(card.engine)))
-            spaces[card.engine] = EngineSpace(engine_for(card), context, space)
+            kind = engine(card.engine, library)
+            narrowed, pins = _narrow(kind, context, spec.pins, library.narrowed.get(card.engine))
+            space = enumerate_engine(narrowed, context, pins)
+            spaces[card.engine] = EngineSpace(kind, context, space)
             reason = None if space.configurations else _emptied(space)
         if reason is not None:
             spaces.pop(card.engine, None)
@@ -101,23 +123,26 @@ def _emptied(space: Enumeration) -> str:
 
 
 def _narrow(
-    card: EngineCard, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
-) -> tuple[EngineCard, Context, dict[str, Scalar]]:
-    own = {name: value for name, value in pins.items() if name in card.knobs}
+    kind: Engine, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
+) -> tuple[EngineCard, dict[str, Scalar]]:
+    """The card and the pins with which an engine's space is enumerated."""
+    card = kind.card
+    own = _known(card, pins)
     if narrowed is None:
-        return card, context, own
+        return card, own
     knobs = {
         name: knob.model_copy(update={"search": narrowed.search[name]}) if name in narrowed.search else knob
         for name, knob in card.knobs.items()
     }
-    rest = {k: v for k, v in node_defaults(card, context).items() if k not in narrowed.search}
-    return card.model_copy(update={"knobs": knobs}), context, {**rest, **own}
+    rest = {name: value for name, value in kind.default_knobs(context).items() if name not in narrowed.search}
+    return card.model_copy(update={"knobs": knobs}), {**rest, **own}
 
 
-def node_defaults(card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
+def _node_defaults(
+    kind: Engine, context: Context, pins: Mapping[str, Scalar] | None = None
+) -> dict[str, Scalar]:
     """The engine's defaults on all GPUs, with the pins that it knows."""
-    knobs = defaults(card, context)
-    return {**knobs, **_settings(card, context, card.on_node, knobs), **_known(card, pins or {})}
+    return {**kind.default_knobs(context), **_known(kind.card, pins or {})}
 
 
 def _settings(
@@ -131,14 +156,16 @@ def _known(card: EngineCard, knobs: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {name: value for name, value in knobs.items() if name in card.knobs}
 
 
-def _default_configuration(card: EngineCard, context: Context, pins: Mapping[str, Scalar]) -> Configuration:
-    return effective(card, Configuration(card.engine, node_defaults(card, context, pins)), context).configuration
+def _default_configuration(space: EngineSpace, pins: Mapping[str, Scalar]) -> Configuration:
+    knobs = _node_defaults(space.engine, space.context, pins)
+    return effective(space.card, Configuration(space.card.engine, knobs), space.context).configuration
 
 
 def _start_configurations(
-    card: EngineCard, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
+    space: EngineSpace, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
 ) -> list[Configuration]:
-    base = node_defaults(card, context)
+    card, context = space.card, space.context
+    base = _node_defaults(space.engine, context)
     found = []
     for start in narrowed.starts if narrowed else card.starts:
         if evaluate(start.when, context.scope(base)):
@@ -161,7 +188,7 @@ def _with_baseline(
     else:
         command = None
         space = next(iter(spaces.values()))
-        default = _default_configuration(space.card, space.context, spec.pins)
+        default = _default_configuration(space, spec.pins)
         baseline = Candidate(default, space.context.version)
     items = {baseline.fingerprint: baseline}
     for space in spaces.values():
@@ -179,29 +206,38 @@ def _with_baseline(
             dict.fromkeys(positions[s.fingerprint] for _, starts in named.values() for s in starts if s.fingerprint in positions)
         ),
     )
-    return Prepared(spec, candidates, spaces, excluded, command)
+    prepared = Prepared(spec, library, candidates, spaces, excluded, command)
+    _check_commands(prepared)
+    return prepared
+
+
+def _check_commands(prepared: Prepared) -> None:
+    """Parse one command of each engine, so that an option passed through is refused before the first launch."""
+    checked: set[str] = set()
+    for candidate in prepared.candidates.items:
+        name = candidate.configuration.engine
+        if name not in checked:
+            checked.add(name)
+            prepared.spaces[name].engine.parse(prepared.command_of(candidate), candidate.engine_version)
 
 
 def _named(space: EngineSpace, spec: StudySpec, library: Library) -> tuple[Configuration, list[Configuration]]:
+    """The engine's default on all GPUs, and its good starts."""
     narrowed = library.narrowed.get(space.card.engine)
-    return (
-        _default_configuration(space.card, space.context, spec.pins),
-        _start_configurations(space.card, space.context, spec.pins, narrowed),
-    )
+    return _default_configuration(space, spec.pins), _start_configurations(space, spec.pins, narrowed)
 
 
 def _parse_baseline(
     spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace], longest: int
 ) -> tuple[Candidate, EngineSpace]:
-    name = recognise(command.argv)
-    card = library.engine(name)
-    version = next((c.version for c in spec.engines if c.name == name), card.newest)
+    kind = recognise(command.argv, library)
+    version = next((c.version for c in spec.engines if c.name == kind.name), kind.card.newest)
     context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
-    space = spaces.get(name) or EngineSpace(engine_for(card), context, Enumeration())
-    parsed = space.engine.parse(command, version)
+    space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration())
+    parsed = kind.parse(command, version)
     if library.model(parsed.model).architecture != spec.model.architecture:
         raise BadInput(f"--baseline serves {parsed.model!r}, the study is about {spec.model.id!r}")
-    configuration = effective(card, space.engine.knobs(parsed, context), context).configuration
+    configuration = effective(kind.card, kind.knobs(parsed, context), context).configuration
     return Candidate(configuration, version), space
 
 

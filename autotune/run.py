@@ -7,24 +7,24 @@ value, `Trial`, travels between them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from autotune.errors import BadInput, Interrupted
+from autotune.artefacts import write_artefacts
+from autotune.errors import Interrupted
 from autotune.evaluate import evaluator_for
-from autotune.executors import executor_for
+from autotune.executors import Executor, executor_for
 from autotune.home import Home
-from autotune.prepare import Prepared, prepare
+from autotune.prepare import prepare
 from autotune.progress import Progress
 from autotune.recommend import recommend
 from autotune.recommendation import Recommendation
-from autotune.report import write_artefacts
 from autotune.request import library_for
 from autotune.search import Study, open_study
-from autotune.simulate.roofline import roofline
 from autotune.spec import StudySpec
-from autotune.load.workloads import load_workload
 from autotune.tracking import Tracker
+from autotune.trial import Launch
 
 
 def run(spec: StudySpec, home: Home, progress: Progress) -> Recommendation:
@@ -34,30 +34,42 @@ def run(spec: StudySpec, home: Home, progress: Progress) -> Recommendation:
         Interrupted: the user stopped it; what is finished is kept.
         StudyLocked: another tuner works on this study.
     """
+    progress.phase("enumerating what may be tried")
     library = library_for(Path(spec.space) if spec.space else None)
     prepared = prepare(spec, library)
-    evaluator = evaluator_for(spec, library)
     folder = home.study_folder(spec.study)
-    prior = roofline_prior(prepared, spec)
-    with closing(open_study(folder, spec, prepared.candidates, prepared.command_of, prior)) as study:
-        with Tracker(home.path, spec) as tracker, closing(executor_for(spec.executor, evaluator)) as executor:
-            tracker.sync(study.launches)
-            try:
-                while (trial := study.ask()) is not None:
-                    progress.started(trial, study)
-                    executor.submit(trial)
-                    launch = executor.next_finished()
-                    study.tell(launch)
+    executor = executor_for(spec.executor, evaluator_for(spec, library))
+    study = open_study(folder, spec, prepared.candidates, prepared.command_of, prepared.prior())
+    with closing(study), closing(executor):
+        try:
+            with Tracker(home.path, spec) as tracker:
+                tracker.sync(study.launches)
+                for launch in _launches(study, executor, progress):
                     tracker.record(launch)
-                    progress.finished(launch, study)
-            except KeyboardInterrupt:
-                raise Interrupted(_resume_hint(spec, study)) from None
-            progress.phase("writing the report")
-            recommendation = recommend(spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason)
-            write_artefacts(folder, spec, study.launches, recommendation)
-            tracker.finish(recommendation, folder)
+                progress.phase("writing the report")
+                recommendation = recommend(
+                    spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason
+                )
+                write_artefacts(folder, spec, study.launches, recommendation)
+                tracker.finish(recommendation, folder)
+        except KeyboardInterrupt:
+            done = len(study.launches)
+            raise Interrupted(f"stopped, {done} launches are kept; go on with: autotune resume {spec.study}") from None
     return recommendation
 
 
-def _resume_hint(spec: StudySpec, study: Study) -> str:
-    return f"stopped after {len(study.launches)} launches, nothing is lost; go on with: autotune resume {spec.study}"
+def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[Launch]:
+    """Ask, evaluate, tell, with as many trials under way as the executor has slots, until the study ends."""
+    running = 0
+    while True:
+        while running < executor.slots and (trial := study.ask()) is not None:
+            progress.started(trial, study)
+            executor.submit(trial)
+            running += 1
+        if running == 0:
+            return
+        launch = executor.next_finished()
+        running -= 1
+        study.tell(launch)
+        progress.finished(launch, study)
+        yield launch

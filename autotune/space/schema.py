@@ -69,12 +69,21 @@ class Values(Entry):
     versions: VersionRange = "*"
 
 
+class Reading(Entry):
+    """How a knob is read from a command line, in a range of versions."""
+
+    value: Expression
+    versions: VersionRange = "*"
+
+
 class Knob(Entry):
     """One knob of an engine.
 
     `emit` is applied when the knob's value differs from its default; an entry's own ``when`` narrows it
-    further. `read` gives the knob's value from ``args`` (parsed options by argparse destination, hyphens
-    as underscores), ``env`` and ``config`` (the engine's own config file).
+    further. `read` gives the knob's value from ``args`` (parsed options by argparse destination and by every
+    long spelling, hyphens as underscores), ``env`` and ``config`` (the engine's own config file), beside
+    ``model``, ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which is the default. Of a list of readings the
+    first whose versions hold counts; where none does, the version cannot set the knob.
     """
 
     help: str
@@ -84,7 +93,7 @@ class Knob(Entry):
     active: Expression = Field(default="True", description="where false, the knob keeps its default")
     emit: list[Addition] = []
     emit_default: bool = Field(default=False, description="write it also when it equals the default")
-    read: Expression
+    read: Expression | list[Reading]
     source: str = ""
 
 
@@ -135,8 +144,10 @@ class EngineCard(Entry):
     title: str
     program: list[str] = Field(description="how the command line begins")
     versions: list[str] = Field(description="known versions, each with a table in engines/options/, oldest first")
+    programs: list[list[str]] = Field(default=[], description="other ways in which its command line may begin")
     model_flag: str | None = Field(default=None, description="None: the model is the first positional argument")
-    config_flag: str | None = Field(default=None, description="option that names the engine's own config file")
+    config_flag: list[Case] = Field(default=[], description="option that names the engine's own config file")
+    config_file: str = Field(default="", description="name of the config file that a command brings along")
     on_node: dict[str, Any] = Field(description="the engine's defaults on all GPUs: knob to value or template")
     requires: list[Requirement] = []
     always: list[Addition] = []

@@ -1,0 +1,93 @@
+"""Engines: what an engine is, and the registry of those that are installed.
+
+An engine is a card (``search_spaces/engines/<engine>.yaml``), tables of its options
+(``search_spaces/engines/options/``) and a class that knows what is peculiar to its command line, registered under
+the entry-point group ``autotune.engines``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.metadata import entry_points
+
+from autotune.engines.engine import Engine, ParsedCommand
+from autotune.errors import BadInput, UnknownName
+from autotune.space.library import Library
+from autotune.trial import Command
+
+__all__ = ["Engine", "ParsedCommand", "command_of", "engine", "names", "recognise", "split_command"]
+
+GROUP = "autotune.engines"
+_ALIASES = {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}
+_SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+
+
+def names() -> tuple[str, ...]:
+    """The installed engines, in alphabetical order."""
+    return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
+
+
+def engine(name: str, library: Library | None = None) -> Engine:
+    """The engine of that name or alias; raises `UnknownName`.
+
+    Args:
+        library: where its card and tables are found; the packaged ``search_spaces`` by default.
+    """
+    return _load(_ALIASES.get(name.lower(), name.lower()), library or _packaged())
+
+
+@lru_cache(maxsize=1)
+def _packaged() -> Library:
+    return Library()
+
+
+@lru_cache(maxsize=32)
+def _load(name: str, library: Library) -> Engine:
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            kind: type[Engine] = point.load()
+            return kind(library.engine(name), library.roots)
+    raise UnknownName("engine", name, names())
+
+
+def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
+    """The engine whose program a command line starts; raises `BadInput` naming what is understood."""
+    engines = [engine(name, library) for name in names()]
+    for candidate in engines:
+        if candidate.arguments(argv) is not None:
+            return candidate
+    understood = ", ".join(f"'{candidate.spellings} …'" for candidate in engines)
+    shown = " ".join(argv[:3]) or "nothing"
+    raise BadInput(f"not an engine's command line: {shown!r}. Understood: {understood}")
+
+
+def split_command(text: str) -> Command:
+    """Split a command as a shell does, with ``NAME=value`` settings in front of the program.
+
+    ``env`` and ``export`` before the settings, and line continuations, are understood. Raises `BadInput` on
+    unbalanced quotes or when there is no program.
+    """
+    try:
+        words = shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise BadInput(f"malformed command line ({error}): {text}") from error
+    return command_of(words)
+
+
+def command_of(words: Sequence[str]) -> Command:
+    """A command of words that are split already, settings in front."""
+    env: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        match = _SETTING.fullmatch(rest[0])
+        if match:
+            env[match[1]] = match[2]
+        elif rest[0] not in {"env", "export"}:
+            break
+        rest.pop(0)
+    if not rest:
+        raise BadInput(f"the command line names no program: {' '.join(words)!r}")
+    return Command(tuple(rest), env)

@@ -1,0 +1,234 @@
+"""What every engine does: configuration to command line, and command line to configuration."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+import yaml
+from packaging.version import InvalidVersion, Version
+
+from autotune.engines.options import OptionParser, OptionTable, read_table
+from autotune.errors import BadInput
+from autotune.space.context import Context
+from autotune.space.expression import Namespace, evaluate, fill, fill_value
+from autotune.space.knobs import default_of, defaults
+from autotune.space.library import spaces_root
+from autotune.space.schema import Addition, EngineCard, Knob, in_range
+from autotune.trial import Command, Configuration, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCommand:
+    """An engine's command line as that engine's parser of that version reads it.
+
+    Attributes:
+        model: the model as it was written: an id or a path.
+        args: every option by destination and by long spelling, defaults included.
+        given: destinations of the options that stood on the command line.
+        env: the settings in front of the command.
+        config: content of the engine's own config file.
+    """
+
+    engine: str
+    version: str
+    model: str
+    args: Mapping[str, Any]
+    given: frozenset[str]
+    env: Mapping[str, str]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Engine(ABC):
+    """One engine, described by its card; an engine's own file overrides only what is peculiar to it.
+
+    Args:
+        card: ``search_spaces/engines/<engine>.yaml``.
+        roots: folders laid out like ``search_spaces/`` that hold the option tables; the packaged one by default.
+    """
+
+    abbreviations: ClassVar[bool] = True
+    """Whether the engine's parser takes unambiguous beginnings of long options."""
+
+    def __init__(self, card: EngineCard, roots: Sequence[Path] = ()) -> None:
+        self.card = card
+        self._roots = (*roots, spaces_root())
+        self._parser = lru_cache(maxsize=None)(self._build_parser)
+
+    @property
+    def name(self) -> str:
+        return self.card.engine
+
+    # versions
+
+    def version(self, text: str | None = None) -> str:
+        """The known version that a text stands for; the newest for None.
+
+        Exact first, then the same release (``1.2.0rc5`` is read as 1.2.0), then a release prefix (``0.5.6`` is
+        0.5.6.post2). Raises `BadInput` naming the known versions.
+        """
+        if text is None:
+            return self.card.newest
+        text = text.strip().removeprefix("v")
+        try:
+            wanted = Version(text)
+        except InvalidVersion:
+            wanted = None
+        if wanted is not None:
+            for matches in (lambda v: v == wanted, lambda v: v.release == wanted.release, self._prefix(wanted)):
+                found = [v for v in self.card.versions if matches(Version(v))]
+                if found:
+                    return found[-1]
+        known = ", ".join(self.card.versions)
+        raise BadInput(f"unknown {self.name} version {text!r}. Known: {known} (a prefix such as 0.11 will do)")
+
+    @staticmethod
+    def _prefix(wanted: Version) -> Any:
+        release = tuple(wanted.release)
+        return lambda v: v.release[: len(release)] == release
+
+    def table(self, version: str) -> OptionTable:
+        """The options of a known version."""
+        name = f"{self.name}-{version}.json"
+        paths = [root / "engines" / "options" / name for root in self._roots]
+        path = next((p for p in paths if p.is_file()), None)
+        if path is None:
+            raise BadInput(f"no table of options for {self.name} {version}: {paths[-1]} does not exist")
+        return read_table(path)
+
+    def _build_parser(self, version: str) -> OptionParser:
+        positional = self.card.model_flag is None
+        return OptionParser(self.table(version), positional=positional, abbreviations=self.abbreviations)
+
+    # configuration to command line
+
+    def default_knobs(self, context: Context) -> dict[str, Scalar]:
+        """The engine's defaults on all GPUs: every knob's default, and the card's ``on_node``."""
+        knobs = defaults(self.card, context)
+        scope = context.scope(knobs)
+        knobs.update({name: fill_value(value, scope) for name, value in self.card.on_node.items()})
+        # A default may depend on the layout.
+        scope = context.scope(knobs)
+        kept = set(self.card.on_node)
+        return {n: knobs[n] if n in kept else default_of(k, scope, context.version) for n, k in self.card.knobs.items()}
+
+    def command(self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()) -> Command:
+        """The command that serves a configuration: knobs that differ from their default, then what always goes along.
+
+        Raises `BadInput` when this version of the engine has no way to set a knob.
+        """
+        scope = context.scope(configuration.knobs)
+        extras = context.model.engines.get(self.name)
+        additions = [
+            *self._knob_additions(scope, context.version),
+            *(_holding(extras.always, scope, context.version) if extras else []),
+            *_holding(self.card.always, scope, context.version),
+        ]
+        model = [context.model.id] if self.card.model_flag is None else [self.card.model_flag, context.model.id]
+        args = [fill(arg, scope) for addition in additions for arg in addition.args]
+        env = {key: fill(text, scope) for addition in additions for key, text in addition.env.items()}
+        config: dict[str, Any] = {}
+        for addition in additions:
+            for key, value in addition.config.items():
+                _set_dotted(config, key, fill_value(value, scope))
+        flags, files = self._config_file(config, context.version)
+        return Command((*self.card.program, *model, *args, *flags, *passthrough), env, files)
+
+    def _knob_additions(self, scope: Mapping[str, Any], version: str) -> list[Addition]:
+        found: list[Addition] = []
+        for name, knob in self.card.knobs.items():
+            changed = scope[name] != default_of(knob, scope, version)
+            if not (changed or knob.emit_default) or not evaluate(knob.active, scope):
+                continue
+            additions = _holding(knob.emit, scope, version)
+            if changed and not additions:
+                raise BadInput(f"{self.name} {version} has no option for {name}={scope[name]!r}")
+            found += additions
+        return found
+
+    def _config_file(self, config: Mapping[str, Any], version: str) -> tuple[list[str], dict[str, str]]:
+        if not config:
+            return [], {}
+        flag = next(str(case.value) for case in self.card.config_flag if in_range(version, case.versions))
+        text = yaml.safe_dump(dict(config), sort_keys=False)
+        return [flag, self.card.config_file], {self.card.config_file: text}
+
+    # command line to configuration
+
+    def arguments(self, argv: Sequence[str]) -> tuple[str, ...] | None:
+        """What follows this engine's program; None when the command line is another program's."""
+        for program in sorted([self.card.program, *self.card.programs], key=len, reverse=True):
+            if _begins(argv, program):
+                return tuple(argv[len(program) :])
+        return None
+
+    def parse(self, command: Command, version: str) -> ParsedCommand:
+        """Read a command as this engine of that version does; raises `BadInput` as the engine would refuse it."""
+        arguments = self.arguments(command.argv)
+        if arguments is None:
+            raise BadInput(f"not a {self.card.title} command: {' '.join(command.argv)}")
+        parser = self._parser(version)
+        given = parser.parse(self.prepare(arguments, version, command))
+        values = parser.values(given)
+        model = given.get("model_tag") or (values.get("model_path" if self.card.model_flag else "model"))
+        if not model or (self.card.model_flag is None and not {"model_tag", "model"} & set(given)):
+            raise BadInput(f"{self.name} {version}: error: the command names no model: {' '.join(command.argv)}")
+        config = self.config(values, command, version)
+        return ParsedCommand(self.name, version, str(model), values, frozenset(given), dict(command.env), config)
+
+    def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
+        """The engine's own rewriting of its arguments before it parses them."""
+        del version, command
+        return arguments
+
+    def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
+        """The content of the engine's own config file; empty where it has none."""
+        del values, command, version
+        return {}
+
+    def knobs(self, parsed: ParsedCommand, context: Context) -> Configuration:
+        """The knobs that a command sets, every other one at its default; before the engine's own effects."""
+        scope = context.scope({})
+        scope.update(args=Namespace(parsed.args), env=Namespace(parsed.env), config=Namespace(parsed.config))
+        knobs: dict[str, Scalar] = {}
+        for name, knob in self.card.knobs.items():
+            value = self._read(knob, scope, parsed.version)
+            if value is None:
+                value = default_of(knob, {**scope, **knobs}, parsed.version)
+            knobs[name] = value
+        return Configuration(self.name, knobs)
+
+    @staticmethod
+    def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
+        if isinstance(knob.read, str):
+            value: Scalar = evaluate(knob.read, scope)
+            return value
+        reading = next((r for r in knob.read if in_range(version, r.versions)), None)
+        return None if reading is None else evaluate(reading.value, scope)
+
+    @cached_property
+    def spellings(self) -> str:
+        """How this engine's command lines begin, for a message."""
+        return " ".join(self.card.program)
+
+
+def _holding(additions: Sequence[Addition], scope: Mapping[str, Any], version: str) -> list[Addition]:
+    return [a for a in additions if in_range(version, a.versions) and evaluate(a.when, scope)]
+
+
+def _set_dotted(target: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        target = target.setdefault(parent, {})
+    target[last] = value
+
+
+def _begins(argv: Sequence[str], program: Sequence[str]) -> bool:
+    if len(argv) < len(program) or tuple(argv[1 : len(program)]) != tuple(program[1:]):
+        return False
+    name = PurePosixPath(argv[0]).name
+    return name == program[0] or (program[0] == "python3" and name.startswith("python"))

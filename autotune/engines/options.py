@@ -1,0 +1,208 @@
+"""The command-line options of one engine version, and the `argparse` parser that they make.
+
+Tables are ``search_spaces/engines/options/<engine>-<version>.json``; ``scripts/snapshot_options.py`` writes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotune.errors import BadInput
+
+_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNRECOGNIZED = "unrecognized arguments: "
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option as the engine's own parser declares it.
+
+    Attributes:
+        flags: every spelling, as they stand on a command line.
+        dest: where the engine stores the value.
+        action: ``store, store_true, store_false, boolean_optional, append`` or ``retired`` (refused with a message).
+        type: ``str, int, float, json, json_or_str, human_int`` (``64k``) or ``bool``.
+        default: None also where the engine computes it.
+    """
+
+    flags: tuple[str, ...]
+    dest: str
+    action: str = "store"
+    type: str = "str"
+    nargs: str | int | None = None
+    choices: tuple[Any, ...] = ()
+    const: Any = None
+    default: Any = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which an expression finds the value: the destination and every long spelling."""
+        long = (flag.lstrip("-").replace("-", "_") for flag in self.flags if flag.startswith("--"))
+        return (self.dest, *long)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionTable:
+    """All options of one engine version.
+
+    Attributes:
+        config_keys: keys of the engine's own config file, nested ones dotted; empty = it has none.
+    """
+
+    engine: str
+    version: str
+    generated_by: str
+    options: tuple[Option, ...]
+    config_keys: frozenset[str] = frozenset()
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every name of every option to its default."""
+        return {name: _default(option) for option in self.options for name in option.names}
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """Every spelling, with the ``--no-`` ones of boolean options."""
+        negated = (_negated(f) for o in self.options if o.action == "boolean_optional" for f in o.flags)
+        return frozenset([*(f for o in self.options for f in o.flags), *(f for f in negated if f)])
+
+
+@lru_cache(maxsize=32)
+def read_table(path: Path) -> OptionTable:
+    """Read a table; raises ``OSError`` when there is none and ``KeyError`` or ``TypeError`` when it is malformed."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    rows = (
+        {**row, "flags": tuple(row["flags"]), "choices": tuple(row.get("choices", ()))} for row in document["options"]
+    )
+    options = tuple(Option(**row) for row in rows)
+    keys = frozenset(document.get("config_keys", ()))
+    return OptionTable(document["engine"], document["version"], document["generated_by"], options, keys)
+
+
+def _default(option: Option) -> Any:
+    return option.default if option.default is not None or option.action != "store_true" else False
+
+
+def _negated(flag: str) -> str:
+    return f"--no-{flag.removeprefix('--')}" if flag.startswith("--") else ""
+
+
+def human_int(text: str) -> int:
+    """``64k`` = 64000, ``64K`` = 65536; ``auto`` = -1."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
+    if match:
+        return int(float(match[1]) * _SUFFIXES[match[2]])
+    return -1 if text.strip().lower() == "auto" else int(text)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"Value {text} cannot be converted: not JSON ({error})") from error
+
+
+def _json_or_text(text: str) -> Any:
+    return _json(text) if re.fullmatch(r"(?s)\s*\{.*\}\s*", text) else text
+
+
+def _bool(text: str) -> bool:
+    if text.lower() not in {"true", "false", "1", "0"}:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a boolean")
+    return text.lower() in {"true", "1"}
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "human_int": human_int,
+    "json": _json,
+    "json_or_str": _json_or_text,
+    "bool": _bool,
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """An `argparse` parser that raises `BadInput` with the message that the engine's own parser gives."""
+
+    def __init__(self, table: OptionTable, allow_abbrev: bool) -> None:
+        super().__init__(prog=table.engine, add_help=False, allow_abbrev=allow_abbrev)
+        self._table = table
+
+    def error(self, message: str) -> NoReturn:
+        where = f"{self._table.engine} {self._table.version}"
+        raise BadInput(f"{where}: error: {message}{self._hint(message)}")
+
+    def _hint(self, message: str) -> str:
+        if not message.startswith(_UNRECOGNIZED):
+            return ""
+        unknown = [w.partition("=")[0] for w in message.removeprefix(_UNRECOGNIZED).split() if w.startswith("-")]
+        close = [c for word in unknown for c in difflib.get_close_matches(word, sorted(self._table.flags), n=1)]
+        return f"; did you mean {', '.join(close)}?" if close else ""
+
+
+class _Retired(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_args: Any) -> None:
+        parser.error(f"unrecognized arguments: {self.option_strings[0]} (no longer supported by this version)")
+
+
+class OptionParser:
+    """Parses an engine's arguments as the engine's own parser of that version does.
+
+    Args:
+        positional: the model is the first positional argument.
+        abbreviations: whether an unambiguous beginning of a long option stands for it.
+    """
+
+    def __init__(self, table: OptionTable, *, positional: bool, abbreviations: bool) -> None:
+        self.table = table
+        self._parser = _Parser(table, abbreviations)
+        if positional:
+            self._parser.add_argument("model_tag", nargs="?", default=argparse.SUPPRESS)
+        for option in table.options:
+            _add(self._parser, option)
+
+    def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """The options that were given, by destination, and ``model_tag``; raises `BadInput` as the engine would exit."""
+        return vars(self._parser.parse_args(list(arguments)))
+
+    def values(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Every option by every name, defaults for what was not given."""
+        values = self.table.defaults
+        for option in self.table.options:
+            if option.dest in given:
+                values.update(dict.fromkeys(option.names, given[option.dest]))
+        return values
+
+
+def _add(parser: _Parser, option: Option) -> None:
+    common: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS}
+    if option.action == "boolean_optional":
+        parser.add_argument(*option.flags, action=argparse.BooleanOptionalAction, **common)
+    elif option.action == "retired":
+        parser.add_argument(*option.flags, action=_Retired, nargs=0, **common)
+    elif option.action in {"store_true", "store_false"}:
+        parser.add_argument(*option.flags, action=option.action, **common)
+    else:
+        _add_valued(parser, option, common)
+
+
+def _add_valued(parser: _Parser, option: Option, common: dict[str, Any]) -> None:
+    choices = [choice for choice in option.choices if choice is not None]
+    if choices:
+        common["choices"] = choices
+    if option.nargs is not None:
+        common["nargs"] = option.nargs
+    if option.const is not None and option.nargs == "?":
+        common["const"] = option.const
+    action = "append" if option.action == "append" else "store"
+    parser.add_argument(*option.flags, action=action, type=_TYPES[option.type], **common)

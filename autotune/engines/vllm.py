@@ -1,0 +1,74 @@
+"""vLLM: the habits of its ``FlexibleArgumentParser``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from autotune.engines.engine import Engine
+from autotune.engines.options import human_int
+from autotune.errors import BadInput
+from autotune.trial import Command
+
+_NAME = re.compile(r"(?<=--)[^.=]*")
+
+
+class VLLM(Engine):
+    """``vllm serve MODEL …``.
+
+    Its parser takes underscores for hyphens, ``--option.key value`` for a key of a JSON option (``+`` appends to a
+    list) and ``-O3`` for the optimisation level (before 0.12: of the compilation).
+    """
+
+    def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
+        """Undo the shorthands; dotted keys come back as one JSON value per option."""
+        words = [word for argument in arguments for word in self._rewrite(argument, version)]
+        plain: list[str] = []
+        dotted: dict[str, dict[str, Any]] = {}
+        rest = iter(words)
+        for word in rest:
+            option, equals, value = word.partition("=")
+            if not (option.startswith("-") and "." in option) or _is_number(option):
+                plain.append(word)
+                continue
+            text = value if equals else next(rest, None)
+            if text is None:
+                raise BadInput(f"vllm {version}: error: argument {option}: expected one argument")
+            _merge(dotted, option, text)
+        return [*plain, *(word for option, value in dotted.items() for word in (option, json.dumps(value)))]
+
+    @staticmethod
+    def _rewrite(argument: str, version: str) -> list[str]:
+        if argument.startswith("--"):
+            return [_NAME.sub(lambda match: match[0].replace("_", "-"), argument, count=1)]
+        level = re.fullmatch(r"-O=?(\w+)", argument)
+        if level is None:
+            return [argument]
+        old = version.startswith("0.11.")
+        return ["--compilation-config.level" if old else "--optimization-level", level[1]]
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-\d*\.\d+", text) is not None
+
+
+def _merge(target: dict[str, dict[str, Any]], option: str, text: str) -> None:
+    name, *keys = option.removesuffix("+").split(".")
+    value: Any = text.split(",") if option.endswith("+") else _value(text)
+    level = target.setdefault(name, {})
+    for key in keys[:-1]:
+        level = level.setdefault(key, {})
+    if option.endswith("+") and isinstance(level.get(keys[-1]), list):
+        value = [*level[keys[-1]], *value]
+    level[keys[-1]] = value
+
+
+def _value(text: str) -> Any:
+    for convert in (json.loads, human_int):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,45 @@
+"""The YAML that vLLM and SGLang read with ``--config``: long option names without hyphens in front.
+
+Both turn the file into command-line words before they parse: true becomes a bare flag, a list several
+values, all else one value. A JSON argument stays a string, which every version understands.
+Sources: https://docs.vllm.ai/en/latest/configuration/serve_args.html,
+https://docs.sglang.io/advanced_features/server_arguments.html.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from packaging.version import Version
+
+from autotune import redact
+from autotune.export import heading, options
+from autotune.recommendation import Choice, Recommendation
+
+_SGLANG_FLAGS_FIXED = Version("0.5.8")  # https://github.com/sgl-project/sglang/pull/16638
+
+
+def render(recommendation: Recommendation, choice: Choice) -> str:
+    """The file, with the command that uses it in its first lines."""
+    parts = options.parse(choice.argv)
+    program, document = parts.program, parts.options
+    if choice.engine == "vllm" and len(program) > 2:
+        document = {"model": program[2], **document}
+        program = [*program[:2], *program[3:]]
+    name = "vllm.yaml" if choice.engine == "vllm" else "sglang.yaml"
+    about = heading.lines(recommendation, choice) + usage(
+        choice, [*program, "--config", name, *parts.rest], choice.files
+    )
+    about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
+    flags = any(value is True for value in document.values())
+    if choice.engine == "sglang" and flags and Version(choice.engine_version) < _SGLANG_FLAGS_FIXED:
+        about.append("SGLang before 0.5.8 misreads flags in this file: export the shell format instead")
+    return heading.comment(about) + options.dump(document)
+
+
+def usage(choice: Choice, command: Sequence[str], files: Iterable[str]) -> list[str]:
+    """How the file is used: the command with its environment, and the files that must lie beside it."""
+    settings = [f"{name}={shlex.quote(value)}" for name, value in redact.env(choice.env).items()]
+    needed = [f"needs {name} beside it, which the shell format writes" for name in files]
+    return ["use: " + " ".join([*settings, shlex.join(command)]), *needed]

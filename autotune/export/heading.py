@@ -1,0 +1,38 @@
+"""What every export says of itself in its first lines: where it comes from and what it is worth."""
+
+from __future__ import annotations
+
+from autotune.recommendation import Choice, Recommendation, Verdict
+
+
+def lines(recommendation: Recommendation, choice: Choice) -> list[str]:
+    """Plain lines, without comment signs."""
+    evidence = recommendation.evidence.value
+    worth = evidence if evidence == "measured" else f"{evidence.upper()}, not measured on this hardware"
+    objective = choice.objective
+    return [
+        f"{choice.engine} {choice.engine_version} for {recommendation.model} "
+        f"on {recommendation.gpus} x {recommendation.hardware}",
+        f"recommended by autotune, study {recommendation.study}, configuration {choice.fingerprint}",
+        f"evidence: {worth}",
+        f"{objective.metric} on {objective.workload}: {objective.value:.2f}",
+        f"gain over the baseline: {gain(recommendation)}",
+    ]
+
+
+def gain(recommendation: Recommendation) -> str:
+    """The gain with its interval and verdict, in one phrase."""
+    if recommendation.verdict is Verdict.UNOPPOSED or recommendation.gain_percent is None:
+        return "unknown, the baseline did not run"
+    text = f"{recommendation.gain_percent:+.1f} %"
+    if recommendation.gain_ci95 is not None:
+        low, high = recommendation.gain_ci95
+        text += f" (95 % interval {low:+.1f} to {high:+.1f} %)"
+    if recommendation.verdict is Verdict.INDISTINGUISHABLE:
+        text += ", not distinguishable from none"
+    return text
+
+
+def comment(texts: list[str]) -> str:
+    """The lines as comments of shell or YAML; a line break inside a text cannot end the comment."""
+    return "".join(f"# {' '.join(text.splitlines())}\n" for text in texts)

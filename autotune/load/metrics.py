@@ -1,0 +1,256 @@
+"""Every metric formula, once.
+
+Names and definitions are those of ``vllm bench serve --save-result``
+(https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, `calculate_metrics`):
+token throughput is tokens per second of the whole run, ramp and drain included; TPOT of a request
+leaves its first token out; percentiles are interpolated linearly. One is ours:
+``steady_total_token_throughput``. Latencies are in ms, throughputs per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import UnknownName
+from autotune.trial import Metrics
+
+Floats = NDArray[np.float64]
+
+STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What is known of a metric's name.
+
+    Attributes:
+        maximise: whether more of it is better.
+        time_power: how it changes on a node that is faster by a factor f: it is multiplied by f ** time_power.
+    """
+
+    maximise: bool
+    time_power: int = 0
+
+
+_RATE, _TIME, _COUNT = Metric(True, 1), Metric(False, -1), Metric(True)
+
+METRICS: dict[str, Metric] = {
+    "duration": _TIME,
+    "completed": _COUNT,
+    "failed": Metric(False),
+    "total_input_tokens": _COUNT,
+    "total_output_tokens": _COUNT,
+    "request_throughput": _RATE,
+    "request_goodput": _RATE,
+    "output_throughput": _RATE,
+    "total_token_throughput": _RATE,
+    "max_output_tokens_per_s": _RATE,
+    "max_concurrent_requests": _COUNT,
+    "steady_total_token_throughput": _RATE,
+    "cache_hit_rate": _COUNT,
+    **{f"{statistic}_{latency}_ms": _TIME for latency in LATENCIES for statistic in STATISTICS},
+}
+"""Every metric that an objective or an SLO may name."""
+
+
+class Limit(Protocol):
+    """An SLO as `summarize` sees it; `autotune.spec.Slo` is one."""
+
+    @property
+    def metric(self) -> str: ...
+
+    def violation(self, value: float) -> float: ...
+
+
+def check_metric(name: str) -> str:
+    """Return the name of a known metric; raise `UnknownName` otherwise."""
+    if name not in METRICS:
+        raise UnknownName("metric", name, METRICS)
+    return name
+
+
+def _empty() -> Floats:
+    return np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecords:
+    """What the client saw, one element per request; times in seconds on one clock.
+
+    Attributes:
+        sent_s: when the request was sent, shape (n,).
+        first_token_s: when its first token came, shape (n,).
+        finished_s: when its last token came, shape (n,).
+        input_tokens: prompt tokens, shape (n,).
+        output_tokens: generated tokens, shape (n,).
+        ok: whether it succeeded, shape (n,); a failed request counts in ``failed`` only.
+        itl_ms: all gaps between consecutive chunks of successful requests, in any order, shape (m,).
+        token_s: times at which output tokens came, shape (k,); empty = all at `finished_s` (not streamed).
+        token_n: how many came then, shape (k,).
+    """
+
+    sent_s: Floats
+    first_token_s: Floats
+    finished_s: Floats
+    input_tokens: Floats
+    output_tokens: Floats
+    ok: NDArray[np.bool_]
+    itl_ms: Floats = field(default_factory=_empty)
+    token_s: Floats = field(default_factory=_empty)
+    token_n: Floats = field(default_factory=_empty)
+
+    def __len__(self) -> int:
+        return len(self.sent_s)
+
+    def successful(self) -> RequestRecords:
+        """Only the requests that succeeded; the token series stays."""
+        ok = self.ok
+        return RequestRecords(
+            self.sent_s[ok],
+            self.first_token_s[ok],
+            self.finished_s[ok],
+            self.input_tokens[ok],
+            self.output_tokens[ok],
+            ok[ok],
+            self.itl_ms,
+            self.token_s,
+            self.token_n,
+        )
+
+    def shifted(self, seconds: float) -> RequestRecords:
+        """The same run, begun later by that many seconds."""
+        return RequestRecords(
+            self.sent_s + seconds,
+            self.first_token_s + seconds,
+            self.finished_s + seconds,
+            self.input_tokens,
+            self.output_tokens,
+            self.ok,
+            self.itl_ms,
+            self.token_s + seconds,
+            self.token_n,
+        )
+
+    @classmethod
+    def one_after_another(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
+        """Several runs on one server, such as the load points of a sweep, as one run without pauses."""
+        placed, clock_s = [], 0.0
+        for run in runs:
+            if len(run):
+                placed.append(run.shifted(clock_s - float(run.sent_s.min())))
+                clock_s = float(placed[-1].finished_s.max())
+        columns = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
+        series = ("itl_ms", "token_s", "token_n")
+        return cls(*(np.concatenate([getattr(run, name) for run in placed]) for name in (*columns, *series)))
+
+
+def tpot_ms(records: RequestRecords) -> Floats:
+    """Time per output token after the first, per request; 0 where there was only one token, shape (n,)."""
+    gaps = np.maximum(records.output_tokens - 1, 1)
+    return np.where(records.output_tokens > 1, (records.finished_s - records.first_token_s) / gaps * 1e3, 0.0)
+
+
+def _latencies(done: RequestRecords) -> dict[str, Floats]:
+    return {
+        "ttft": (done.first_token_s - done.sent_s) * 1e3,
+        "tpot": tpot_ms(done)[done.output_tokens > 1],
+        "itl": done.itl_ms,
+        "e2el": (done.finished_s - done.sent_s) * 1e3,
+    }
+
+
+def _statistics(name: str, values: Floats) -> Metrics:
+    if not len(values):
+        return {f"{statistic}_{name}_ms": 0.0 for statistic in STATISTICS}
+    p50, p90, p95, p99 = (float(v) for v in np.percentile(values, (50, 90, 95, 99)))
+    figures = (float(np.mean(values)), p50, float(np.std(values)), p90, p95, p99)
+    return {f"{statistic}_{name}_ms": value for statistic, value in zip(STATISTICS, figures, strict=True)}
+
+
+def _good(done: RequestRecords, slos: Sequence[Limit]) -> int:
+    """Requests within every SLO: a limit on any statistic of a latency holds each request to that limit."""
+    per_request = {**_latencies(done), "tpot": tpot_ms(done)}
+    good = np.ones(len(done), dtype=bool)
+    for slo in slos:
+        parts = slo.metric.split("_")
+        values = per_request.get(parts[1]) if len(parts) == 3 and parts[1] != "itl" else None
+        if values is not None:
+            good &= np.array([slo.violation(float(v)) <= 0 for v in values], dtype=bool)
+    return int(good.sum())
+
+
+def _token_series(done: RequestRecords) -> tuple[Floats, Floats]:
+    if len(done.token_s):
+        return done.token_s, done.token_n
+    return done.finished_s, done.output_tokens
+
+
+def _peaks(done: RequestRecords) -> tuple[float, int]:
+    """Most output tokens and most requests in flight within a whole second since the first was sent, as vLLM counts."""
+    start = done.sent_s.min()
+    times, counts = _token_series(done)
+    tokens = np.bincount((times - start).astype(np.int64), weights=counts)
+    begun = np.bincount((done.sent_s - start).astype(np.int64), minlength=2)
+    ended = np.bincount((done.finished_s - start).astype(np.int64) + 1, minlength=2)
+    size = max(len(begun), len(ended))
+    in_flight = np.cumsum(np.pad(begun, (0, size - len(begun))) - np.pad(ended, (0, size - len(ended))))
+    return float(tokens.max()), int(in_flight.max())
+
+
+def _steady(done: RequestRecords) -> float:
+    """Tokens per second while at least half as many requests are in flight as at the peak.
+
+    An input token counts when its request's first token comes, an output token when it comes. The window
+    is the span from the first to the last moment with that many in flight; it leaves the drain tail out.
+    """
+    moments = np.concatenate([done.sent_s, done.finished_s])
+    change = np.concatenate([np.ones(len(done)), -np.ones(len(done))])
+    order = np.lexsort((-change, moments))
+    moments, in_flight = moments[order], np.cumsum(change[order])
+    busy = np.flatnonzero(in_flight >= in_flight.max() / 2)
+    begin, end = moments[busy[0]], moments[min(busy[-1] + 1, len(moments) - 1)]
+    if end <= begin:
+        return 0.0
+    times, counts = _token_series(done)
+    came = counts[(times >= begin) & (times <= end)].sum()
+    read = done.input_tokens[(done.first_token_s >= begin) & (done.first_token_s <= end)].sum()
+    return float((came + read) / (end - begin))
+
+
+def summarize(records: RequestRecords, slos: Sequence[Limit] = ()) -> Metrics:
+    """All metrics of a run under vLLM's names.
+
+    Args:
+        records: one run on one clock.
+        slos: limits for ``request_goodput``; those on ttft, tpot and e2el are applied to each request.
+
+    The duration is from the first request sent to the last one finished, failed ones included.
+    A run without a successful request has every figure 0.
+    """
+    done = records.successful()
+    duration = float(records.finished_s.max() - records.sent_s.min()) if len(records) else 0.0
+    rate = 1.0 / duration if duration > 0 else 0.0
+    read, written = float(done.input_tokens.sum()), float(done.output_tokens.sum())
+    peak_tokens, peak_requests = _peaks(done) if len(done) else (0.0, 0)
+    summary: Metrics = {
+        "duration": duration,
+        "completed": len(done),
+        "failed": len(records) - len(done),
+        "total_input_tokens": int(read),
+        "total_output_tokens": int(written),
+        "request_throughput": len(done) * rate,
+        "request_goodput": _good(done, slos) * rate,
+        "output_throughput": written * rate,
+        "total_token_throughput": (read + written) * rate,
+        "max_output_tokens_per_s": peak_tokens,
+        "max_concurrent_requests": peak_requests,
+        "steady_total_token_throughput": _steady(done) if len(done) else 0.0,
+    }
+    for name, values in _latencies(done).items():
+        summary.update(_statistics(name, values))
+    return summary

@@ -1,0 +1,227 @@
+"""From the launches of a study to its recommendation: the winner, its gain with an interval, the verdict.
+
+How the winner is judged stands in `autotune.search.verdict`, because the study itself needs it to decide
+which launches are worth making in the finals; here the judgement is put into words and figures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from autotune.recommendation import (
+    Choice,
+    Contribution,
+    Exclusion,
+    Objective,
+    Recommendation,
+    Verdict,
+    WorkloadComparison,
+)
+from autotune.search import objective
+from autotune.search.ablation import Ablation, ablations, reference
+from autotune.search.estimate import mean, percent
+from autotune.search.history import History
+from autotune.search.verdict import Judgement, evidence, judge
+from autotune.space.candidates import CandidateSet
+from autotune.spec import StudySpec
+from autotune.trial import Evidence, Launch, Metrics, Role, Scalar
+
+
+def recommend(
+    spec: StudySpec,
+    candidates: CandidateSet,
+    launches: Sequence[Launch],
+    excluded: Sequence[Exclusion] = (),
+    stop_reason: str = "",
+) -> Recommendation:
+    """What to serve with, and how sure that is.
+
+    The winner is the feasible finalist with the highest mean over the launches of the finals. Its gain over
+    the baseline is a ratio of geometric means; positive is better, also for latencies. The 95 % interval is
+    Student's t on logarithms, with the spread of one launch pooled over finalists and baseline, widened by
+    Bonferroni for the number of finalists. The verdict is ``better`` where the interval lies above zero,
+    ``unopposed`` where the baseline could not run, ``infeasible`` where nothing ran or kept the SLOs, and
+    else ``indistinguishable``: then the configuration with the fewest settings is recommended, the baseline
+    included. With fewer than two launches each nothing can be told.
+
+    Args:
+        launches: in any order; of configurations that are candidates (``KeyError`` otherwise).
+        excluded: engines that were not searched.
+        stop_reason: why the study ended.
+    """
+    history = History.of(spec, candidates, launches)
+    judgement = judge(history)
+    sheet = _Sheet(spec, history, {launch.trial.number: launch for launch in launches}, judgement)
+    gain = judgement.gain
+    return Recommendation(
+        study=spec.study,
+        model=spec.model.id,
+        hardware=spec.hardware.name,
+        gpus=spec.gpus,
+        evidence=launches[0].result.evidence if launches else Evidence.MEASURED,
+        verdict=judgement.verdict,
+        stop_reason=_explained(stop_reason, judgement),
+        recommended=sheet.choice(judgement.winner),
+        baseline=sheet.choice(candidates.baseline if history.scores(candidates.baseline) else None),
+        gain_percent=percent(gain.log) if gain else None,
+        gain_ci95=_percents(gain.interval) if gain else None,
+        workloads=sheet.workloads(),
+        contributions=sheet.contributions(),
+        launches=len(launches),
+        trials=len(history.by_position),
+        failures=_failures(launches),
+        excluded=list(excluded),
+        duration_s=sum(entry.seconds for entry in history),
+    )
+
+
+class _Sheet:
+    """The figures of a recommendation."""
+
+    def __init__(self, spec: StudySpec, history: History, launches: Mapping[int, Launch], judgement: Judgement) -> None:
+        self._spec, self._history, self._launches, self._judgement = spec, history, launches, judgement
+        self._base = history.candidates.baseline
+
+    def choice(self, position: int | None) -> Choice | None:
+        """A configuration with its command and what it achieves."""
+        if position is None:
+            return None
+        trial = self._measured(position)[-1].trial
+        return Choice(
+            engine=trial.configuration.engine,
+            engine_version=trial.engine_version,
+            config=dict(trial.configuration.knobs),
+            fingerprint=trial.configuration.fingerprint,
+            argv=list(trial.command.argv),
+            env=dict(trial.command.env),
+            files=dict(trial.command.files),
+            command=trial.command.shell(),
+            objective=self._objective(position),
+        )
+
+    def _objective(self, position: int) -> Objective:
+        scores = evidence(self._history, position)
+        middle, half = mean(scores), self._judgement.spread.half_width((len(scores),))
+        ends = None if half is None or len(scores) < 2 else (middle - half, middle + half)
+        values = sorted(objective.from_score(self._spec, end) for end in ends) if ends else None
+        return Objective(
+            metric=self._spec.objective,
+            workload=self._spec.workloads[0],
+            value=objective.from_score(self._spec, middle),
+            ci95=(values[0], values[1]) if values else None,
+            repeats=len(scores),
+        )
+
+    def _measured(self, position: int) -> list[Launch]:
+        """The launches behind `evidence`, in order."""
+        entries = [e for e in self._history.by_position[position] if e.measured]
+        chosen = [e for e in entries if e.role is Role.FINAL or (position == self._base and e.role is Role.BASELINE)]
+        return [self._launches[e.number] for e in chosen or entries]
+
+    def workloads(self) -> dict[str, WorkloadComparison]:
+        """Every workload before and after."""
+        return {name: self._comparison(name) for name in self._spec.workloads}
+
+    def _comparison(self, workload: str) -> WorkloadComparison:
+        winner = self._judgement.winner
+        before = self._scores(self._base, workload)
+        after = self._scores(winner, workload) if winner is not None else []
+        gain = percent(mean(after) - mean(before)) if before and after else None
+        return WorkloadComparison(
+            baseline=self._metrics(self._base, workload),
+            recommended=self._metrics(winner, workload) if winner is not None else None,
+            gain_percent=gain,
+        )
+
+    def _scores(self, position: int, workload: str) -> list[float]:
+        if not self._history.scores(position):
+            return []
+        scores = [objective.score(self._spec, launch, workload) for launch in self._measured(position)]
+        return [s for s in scores if s is not None]
+
+    def _metrics(self, position: int, workload: str) -> Metrics | None:
+        """Means over the launches of every metric that is a number in all of them."""
+        if not self._history.scores(position):
+            return None
+        rows = [m for launch in self._measured(position) if (m := launch.result.metrics.get(workload))]
+        if not rows:
+            return None
+        return {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
+
+    def contributions(self) -> list[Contribution]:
+        """What each knob adds, the largest first; of knobs whose absence was not measured nothing is said."""
+        winner = self._judgement.winner
+        if winner is None or winner == self._base:
+            return []
+        found = [self._contribution(winner, a) for a in ablations(self._history.candidates, winner)]
+        listed = [c for c in [self._engine(winner), *found] if c is not None]
+        return sorted(listed, key=lambda c: -abs(c.gain_percent))
+
+    def _contribution(self, winner: int, ablation: Ablation) -> Contribution | None:
+        base = reference(self._history.candidates, winner)
+        gain = self._difference(winner, ablation.position)
+        if gain is None or base is None:
+            return None
+        items = self._history.candidates.items
+        mine, theirs = items[winner].configuration.knobs, items[base].configuration.knobs
+        return Contribution(
+            knob="+".join(ablation.knobs),
+            from_=_joined([theirs.get(k) for k in ablation.knobs]),
+            to=_joined([mine.get(k) for k in ablation.knobs]),
+            gain_percent=percent(gain[0]),
+            ci95=_percents(gain[1]),
+        )
+
+    def _engine(self, winner: int) -> Contribution | None:
+        """The engine by itself: the default of the winner's against the baseline."""
+        default = reference(self._history.candidates, winner)
+        items = self._history.candidates.items
+        before, after = items[self._base].configuration.engine, items[winner].configuration.engine
+        gain = self._difference(default, self._base) if default is not None and before != after else None
+        if gain is None:
+            return None
+        return Contribution(
+            knob="engine", from_=before, to=after, gain_percent=percent(gain[0]), ci95=_percents(gain[1])
+        )
+
+    def _difference(self, one: int, other: int) -> tuple[float, tuple[float, float] | None] | None:
+        if self._history.broke(one) or self._history.broke(other):
+            return None
+        mine, theirs = evidence(self._history, one), evidence(self._history, other)
+        if not mine or not theirs:
+            return None
+        difference, half = mean(mine) - mean(theirs), self._judgement.spread.half_width((len(mine), len(theirs)))
+        return difference, None if half is None else (difference - half, difference + half)
+
+
+def _explained(stop_reason: str, judgement: Judgement) -> str:
+    parts = [stop_reason] if stop_reason else []
+    gain = judgement.challenger_gain
+    if judgement.verdict is Verdict.INDISTINGUISHABLE and not judgement.decided:
+        parts.append("too few launches to tell the best from the baseline: it takes two of each in the finals")
+    elif judgement.verdict is Verdict.INDISTINGUISHABLE and gain is not None and gain.interval is not None:
+        low, high = (percent(end) for end in gain.interval)
+        parts.append(
+            f"the best challenger's gain is {percent(gain.log):+.1f} % (95 % interval {low:+.1f} to {high:+.1f} %)"
+        )
+    return "; ".join(parts)
+
+
+def _percents(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    return (percent(interval[0]), percent(interval[1])) if interval else None
+
+
+def _failures(launches: Sequence[Launch]) -> dict[str, int]:
+    kinds = Counter(launch.result.failure.kind.value for launch in launches if launch.result.failure)
+    return dict(sorted(kinds.items()))
+
+
+def _joined(values: Sequence[Scalar]) -> Scalar:
+    """One value as it is, several as text."""
+    return values[0] if len(values) == 1 else " + ".join("none" if v is None else str(v) for v in values)
+
+
+def _mean_of(values: Sequence[object], last: object) -> object:
+    numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return mean(numbers) if len(numbers) == len(values) else last

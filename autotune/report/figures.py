@@ -1,0 +1,80 @@
+"""Figures that the report draws from the launches: values of the objective, best per engine, repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import mean
+
+from autotune.load.metrics import METRICS
+from autotune.report import StudyRecord
+from autotune.trial import Launch, Role, Scalar, State
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether less of a metric is better, e.g. of a latency."""
+    return not METRICS[metric].maximise
+
+
+def objective_value(study: StudyRecord, launch: Launch) -> float | None:
+    """The objective on its workload; None where the launch has no valid figure."""
+    if launch.result.state is not State.COMPLETE:
+        return None
+    value = launch.result.metrics.get(study.spec.workloads[0], {}).get(study.spec.objective)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def broken_slos(study: StudyRecord, launch: Launch) -> list[str]:
+    """The SLOs that a launch breaks, each with its value; a metric that is missing breaks its SLO."""
+    metrics = launch.result.metrics.get(study.spec.workloads[0], {})
+    broken = []
+    for slo in study.spec.slos:
+        value = metrics.get(slo.metric)
+        if not isinstance(value, int | float):
+            broken.append(f"{slo} (not measured)")
+        elif slo.violation(value) > 0:
+            broken.append(f"{slo} (was {value:,.4g})")
+    return broken
+
+
+def by_configuration(launches: Iterable[Launch]) -> dict[str, list[Launch]]:
+    """Fingerprint to its launches, in the order of the first."""
+    groups: dict[str, list[Launch]] = {}
+    for launch in launches:
+        groups.setdefault(launch.trial.configuration.fingerprint, []).append(launch)
+    return groups
+
+
+def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
+    """Per engine the configuration with the best mean that keeps the SLOs: a launch of it, the mean, how many.
+
+    The best engine comes first.
+    """
+    valid = [launch for launch in study.launches if objective_value(study, launch) is not None]
+    valid = [launch for launch in valid if not broken_slos(study, launch)]
+    sign = -1 if lower_is_better(study.spec.objective) else 1
+    best: dict[str, tuple[Launch, float, int]] = {}
+    for group in by_configuration(valid).values():
+        values = [value for launch in group if (value := objective_value(study, launch)) is not None]
+        engine, average = group[0].trial.configuration.engine, mean(values)
+        if engine not in best or sign * average > sign * best[engine][1]:
+            best[engine] = (group[0], average, len(values))
+    return sorted(best.values(), key=lambda row: -sign * row[1])
+
+
+def references(launches: Sequence[Launch]) -> dict[str, Launch]:
+    """Per engine the launch that the others are described against: its default, else the baseline, else its first."""
+    order = {Role.DEFAULT: 0, Role.BASELINE: 1}
+    chosen: dict[str, Launch] = {}
+    for launch in sorted(launches, key=lambda row: (order.get(row.trial.role, 2), row.trial.number)):
+        chosen.setdefault(launch.trial.configuration.engine, launch)
+    return chosen
+
+
+def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
+    """The knobs in which a launch differs from the reference."""
+    usual = reference.trial.configuration.knobs
+    return {
+        name: value
+        for name, value in launch.trial.configuration.knobs.items()
+        if name not in usual or usual[name] != value
+    }

@@ -1,0 +1,59 @@
+"""``report.html``: the Markdown report as one page that needs nothing else, in light and dark."""
+
+from __future__ import annotations
+
+from html import escape
+
+from markdown_it import MarkdownIt
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #d0d7de; --soft: #f3f5f7; --text: #1b1f24; --page: #fff; --mark: #0a5bb5; }
+@media (prefers-color-scheme: dark) {
+  :root { --line: #3a424c; --soft: #1c2229; --text: #e4e8ec; --page: #101418; --mark: #6cb0ff; }
+}
+body { margin: 0 auto; max-width: 72rem; padding: 2rem 1.25rem 4rem; background: var(--page); color: var(--text);
+  font: 16px/1.55 system-ui, sans-serif; }
+h1, h2, h3 { line-height: 1.25; margin: 2.2em 0 .6em; }
+h1 { margin-top: 0; }
+h2 { border-bottom: 1px solid var(--line); padding-bottom: .25em; }
+blockquote { margin: 1em 0; padding: .6em 1em; border-left: .3rem solid var(--mark); background: var(--soft); }
+blockquote p { margin: 0; }
+pre, code { font-family: ui-monospace, monospace; font-size: .9em; background: var(--soft); border-radius: .3rem; }
+code { padding: .1em .3em; }
+pre { padding: .9em 1em; overflow-x: auto; border: 1px solid var(--line); }
+pre code { padding: 0; background: none; }
+pre code.language-bash { user-select: all; }
+.table { overflow-x: auto; margin: 1em 0; }
+table { border-collapse: collapse; font-size: .94em; }
+th, td { border: 1px solid var(--line); padding: .35em .7em; vertical-align: top; }
+th { background: var(--soft); text-align: left; }
+"""
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def render(markdown: str) -> str:
+    """A whole HTML page from a report in Markdown; its title is the first heading."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    body = parser.render(markdown)
+    # A wide table scrolls by itself, not the page.
+    body = body.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(_title(markdown))}</title>",
+            f"<style>{_STYLE}</style>",
+            "</head>",
+            f"<body>\n{body}</body>",
+            "</html>\n",
+        ]
+    )
+
+
+def _title(markdown: str) -> str:
+    first = markdown.partition("\n")[0]
+    return first.removeprefix("# ").replace("\\", "")

@@ -1,0 +1,25 @@
+"""``report.md``: the sections in their order."""
+
+from __future__ import annotations
+
+from autotune.report import StudyRecord, outcome, setup, tables
+
+_SECTIONS = (
+    outcome.opening,
+    outcome.conclusion,
+    outcome.comparison,
+    setup.setup,
+    tables.engines,
+    tables.contributions,
+    tables.finals,
+    tables.launches,
+    tables.failures,
+    setup.limits,
+    setup.reproduction,
+)
+
+
+def render(study: StudyRecord) -> str:
+    """The report as Markdown with GitHub's tables."""
+    sections = (section(study) for section in _SECTIONS)
+    return "\n\n".join(section for section in sections if section) + "\n"

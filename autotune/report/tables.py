@@ -1,0 +1,148 @@
+"""The launches in tables: best per engine, what each knob gave, finals, all launches, failures, exclusions."""
+
+from __future__ import annotations
+
+from statistics import mean, stdev
+
+from autotune import redact
+from autotune.report import StudyRecord, text, words
+from autotune.report.figures import (
+    best_per_engine,
+    broken_slos,
+    by_configuration,
+    differing,
+    lower_is_better,
+    objective_value,
+    references,
+)
+from autotune.trial import Launch, Role, State
+
+
+def _label(study: StudyRecord) -> str:
+    return words.label(study.recommendation.evidence)
+
+
+def engines(study: StudyRecord) -> str:
+    """The best configuration of each engine, and the engines that were not searched."""
+    usual = references(study.launches)
+    rows = []
+    for launch, value, count in best_per_engine(study):
+        engine = launch.trial.configuration.engine
+        changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"
+        rows.append((f"{engine} {launch.trial.engine_version}", text.number(value), str(count), changed))
+    headings = ("Engine", text.title(study.spec.objective), "Launches", "Best configuration, where it differs")
+    table = text.table(headings, rows, " rr") or "No launch gave a figure within the limits."
+    parts = [f"## Best configuration per engine ({_label(study)})", table]
+    excluded = study.recommendation.excluded
+    if excluded:
+        parts.append("Not searched:")
+        parts.append("\n".join(f"- **{text.plain(row.engine)}**: {text.plain(row.reason)}" for row in excluded))
+    return "\n\n".join(parts)
+
+
+def contributions(study: StudyRecord) -> str:
+    """What each knob of the winner is worth."""
+    rows = [
+        (
+            text.code(row.knob),
+            text.code(text.scalar(row.from_)),
+            text.code(text.scalar(row.to)),
+            text.percent(row.gain_percent),
+            "–" if row.ci95 is None else f"{text.percent(row.ci95[0])} to {text.percent(row.ci95[1])}",
+        )
+        for row in study.recommendation.contributions
+    ]
+    table = text.table(("Knob", "From", "To", "Gain", "95 % interval"), rows, "   rr")
+    if not table:
+        return ""
+    note = "The winner against the winner with this one change taken back. The gains need not add up."
+    return f"## Contribution per knob ({_label(study)})\n\n{note}\n\n{table}"
+
+
+def finals(study: StudyRecord) -> str:
+    """Each repeat of the finalists and the baseline."""
+    groups = by_configuration(launch for launch in study.launches if launch.trial.role is Role.FINAL)
+    rows = [_final_row(study, fingerprint, group) for fingerprint, group in groups.items()]
+    headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
+    table = text.table(headings, rows, "  rr")
+    if not table:
+        return ""
+    note = f"{text.title(study.spec.objective)}, {_label(study)}. Every repeat is a fresh launch, taken in turn."
+    return f"## Finals ({_label(study)})\n\n{note}\n\n{table}"
+
+
+def _final_row(study: StudyRecord, fingerprint: str, group: list[Launch]) -> tuple[str, str, str, str]:
+    values = [value for launch in group if (value := objective_value(study, launch)) is not None]
+    each = ", ".join(f"{text.number(objective_value(study, launch))} (#{launch.trial.number})" for launch in group)
+    average = text.number(mean(values)) if values else "–"
+    spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
+    return f"{_who(study, fingerprint)} {text.code(fingerprint)}", each, average, spread
+
+
+def _who(study: StudyRecord, fingerprint: str) -> str:
+    """Whose configuration it is."""
+    chosen, baseline = study.recommendation.recommended, study.recommendation.baseline
+    names = [
+        name
+        for name, choice in (("recommended", chosen), ("baseline", baseline))
+        if choice is not None and choice.fingerprint == fingerprint
+    ]
+    return " and ".join(names) or "finalist"
+
+
+def launches(study: StudyRecord) -> str:
+    """Every launch in its order."""
+    usual = references(study.launches)
+    values = [value for launch in study.launches if (value := objective_value(study, launch)) is not None]
+    best = (min if lower_is_better(study.spec.objective) else max)(values, default=0.0)
+    rows = []
+    for launch in study.launches:
+        engine = launch.trial.configuration.engine
+        is_reference = launch.trial.configuration == usual[engine].trial.configuration
+        knobs = "reference" if is_reference else text.knobs(differing(launch, usual[engine]))
+        value = objective_value(study, launch)
+        share = f"{value / best * 100:.0f} %" if value is not None and best else "–"
+        head = (str(launch.trial.number), launch.trial.role.value, engine, knobs)
+        rows.append((*head, text.number(value), share, _state(study, launch)))
+    headings = ("#", "Role", "Engine", "Knobs other than the reference's", text.title(study.spec.objective))
+    table = text.table((*headings, "Of the best", "State"), rows, "r   rr")
+    known = [
+        f"- {engine} (launch {launch.trial.number}): {text.knobs(launch.trial.configuration.knobs)}"
+        for engine, launch in usual.items()
+    ]
+    parts = [f"## Launches ({_label(study)})", table, "Reference of each engine, all knobs:" if known else ""]
+    return "\n\n".join(part for part in (*parts, "\n".join(known)) if part)
+
+
+def _state(study: StudyRecord, launch: Launch) -> str:
+    result = launch.result
+    if result.failure is not None:
+        return f"{result.state.value}: {result.failure.kind.value}"
+    broken = broken_slos(study, launch) if result.state is State.COMPLETE else []
+    if broken:
+        return f"breaks {text.plain('; '.join(broken))}"
+    return "invalid measurement" if result.state is State.INVALID else result.state.value
+
+
+def failures(study: StudyRecord) -> str:
+    """Configurations that failed, by kind and message, with the telling line of the log."""
+    groups: dict[tuple[str, str], list[Launch]] = {}
+    for launch in study.launches:
+        if (failure := launch.result.failure) is not None:
+            groups.setdefault((failure.kind.value, failure.message), []).append(launch)
+    parts = [_failure(study, kind, message, group) for (kind, message), group in sorted(groups.items())]
+    return "\n\n".join(["## Configurations that failed, and why", *(parts or ["None failed."])])
+
+
+def _failure(study: StudyRecord, kind: str, message: str, group: list[Launch]) -> str:
+    usual = references(study.launches)
+    lines = [f"### {kind}", text.plain(redact.text(message))]
+    excerpt = next((row.result.failure.log_excerpt for row in group if row.result.failure), "")
+    if excerpt:
+        lines.append(text.block(redact.text(excerpt)))
+    rows = []
+    for launch in group:
+        engine = launch.trial.configuration.engine
+        knobs = text.knobs(differing(launch, usual[engine])) or "reference"
+        rows.append(f"- launch {launch.trial.number}, {engine} {launch.trial.engine_version}: {knobs}")
+    return "\n\n".join([*lines, "\n".join(rows)])

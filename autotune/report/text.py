@@ -1,0 +1,123 @@
+"""Pieces of Markdown, and numbers as people read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from autotune.trial import Scalar
+
+_WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end latency"}
+_NAMED = {
+    "total_token_throughput": ("Total TPS", "tok/s"),
+    "steady_total_token_throughput": ("Total TPS in the steady state", "tok/s"),
+    "output_throughput": ("Output TPS", "tok/s"),
+    "max_output_tokens_per_s": ("Highest output TPS", "tok/s"),
+    "request_throughput": ("Request throughput", "req/s"),
+    "request_goodput": ("Goodput", "req/s"),
+    "duration": ("Duration", "s"),
+}
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: str = "") -> str:
+    """A table; `numbers` holds one letter per column, ``r`` = right-aligned. "" when there are no rows."""
+    body = [_row(row) for row in rows]
+    if not body:
+        return ""
+    marks = ["--:" if numbers[i : i + 1] == "r" else "---" for i in range(len(headings))]
+    return "\n".join([_row(headings), _row(marks), *body])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("\\|", "|").replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Inline code; backticks and line breaks inside are no danger."""
+    flat = " ".join(text.split()) or " "
+    longest = max((len(run) for run in re.findall(r"`+", flat)), default=0)
+    ticks = "`" * (longest + 1)
+    pad = " " if flat.startswith("`") or flat.endswith("`") else ""
+    return f"{ticks}{pad}{flat}{pad}{ticks}"
+
+
+def block(text: str, language: str = "") -> str:
+    """A fenced block that nothing inside can close."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def plain(text: str) -> str:
+    """Prose that came from elsewhere: Markdown's signs in it are shown, not obeyed."""
+    return re.sub(r"([\\`*_\[\]<>#|~])", r"\\\1", " ".join(text.split()))
+
+
+def number(value: object) -> str:
+    """A figure with three or four telling digits; an en dash where there is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–"
+    if isinstance(value, int) or abs(value) >= 100_000:
+        return f"{value:,.0f}"
+    digits = 2 if abs(value) < 10_000 else 1
+    return f"{value:,.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    """A signed percentage, e.g. ``+51.7 %``."""
+    return "–" if value is None else f"{value:+.1f} %"
+
+
+def interval(bounds: tuple[float, float] | None, unit: str = "") -> str:
+    """A 95 % interval, e.g. ``[8,918.00, 9,282.00]``."""
+    return "–" if bounds is None else f"[{number(bounds[0])}, {number(bounds[1])}]{unit}"
+
+
+def change(before: object, after: object) -> str:
+    """By how many percent a metric changed."""
+    if not isinstance(before, int | float) or not isinstance(after, int | float) or not before:
+        return "–"
+    return percent((after / before - 1) * 100)
+
+
+def title(metric: str) -> str:
+    """A metric's name as people say it, with its unit: ``p99_ttft_ms`` becomes ``P99 TTFT (ms)``."""
+    name, unit = _named(metric)
+    return f"{name} ({unit})" if unit else name
+
+
+def measure(metric: str, value: float) -> str:
+    """A figure in a sentence: ``total TPS of 9,100.00 tok/s``."""
+    name, unit = _named(metric)
+    name = name if name[1:2].isupper() or name[1:2].isdigit() else name[:1].lower() + name[1:]
+    return f"{name} of {number(value)} {unit}".strip()
+
+
+def _named(metric: str) -> tuple[str, str]:
+    """Name and unit."""
+    if metric in _NAMED:
+        return _NAMED[metric]
+    words = metric.removesuffix("_ms").split("_")
+    shown = " ".join(_WORDS.get(word, word) for word in words)
+    return shown[:1].upper() + shown[1:], "ms" if metric.endswith("_ms") else ""
+
+
+def scalar(value: Scalar) -> str:
+    """A knob's value; None is the engine's own choice."""
+    return "engine decides" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def knobs(values: Mapping[str, Scalar]) -> str:
+    """``name=value`` of each, as code."""
+    return ", ".join(code(f"{name}={scalar(value)}") for name, value in values.items())
+
+
+def seconds(value: float) -> str:
+    """A duration in the largest unit that keeps it readable."""
+    if value < 120:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"

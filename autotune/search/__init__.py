@@ -1,0 +1,76 @@
+"""What to launch next, and when to stop: the contract of a study.
+
+`open_study` creates a study in a folder or goes on with the one that is there. What is done next
+depends on the finished launches alone (`plan`), so a study that was killed makes the very same
+decisions as an undisturbed one. This package is the only importer of Optuna, and it imports it only
+when a study is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.space.candidates import Candidate, CandidateSet
+from autotune.spec import StudySpec
+from autotune.trial import Command, Launch, Trial
+
+SAMPLERS = ("gp", "random", "tpe")
+"""What ``--sampler`` takes: our Gaussian process over the candidates, and two of Optuna's own."""
+
+
+class Study(Protocol):
+    """Ask for a launch, make it, tell how it went; until `ask` has nothing left."""
+
+    @property
+    def launches(self) -> Sequence[Launch]:
+        """The finished launches, by number."""
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the study has ended; empty while it goes on."""
+
+    @property
+    def phase(self) -> str:
+        """What the latest launch is for, in words."""
+
+    def ask(self) -> Trial | None:
+        """The next launch; None when the study has ended, or must wait for trials that were not told yet."""
+
+    def tell(self, launch: Launch) -> None:
+        """Keep a finished launch: on disk when this returns. Raises ``ValueError`` on a trial that was not asked."""
+
+    def close(self) -> None:
+        """Release the study's lock; the study can be opened again."""
+
+
+def open_study(
+    folder: Path,
+    spec: StudySpec,
+    candidates: CandidateSet,
+    command_of: Callable[[Candidate], Command],
+    prior: NDArray[np.float64] | None = None,
+) -> Study:
+    """Create the study in ``folder``, or go on where it stopped.
+
+    Args:
+        folder: of this study alone; made when it does not exist.
+        candidates: must be the same, in the same order, when a study is resumed.
+        command_of: how a candidate's server is started.
+        prior: shape ``(len(candidates),)``, a rough prediction of the natural logarithm of the objective
+            (only differences matter; not finite = not known), or None. It may be wrong: its weight is learned.
+
+    Raises:
+        StudyLocked: another process has the study open.
+        UnknownName: no such sampler, or no such objective.
+        BadInput: the study's rows do not fit the candidates.
+        MalformedFile: ``results.jsonl`` is damaged elsewhere than at its end.
+    """
+    # Imported here so that `import autotune.search` stays light: Optuna takes a second.
+    from autotune.search.study import JournaledStudy
+
+    return JournaledStudy(folder, spec, candidates, command_of, prior)

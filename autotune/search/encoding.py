@@ -1,0 +1,128 @@
+"""The candidates as numbers: knobs as choices, and how far apart two values of a knob are.
+
+Distances carry the meaning of the values: sizes are compared by their logarithm, names are alike or
+not, and a knob that the engine does not have (None) lies in the middle of the others with a small
+distance to all of them. Each knob's values are points of a Euclidean space, so that kernels of their
+distances are valid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.space.candidates import CandidateSet
+from autotune.trial import Configuration, Scalar
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+ENGINE = "engine"
+_ABSENCE = 0.3
+"""Distance along its own axis of "not applicable" from any value, where a whole range of sizes is 1."""
+
+
+class Encoding:
+    """The candidates of a study as integer codes, one column per knob that differs among them.
+
+    Attributes:
+        names: the columns, ``engine`` first.
+        choices: column to its values, in a fixed order; None = not applicable.
+        codes: shape ``(candidates, columns)``: index into the column's choices.
+        varying: the columns that have more than one choice.
+        distances: per column the squared distances between its choices, shape ``(choices, choices)``.
+    """
+
+    def __init__(self, candidates: CandidateSet) -> None:
+        configurations = [c.configuration for c in candidates.items]
+        self.names = (ENGINE, *sorted({k for c in configurations for k in c.knobs} - {ENGINE}))
+        columns = {name: [_value(c, name) for c in configurations] for name in self.names}
+        self.choices: dict[str, tuple[Scalar, ...]] = {name: _choices(column) for name, column in columns.items()}
+        lookup = {name: {value: i for i, value in enumerate(self.choices[name])} for name in self.names}
+        self.codes: Integers = np.array(
+            [[lookup[name][value] for value in columns[name]] for name in self.names], dtype=np.int64
+        ).T
+        self._lookup = lookup
+        self.varying = [k for k, name in enumerate(self.names) if len(self.choices[name]) > 1]
+        self.distances = [squared_distances(self.choices[name]) for name in self.names]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def params(self, position: int) -> dict[str, Scalar]:
+        """A candidate as Optuna's parameters: every column, None where it does not apply."""
+        row = self.codes[position]
+        return {name: self.choices[name][code] for name, code in zip(self.names, row, strict=True)}
+
+    @cached_property
+    def _positions(self) -> dict[tuple[int, ...], int]:
+        found: dict[tuple[int, ...], int] = {}
+        for position, row in enumerate(self.codes.tolist()):
+            found.setdefault(tuple(row), position)
+        return found
+
+    def encode(self, params: Mapping[str, Scalar]) -> Integers:
+        """Codes of one set of parameters; raises ``KeyError`` for a value that no candidate has."""
+        return np.array([self._lookup[name][params.get(name)] for name in self.names], dtype=np.int64)
+
+    def position(self, params: Mapping[str, Scalar]) -> int | None:
+        """The candidate with exactly these parameters, or None."""
+        try:
+            return self._positions.get(tuple(self.encode(params).tolist()))
+        except KeyError:
+            return None
+
+    def nearest(self, params: Mapping[str, Scalar], allowed: NDArray[np.bool_]) -> int:
+        """The allowed candidate nearest to parameters that need be no candidate; the first of equals.
+
+        Raises:
+            ValueError: no candidate is allowed.
+        """
+        if not allowed.any():
+            raise ValueError("no candidate is allowed")
+        codes = self.encode(params)
+        total = np.zeros(len(self))
+        for column, table in enumerate(self.distances):
+            total += table[:, codes[column]][self.codes[:, column]]
+        return int(np.argmin(np.where(allowed, total, np.inf)))
+
+
+def _value(configuration: Configuration, name: str) -> Scalar:
+    return configuration.engine if name == ENGINE else configuration.knobs.get(name)
+
+
+def _choices(column: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    unique = dict.fromkeys(column)
+    return tuple(sorted(unique, key=lambda v: (v is not None, isinstance(v, str), v if _numeric(v) else 0.0, str(v))))
+
+
+def _numeric(value: Scalar) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def squared_distances(choices: Sequence[Scalar]) -> Floats:
+    """Squared distances between a knob's values, shape ``(choices, choices)``; the largest is about 1."""
+    present = [v for v in choices if v is not None]
+    points = _sizes(present) if present and all(_numeric(v) for v in present) else _names(len(present))
+    middle = points.mean(axis=0, keepdims=True) if len(points) else np.zeros((1, points.shape[1]))
+    rows = iter(points)
+    embedded = np.array(
+        [np.append(middle[0], _ABSENCE) if value is None else np.append(next(rows), 0.0) for value in choices]
+    )
+    return np.asarray(((embedded[:, None, :] - embedded[None, :, :]) ** 2).sum(axis=2), dtype=np.float64)
+
+
+def _sizes(values: Sequence[Scalar]) -> Floats:
+    numbers = np.array([float(v) for v in values if v is not None])
+    logs = np.log2(numbers) if numbers.min() > 0 else np.sign(numbers) * np.log2(1 + np.abs(numbers))
+    span = float(logs.max() - logs.min())
+    scaled = (logs - logs.min())[:, None] / (span if math.isfinite(span) and span > 0 else 1.0)
+    return np.asarray(scaled, dtype=np.float64)
+
+
+def _names(count: int) -> Floats:
+    return np.eye(count) / math.sqrt(2.0) if count else np.zeros((0, 1))

@@ -1,0 +1,139 @@
+"""What has happened in a study so far, as decisions see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from autotune.search import objective
+from autotune.space.candidates import CandidateSet
+from autotune.spec import StudySpec
+from autotune.trial import Launch, Role, Trial
+
+MAX_UNINFORMATIVE = 2
+"""Launches of one candidate that may end without saying anything before it is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One launch, finished or still running.
+
+    Attributes:
+        score: logarithm of the objective, more is better; None unless it was measured.
+        violations: SLO to value beyond its limit, <= 0 keeps it.
+        broke: the configuration failed.
+        pending: not finished.
+    """
+
+    number: int
+    role: Role
+    position: int
+    score: float | None = None
+    violations: Mapping[str, float] | None = None
+    broke: bool = False
+    pending: bool = False
+    seconds: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        return self.score is not None
+
+    @property
+    def says_nothing(self) -> bool:
+        """It ended without a word about the configuration: the measurement or the machine failed."""
+        return not (self.pending or self.broke or self.measured)
+
+
+@dataclass(frozen=True)
+class History:
+    """The launches of a study by number, with what decisions need beside them."""
+
+    spec: StudySpec
+    candidates: CandidateSet
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def of(
+        cls, spec: StudySpec, candidates: CandidateSet, launches: Iterable[Launch], pending: Iterable[Trial] = ()
+    ) -> History:
+        """Read launches and running trials; raises ``KeyError`` for a configuration that is no candidate."""
+        entries = [_entry(spec, candidates, launch) for launch in launches]
+        for trial in pending:
+            position = candidates.position(trial.configuration.fingerprint)
+            entries.append(Entry(trial.number, trial.role, position, pending=True))
+        return cls(spec, candidates, tuple(sorted(entries, key=lambda e: e.number)))
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def of_role(self, *roles: Role) -> list[Entry]:
+        return [e for e in self.entries if e.role in roles]
+
+    def before_finals(self) -> History:
+        """The history as it was when the finals began; all of it while they have not."""
+        first = next((i for i, e in enumerate(self.entries) if e.role is Role.FINAL), len(self.entries))
+        return History(self.spec, self.candidates, self.entries[:first])
+
+    @cached_property
+    def by_position(self) -> dict[int, list[Entry]]:
+        found: dict[int, list[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.position, []).append(entry)
+        return found
+
+    @property
+    def pending(self) -> list[Entry]:
+        return [e for e in self.entries if e.pending]
+
+    def spent(self, position: int) -> bool:
+        """Whether the search is done with a candidate: measured, failed, running, or given up."""
+        entries = self.by_position.get(position, [])
+        return any(not e.says_nothing for e in entries) or len(entries) >= MAX_UNINFORMATIVE
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the search is done with every candidate."""
+        return len(self.by_position) == len(self.candidates) and all(map(self.spent, self.by_position))
+
+    def scores(self, position: int, *roles: Role) -> list[float]:
+        """The scores of a candidate's launches, of these roles only when any are given."""
+        entries = self.by_position.get(position, [])
+        return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
+
+    def broke(self, position: int) -> bool:
+        return any(e.broke for e in self.by_position.get(position, []))
+
+    def keeps_slos(self, position: int, *roles: Role) -> bool:
+        """Whether a candidate keeps every SLO in the mean over its launches (of these roles, where it has any)."""
+        entries = [e for e in self.by_position.get(position, []) if e.measured]
+        chosen = [e for e in entries if not roles or e.role in roles] or entries
+        if not chosen:
+            return False
+        names = {str(slo) for slo in self.spec.slos}
+        return all(_mean_violation(chosen, name) <= 0 for name in names)
+
+    def feasible(self, position: int, *roles: Role) -> bool:
+        """Measured, never failed, and within every SLO."""
+        return not self.broke(position) and self.keeps_slos(position, *roles)
+
+
+def _entry(spec: StudySpec, candidates: CandidateSet, launch: Launch) -> Entry:
+    return Entry(
+        number=launch.trial.number,
+        role=launch.trial.role,
+        position=candidates.position(launch.trial.configuration.fingerprint),
+        score=objective.score(spec, launch),
+        violations=objective.violations(spec, launch),
+        broke=objective.broke(launch),
+        seconds=sum(launch.result.times_s.values()),
+    )
+
+
+def _mean_violation(entries: list[Entry], slo: str) -> float:
+    values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
+    # An SLO whose metric is missing is not kept: nothing shows that it is.
+    return sum(values) / len(values) if values else float("inf")

@@ -1,0 +1,171 @@
+"""`JournaledStudy`: ask and tell over two files in the study's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.study import StudyDirection
+
+from autotune.errors import BadInput, UnknownName
+from autotune.search import SAMPLERS
+from autotune.search.acquisition import Suggestion
+from autotune.search.encoding import Encoding
+from autotune.search.history import History
+from autotune.search.plan import Plan, Step, Stop
+from autotune.search.process import Kernels
+from autotune.search.record import Form, Record
+from autotune.search.results import Lock, Results
+from autotune.search.sampler import CandidateSampler, propose_flat
+from autotune.space.candidates import Candidate, CandidateSet
+from autotune.spec import StudySpec
+from autotune.trial import Command, Launch, Role, Trial
+
+_PHASES = {
+    Role.BASELINE: "baseline",
+    Role.DEFAULT: "engine defaults",
+    Role.START: "good starts",
+    Role.SEARCH: "search",
+    Role.FINAL: "finals",
+    Role.DRIFT: "drift check",
+}
+
+
+class JournaledStudy:
+    """See `autotune.search.Study` and `autotune.search.open_study`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        spec: StudySpec,
+        candidates: CandidateSet,
+        command_of: Callable[[Candidate], Command],
+        prior: NDArray[np.float64] | None,
+    ) -> None:
+        if spec.sampler not in SAMPLERS:
+            raise UnknownName("sampler", spec.sampler, SAMPLERS)
+        self._spec, self._candidates, self._command_of = spec, candidates, command_of
+        encoding = Encoding(candidates)
+        self._form = Form(spec, candidates, encoding)
+        self._kernels = Kernels(encoding, prior)
+        self._sampler = CandidateSampler(self._kernels, spec.seed, spec.slos)
+        self._plan = Plan(self._kernels, self._suggest)
+        self._pending: dict[int, Trial] = {}
+        self._stop_reason, self._phase = "", "starting"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = Lock(folder)
+        try:
+            self._results = Results(folder / "results.jsonl")
+            self._check_rows()
+            self._record = Record(folder / "optuna.journal", self._form, self._by_number(), self._fill)
+            self._interrupted = self._take_up()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def launches(self) -> Sequence[Launch]:
+        """The finished launches, by number."""
+        return sorted(self._results.launches, key=lambda launch: launch.trial.number)
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the study has ended; empty while it goes on."""
+        return self._stop_reason
+
+    @property
+    def phase(self) -> str:
+        """What the latest launch is for, in words."""
+        return self._phase
+
+    def ask(self) -> Trial | None:
+        """The next launch: first those that were interrupted, under their numbers."""
+        if self._interrupted:
+            return self._hand_out(self._interrupted.pop(0))
+        number = max([*self._by_number(), *self._pending], default=-1) + 1
+        decision = self._plan.next(self._history(self.launches, self._pending.values()))
+        if isinstance(decision, Step):
+            trial = self._trial(number, decision, self.launches)
+            self._record.begin(trial)
+            return self._hand_out(trial)
+        if isinstance(decision, Stop):
+            self._stop_reason, self._phase = decision.reason, "done"
+        return None
+
+    def tell(self, launch: Launch) -> None:
+        """Keep a finished launch: `results.jsonl` first, it is the truth."""
+        if self._pending.get(launch.trial.number) is None:
+            raise ValueError(f"trial {launch.trial.number} was not asked for, or was told already")
+        self._results.append(launch)
+        del self._pending[launch.trial.number]
+        self._record.finish(launch)
+
+    def close(self) -> None:
+        """Release the study."""
+        self._lock.release()
+
+    def _hand_out(self, trial: Trial) -> Trial:
+        self._pending[trial.number] = trial
+        self._phase = _PHASES[trial.role]
+        return trial
+
+    def _history(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
+        return History.of(self._spec, self._candidates, launches, pending)
+
+    def _trial(self, number: int, step: Step, launches: Iterable[Launch]) -> Trial:
+        candidate = self._candidates.items[step.position]
+        others = [*(launch.trial for launch in launches), *self._pending.values()]
+        earlier = [t for t in others if t.number < number and t.configuration.fingerprint == candidate.fingerprint]
+        everything = step.role in (Role.BASELINE, Role.FINAL)
+        return Trial(
+            number=number,
+            role=step.role,
+            configuration=candidate.configuration,
+            engine_version=candidate.engine_version,
+            command=self._command_of(candidate),
+            workloads=self._spec.workloads if everything else self._spec.workloads[:1],
+            launch_index=len(earlier),
+        )
+
+    def _suggest(self, history: History) -> Suggestion | None:
+        """The sampler's proposal: a function of the launches in this history, of seed and number alone."""
+        if history.exhausted:
+            return None
+        known = {entry.number for entry in history}
+        trials = [self._form.finished(launch) for launch in self.launches if launch.trial.number in known]
+        trials += [self._form.running(t) for n, t in sorted(self._pending.items()) if n in known]
+        if self._spec.sampler == "gp":
+            return self._sampler.propose(trials, self._form.direction is StudyDirection.MAXIMIZE, len(history))
+        seed = int(np.random.default_rng([self._spec.seed, len(history)]).integers(2**31))
+        params = propose_flat(self._spec.sampler, trials, self._kernels, self._form.direction, seed)
+        free = np.ones(len(self._candidates), dtype=np.bool_)
+        free[[p for p in history.by_position if history.spent(p)]] = False
+        return Suggestion(self._kernels.encoding.nearest(params, free), None)
+
+    def _by_number(self) -> Mapping[int, Launch]:
+        return {launch.trial.number: launch for launch in self._results.launches}
+
+    def _check_rows(self) -> None:
+        try:
+            self._history(self._results.launches)
+        except KeyError as error:
+            raise BadInput(
+                f"a launch of this study has a configuration ({error.args[0]}) that is no candidate any more: the "
+                "search spaces, the replay file or autotune itself have changed; begin a new study"
+            ) from None
+
+    def _fill(self, number: int) -> Trial | None:
+        """The trial of a number whose journal entry is lost: decided again from the launches before it."""
+        before = [launch for launch in self.launches if launch.trial.number < number]
+        decision = self._plan.next(self._history(before, self._pending.values()))
+        return self._trial(number, decision, before) if isinstance(decision, Step) else None
+
+    def _take_up(self) -> list[Trial]:
+        """The trials that were begun and never finished; they are launched again under their numbers."""
+        found = []
+        for number, role, fingerprint in self._record.running():
+            step = Step(role, self._candidates.position(fingerprint))
+            found.append(self._trial(number, step, self.launches))
+        return found

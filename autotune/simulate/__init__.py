@@ -1,0 +1,109 @@
+"""A node without GPUs: `simulate(server, workload, seed) -> Outcome`.
+
+    server.py        what the engine makes of the knobs
+    coefficients.py  the figures of search_spaces/simulation, per engine, version and GPU
+    weights.py       how many weights a model has and who holds them
+    memory.py        the memory plan, and out-of-memory
+    steptime.py      seconds per step: rooflines, communication, host
+    batching.py      the continuous-batching loop in virtual time
+    roofline.py      a cruder prediction, the search's prior
+
+Its numbers are *simulated*: never to be mixed with measured ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autotune.load.metrics import RequestRecords, summarize
+from autotune.load.workloads import Workload
+from autotune.simulate.batching import Batching
+from autotune.simulate.memory import MemoryPlan, memory_failure, plan_memory, startup_s
+from autotune.simulate.server import Server, ServerSetup
+from autotune.trial import Failure, FailureKind, Metrics
+
+__all__ = ["LoadPointOutcome", "MemoryPlan", "Outcome", "ServerSetup", "run_server", "simulate"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPointOutcome:
+    """One load point of a workload with several: its label and its metrics."""
+
+    label: str
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulated launch comes to.
+
+    Attributes:
+        metrics: of the whole workload, its load points one after the other; empty when it failed.
+        failure: why it did not run, or None.
+        startup_s: virtual seconds from launch to ready.
+        memory: the memory plan; None when a rule failed before.
+        points: the load points on their own.
+        preemptions: sequences thrown out of a full KV pool and computed anew.
+    """
+
+    metrics: Metrics = field(default_factory=dict)
+    failure: Failure | None = None
+    startup_s: float = 0.0
+    memory: MemoryPlan | None = None
+    points: tuple[LoadPointOutcome, ...] = ()
+    preemptions: int = 0
+
+
+def simulate(server: ServerSetup, workload: Workload, seed: int) -> Outcome:
+    """Run a workload on a server in virtual time.
+
+    Args:
+        server: what was launched; a knob that is missing or None is decided by the engine.
+        workload: its load points are run one after the other on the same server.
+        seed: fixes the prompts; nothing else is random.
+
+    A configuration that cannot run gives an `Outcome` with a failure.
+    """
+    return run_server(Server(server), workload, seed)
+
+
+def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
+    """`simulate` for a server whose decisions are taken; calibration passes its own coefficients this way."""
+    plan = plan_memory(server)
+    failure = _too_many_gpus(server) or memory_failure(server, plan) or _too_long(server, plan, workload)
+    if failure is not None:
+        return Outcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
+    runs: list[RequestRecords] = []
+    points: list[LoadPointOutcome] = []
+    cached = read = 0.0
+    preemptions = 0
+    for position, point in enumerate(workload.points):
+        requests = workload.draw(position, seed)
+        batching = Batching(server, requests, plan.capacity_tokens)
+        runs.append(batching.run())
+        tokens = float(requests.input_tokens.sum())
+        cached, read = cached + batching.cache_hit_rate * tokens, read + tokens
+        preemptions += batching.preemptions
+        if len(workload.points) > 1:
+            points.append(LoadPointOutcome(point.label, summarize(runs[-1])))
+    metrics = summarize(RequestRecords.one_after_another(runs))
+    metrics["cache_hit_rate"] = cached / read
+    metrics["client_bound"] = False
+    return Outcome(metrics, None, startup_s(server, plan), plan, tuple(points), preemptions)
+
+
+def _too_many_gpus(server: Server) -> Failure | None:
+    if server.gpus <= server.setup.gpus:
+        return None
+    message = f"The layout needs {server.gpus} GPUs, {server.setup.gpus} are there; lower tensor_parallel or data_parallel."
+    return Failure(FailureKind.BAD_ARGUMENT, message, "")
+
+
+def _too_long(server: Server, plan: MemoryPlan, workload: Workload) -> Failure | None:
+    """Requests that the server would reject: longer than its context, or than its whole KV pool."""
+    longest = workload.longest_request
+    for limit, name in ((server.context_length, "context_length"), (plan.capacity_tokens, "the KV cache of a replica")):
+        if longest > limit:
+            message = f"Requests of up to {longest} tokens do not fit {name} ({limit} tokens); the server rejects them."
+            return Failure(FailureKind.LOAD_ERRORS, message, "")
+    return None

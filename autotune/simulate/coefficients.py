@@ -1,0 +1,131 @@
+"""The figures of one engine on one kind of GPU: ``search_spaces/simulation/<engine>.yaml``.
+
+The arithmetic is the same for every engine; what differs, and what is fitted, stands in these files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.errors import UnknownName
+from autotune.space.expression import Expression, Namespace, evaluate
+from autotune.space.library import load, spaces_root
+from autotune.space.schema import VersionRange, in_range
+from autotune.trial import Scalar
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Coefficients(_Entry):
+    """How an engine schedules, what it keeps in memory, and how far its kernels are from the peak.
+
+    ``*_share`` multiplies a rate; 1 would be the hardware's achieved (or, for links, peak) rate.
+    """
+
+    # What the engine decides where a knob is not set
+    max_running_requests: int = Field(gt=0)
+    max_batched_tokens: int | None = Field(description="None: as many as the context is long")
+    memory_fraction: Expression = Field(description="of `chunk, graph, dp, gpus, memory_mb`")
+    cuda_graph_max_batch: int = Field(ge=0)
+    prefix_caching: bool
+    kv_dense: str = Field(description="KV type that `auto` means for latent attention")
+    kv_sparse: str = Field(description="KV type that `auto` means for sparse attention")
+
+    # Scheduling
+    prefill: Literal["mixed", "separate"]
+    reserve_share: float = Field(ge=0, le=1, description="of the output still to come that admission reserves")
+    dispatch: Literal["least_loaded", "round_robin"]
+    running_limit_per: Literal["rank", "node"]
+    token_budget_per: Literal["rank", "node"]
+
+    # Memory
+    fraction_of: Literal["total", "free"]
+    needs_full_context: bool = Field(description="refuses to start unless one sequence of full length fits (vLLM)")
+    runtime_gb: float = Field(ge=0, description="context, communicators, graphs, per GPU")
+    activation_copies: float = Field(gt=0, description="live copies of a step's hidden states")
+    indexer_logits: bool = Field(description="whether prefill keeps tokens x context scores in float32")
+    workspace_contexts: float = Field(ge=0, description="full-length latent sequences kept as workspace")
+
+    # Speed
+    gemm_share: float = Field(gt=0, description="of achieved_flops, dense matrix kernels")
+    moe_share: float = Field(gt=0, description="of achieved_flops, expert kernels of full width")
+    moe_narrow_width: float = Field(ge=0, description="expert width at which tensor-sharded experts run at half rate")
+    moe_tile: int = Field(gt=0, description="rows to which an expert's batch is padded")
+    expert_imbalance: float = Field(ge=0, description="extra load of the fullest of infinitely many expert ranks")
+    bandwidth_share: float = Field(gt=0, description="of achieved_bandwidth, weights and KV in decode")
+    attention_share: float = Field(gt=0, description="of the bf16 peak, dense attention kernels")
+    sparse_attention_share: float = Field(gt=0, description="of the bf16 peak, sparse attention kernels")
+    sparse_head_tile: int = Field(gt=0, description="heads to which sparse kernels pad")
+    indexer_share: float = Field(gt=0, description="of the fp8 peak")
+    exchange: Literal["gather", "dispatch"] = Field(
+        default="gather", description="with experts of other replicas: all-gather and reduce-scatter, or all-to-all"
+    )
+    link_share: float = Field(gt=0, le=1, description="of the one-way link bandwidth")
+    collective_us: float = Field(ge=0, description="latency of one collective")
+    layer_us: float = Field(ge=0, description="kernel latencies of a layer that no batch hides")
+    step_ms: float = Field(ge=0, description="host time per step")
+    sequence_us: float = Field(ge=0, description="host time per running sequence and step")
+    eager_layer_us: float = Field(ge=0, description="host time per layer when no CUDA graph holds the batch")
+    eager_sequence_us: float = Field(ge=0, description="more host time per sequence then, sparse attention only")
+    request_ms: float = Field(ge=0, description="front end per request, one after the other")
+
+    # Speculation and start
+    mtp_acceptance: float = Field(ge=0, le=1, description="that a drafted token is kept")
+    mtp_step_ms: float = Field(ge=0, description="host time per drafted token and step")
+    load_gb_s: float = Field(gt=0, description="weights read from disk, whole node")
+    start_s: float = Field(ge=0, description="imports, compilation, graph capture")
+
+
+class Adjustment(_Entry):
+    """Figures that differ under a condition over ``knobs, model, hardware, gpus``; all that hold apply, in order."""
+
+    when: Expression = "True"
+    versions: VersionRange = "*"
+    set: dict[str, Any] = {}
+    multiply: dict[str, float] = {}
+    reason: str
+
+
+class SpeedCard(_Entry):
+    """A document of ``search_spaces/simulation``."""
+
+    engine: str
+    base: Coefficients
+    adjustments: list[Adjustment] = []
+    source: str
+
+
+def speed_card(engine: str) -> SpeedCard:
+    """The packaged card of an engine; raises `UnknownName` when there is none."""
+    folder = spaces_root() / "simulation"
+    path = folder / f"{engine}.yaml"
+    if not path.is_file():
+        raise UnknownName("engine for simulation", engine, (p.stem for p in folder.glob("*.yaml")))
+    return _load(path)
+
+
+def coefficients_for(card: SpeedCard, version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]) -> Coefficients:
+    """The card's figures for one configuration.
+
+    Args:
+        scope: ``model``, ``hardware``, ``gpus`` for the conditions; a knob that is not set reads as None.
+    """
+    values = card.base.model_dump()
+    names = {**scope, "knobs": Namespace(knobs)}
+    for adjustment in card.adjustments:
+        if in_range(version, adjustment.versions) and evaluate(adjustment.when, names):
+            values.update(adjustment.set)
+            values.update({name: values[name] * factor for name, factor in adjustment.multiply.items()})
+    return Coefficients.model_validate(values)
+
+
+@lru_cache(maxsize=64)
+def _load(path: Path) -> SpeedCard:
+    return load(path, SpeedCard)

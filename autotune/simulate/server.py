@@ -1,0 +1,171 @@
+"""A server as the simulated node sees it: the knobs, and what the engine makes of those that are not set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from autotune.simulate.coefficients import Coefficients, coefficients_for, speed_card
+from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.expression import evaluate
+from autotune.trial import Scalar
+
+
+@dataclass(frozen=True)
+class ServerSetup:
+    """What is to be simulated.
+
+    Attributes:
+        engine: ``vllm``, ``sglang`` or ``tensorrt_llm``.
+        version: the engine's version.
+        knobs: effective knobs; one that is missing or None is decided by the engine.
+        gpus: GPUs of the node that the study may use.
+    """
+
+    engine: str
+    version: str
+    knobs: Mapping[str, Scalar]
+    model: ModelCard
+    hardware: HardwareCard
+    gpus: int
+
+
+class Server:
+    """`ServerSetup` with every decision taken.
+
+    Args:
+        coefficients: other figures than the packaged ones, for calibration.
+    """
+
+    def __init__(self, setup: ServerSetup, coefficients: Coefficients | None = None) -> None:
+        self.setup = setup
+        self.model = setup.model
+        self.architecture = setup.model.architecture
+        self.hardware = setup.hardware
+        scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
+        self.coefficients = coefficients or coefficients_for(
+            speed_card(setup.engine), setup.version, setup.knobs, scope
+        )
+
+    def _count(self, knob: str, default: int) -> int:
+        value = self.setup.knobs.get(knob)
+        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+    @cached_property
+    def tensor_parallel(self) -> int:
+        """GPUs that share one attention replica."""
+        return max(1, self._count("tensor_parallel", 1))
+
+    @cached_property
+    def data_parallel(self) -> int:
+        """Attention replicas, each with its own KV pool and batch."""
+        return max(1, self._count("data_parallel", 1))
+
+    @cached_property
+    def pipeline_parallel(self) -> int:
+        return max(1, self._count("pipeline_parallel", 1))
+
+    @cached_property
+    def stage_gpus(self) -> int:
+        """GPUs of one pipeline stage: those that share a layer."""
+        return self.tensor_parallel * self.data_parallel
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs of the whole server."""
+        return self.stage_gpus * self.pipeline_parallel
+
+    @cached_property
+    def expert_parallel(self) -> int:
+        """Ranks that the experts are spread over; each expert is cut into `stage_gpus / expert_parallel` shards."""
+        return min(max(1, self._count("expert_parallel", 1)), self.stage_gpus)
+
+    @cached_property
+    def context_parallel(self) -> int:
+        return max(1, self._count("decode_context_parallel", 1))
+
+    @cached_property
+    def context_length(self) -> int:
+        return self._count("context_length", 0) or self.architecture.context_limit
+
+    @cached_property
+    def speculative_tokens(self) -> int:
+        return max(0, self._count("speculative_tokens", 0))
+
+    @cached_property
+    def tokens_per_step(self) -> float:
+        """Expected tokens that a running sequence gains per decode step: 1 + a + a^2 …"""
+        a = self.coefficients.mtp_acceptance
+        return sum(a**i for i in range(self.speculative_tokens + 1))
+
+    @cached_property
+    def token_budget(self) -> int:
+        """Tokens that one rank may compute in one step."""
+        budget = self._count("max_batched_tokens", 0) or self.coefficients.max_batched_tokens or self.context_length
+        if self.coefficients.token_budget_per == "node":
+            budget = budget // self.data_parallel
+        return max(1, budget)
+
+    @cached_property
+    def running_limit(self) -> int:
+        """Sequences that one rank may run at a time."""
+        limit = self._count("max_running_requests", 0) or self.coefficients.max_running_requests
+        if self.coefficients.running_limit_per == "node":
+            limit = limit // self.data_parallel
+        return max(1, limit)
+
+    @cached_property
+    def graph_batch(self) -> int:
+        """Largest decode batch per rank that a CUDA graph holds; 0 = none."""
+        if self.setup.knobs.get("enforce_eager") or self.setup.knobs.get("disable_cuda_graph"):
+            return 0
+        return self._count("cuda_graph_max_batch", -1) if self._count("cuda_graph_max_batch", -1) >= 0 else (
+            self.coefficients.cuda_graph_max_batch
+        )
+
+    @cached_property
+    def prefix_caching(self) -> bool:
+        value = self.setup.knobs.get("prefix_caching")
+        return self.coefficients.prefix_caching if value is None else bool(value)
+
+    @cached_property
+    def memory_fraction(self) -> float:
+        """Share of the GPU's memory for weights and KV (vLLM, SGLang), or of what the weights leave (TensorRT-LLM)."""
+        value = self.setup.knobs.get("memory_fraction")
+        if isinstance(value, int | float):
+            return float(value)
+        scope = {
+            "chunk": self.token_budget * (self.data_parallel if self.coefficients.token_budget_per == "node" else 1),
+            "graph": self.graph_batch,
+            "dp": self.data_parallel,
+            "gpus": self.stage_gpus,
+            "memory_mb": self.hardware.memory_gb * 1e3,
+        }
+        return float(evaluate(self.coefficients.memory_fraction, scope))
+
+    @cached_property
+    def kv_type(self) -> str:
+        """``bfloat16``, ``fp8`` or ``fp8_ds_mla``, with ``auto`` resolved."""
+        value = self.setup.knobs.get("kv_cache_dtype")
+        name = str(value) if value else "auto"
+        if name == "auto":
+            name = self.coefficients.kv_sparse if self.model.sparse_attention else self.coefficients.kv_dense
+        if name == "fp8_ds_mla":
+            return name
+        return "fp8" if name.startswith("fp8") else "bfloat16"
+
+    @cached_property
+    def weights_fp8(self) -> bool:
+        return self.architecture.weight_bytes <= 1
+
+    @cached_property
+    def matrix_flops(self) -> float:
+        """FLOP/s that matrix kernels of the weights' type achieve on one GPU."""
+        peak = self.hardware.fp8_tflops if self.weights_fp8 else self.hardware.bf16_tflops
+        return peak * 1e12 * self.hardware.achieved_flops
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Bytes per second that decode kernels achieve on one GPU."""
+        return self.hardware.bandwidth_tb_s * 1e12 * self.hardware.achieved_bandwidth * self.coefficients.bandwidth_share

@@ -1,0 +1,188 @@
+"""Seconds of one step: a roofline per component, communication, kernel latencies and host time.
+
+Every component takes the longer of its memory traffic and its arithmetic. Ranks of a data-parallel group meet at
+every layer's experts, so a step lasts as long as its slowest rank. Formulas and their sources: ``docs/simulator.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.simulate.server import Server
+from autotune.simulate.weights import (
+    BF16,
+    expert_layers,
+    kv_bytes_per_token_layer,
+    layer_weights,
+    rank_layer_elements,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankBatch:
+    """What one attention replica computes in a step.
+
+    Attributes:
+        sequences: running sequences that decode.
+        context: their cached tokens, summed.
+        attended: the same with each sequence's tokens cut to what sparse attention keeps.
+        prefill_tokens: prompt tokens computed.
+        prefill_pairs: pairs of a prompt token and a token before it, summed.
+        prefill_attended: the same, cut to what sparse attention keeps.
+        new_requests: requests whose prefill ends in this step.
+    """
+
+    sequences: int = 0
+    context: float = 0.0
+    attended: float = 0.0
+    prefill_tokens: int = 0
+    prefill_pairs: float = 0.0
+    prefill_attended: float = 0.0
+    new_requests: int = 0
+
+
+class StepTime:
+    """The step time of one server."""
+
+    def __init__(self, server: Server) -> None:
+        a, c, hw = server.architecture, server.coefficients, server.hardware
+        self._server, self._a, self._c = server, a, c
+        self._layers = a.layers
+        self._expert_layers = expert_layers(a)
+        self._decode_tokens = 1 + server.speculative_tokens
+        tp = server.tensor_parallel
+        self._elements = rank_layer_elements(a, tp)
+        self._head_elements = a.vocab_size * a.hidden_size / tp
+        self._kv_layer = kv_bytes_per_token_layer(a, server.kv_type, tp) / server.context_parallel
+        self._bf16 = hw.bf16_tflops * 1e12
+        self._fp8 = hw.fp8_tflops * 1e12
+        self._gemm_flops = server.matrix_flops * c.gemm_share
+        self._head_flops = self._bf16 * hw.achieved_flops * c.gemm_share
+        local_heads = a.heads / tp
+        self._heads = max(local_heads, c.sparse_head_tile) if a.indexer else local_heads
+        latent = a.kv_lora_rank > 0
+        # Absorbed latent attention multiplies by the cached width; prefill without absorption by the heads' own.
+        self._decode_width = 2 * a.kv_lora_rank + a.qk_rope_head_dim if latent else 2 * a.head_dim
+        v = a.v_head_dim or a.head_dim
+        self._prefill_width = self._decode_width if a.indexer else a.head_dim + v
+        self._attention_flops = self._bf16 * (c.sparse_attention_share if a.indexer else c.attention_share)
+        self._indexer_flops = self._fp8 * c.indexer_share
+        self._prepare_experts(server)
+        self._link = hw.link_gb_s * 1e9 / 2 * c.link_share
+
+    def _prepare_experts(self, server: Server) -> None:
+        a, c = self._a, self._c
+        ep = server.expert_parallel
+        shards = server.stage_gpus / ep
+        width = a.expert_intermediate_size / shards
+        self._expert_elements = layer_weights(a).expert / shards
+        self._local_experts = a.experts / ep
+        # Tensor sharding leaves each expert a narrow matrix: kernels lose tiles.
+        narrow = width / (width + c.moe_narrow_width) if a.experts else 1.0
+        full = a.expert_intermediate_size
+        self._moe_flops = server.matrix_flops * c.moe_share * narrow * ((full + c.moe_narrow_width) / full if full else 1)
+        self._imbalance = 1.0 + c.expert_imbalance * (1.0 - 1.0 / ep)
+
+    def seconds(self, batches: Sequence[RankBatch], graph: bool) -> float:
+        """Duration of a step over all ranks.
+
+        Args:
+            batches: one per data-parallel rank.
+            graph: whether a CUDA graph holds the step, so that the host launches one thing.
+        """
+        c = self._c
+        pipeline = self._server.pipeline_parallel
+        # A round of a pipeline: each of its micro-batches passes every stage, all stages at work.
+        part = 1.0 / pipeline
+        rank = max(self._rank_seconds(b, part) for b in batches)
+        tokens = sum(b.prefill_tokens + b.sequences * self._decode_tokens for b in batches)
+        fullest = max(b.prefill_tokens + b.sequences * self._decode_tokens for b in batches)
+        device = rank + self._experts_seconds(tokens * part)
+        device += self._communication_seconds(fullest * part, tokens * part)
+        device += self._layers * c.layer_us * 1e-6
+        sequences = max(b.sequences for b in batches)
+        host = c.step_ms * 1e-3 + sequences * c.sequence_us * 1e-6
+        if self._decode_tokens > 1 and sequences:
+            drafted = self._decode_tokens - 1
+            device *= 1.0 + drafted / self._layers
+            host += drafted * c.mtp_step_ms * 1e-3
+        if not graph:
+            launching = self._layers * c.eager_layer_us * 1e-6
+            if self._a.indexer is not None:
+                launching += sequences * c.eager_sequence_us * 1e-6
+            device = max(device, launching)
+        return device + host
+
+    def _rank_seconds(self, b: RankBatch, part: float) -> float:
+        """Projections, dense and shared feed-forward parts, head and attention of one rank."""
+        a, bandwidth = self._a, self._server.bandwidth
+        decode = b.sequences * self._decode_tokens
+        tokens = (b.prefill_tokens + decode) * part
+        projections = max(self._elements * a.weight_bytes / bandwidth, 2 * tokens * self._elements / self._gemm_flops)
+        sampled = (decode + b.new_requests) * part
+        head = 0.0
+        if sampled:
+            flops = 2 * sampled * self._head_elements / self._head_flops
+            head = max(self._head_elements * BF16 / bandwidth, flops)
+        return projections + head + self._decode_attention(b) * part + self._prefill_attention(b) * part
+
+    def _decode_attention(self, b: RankBatch) -> float:
+        """Attention over the cache: sequences read their latent values once, all local heads multiply by them."""
+        if not b.sequences:
+            return 0.0
+        a, layers, queries = self._a, self._layers, self._decode_tokens
+        indexer = a.indexer
+        keys = indexer.bytes_per_token_layer if indexer else 0
+        traffic = b.attended * (self._kv_layer - keys / self._server.context_parallel) * layers / self._server.bandwidth
+        flops = 2 * queries * b.attended * self._heads * self._decode_width * layers / self._server.context_parallel
+        seconds = max(traffic, flops / self._attention_flops)
+        if indexer:
+            scoring = 2 * queries * b.context * indexer.heads * indexer.head_dim * layers / self._indexer_flops
+            seconds += max(b.context * keys * layers / self._server.bandwidth, scoring)
+        return seconds
+
+    def _prefill_attention(self, b: RankBatch) -> float:
+        """Attention among prompt tokens; the indexer scores all pairs on every rank, as it is not sharded."""
+        if not b.prefill_tokens:
+            return 0.0
+        a, layers = self._a, self._layers
+        flops = 2 * b.prefill_attended * self._heads * self._prefill_width * layers
+        seconds = flops / self._attention_flops
+        if a.indexer:
+            seconds += 2 * b.prefill_pairs * a.indexer.heads * a.indexer.head_dim * layers / self._indexer_flops
+        return seconds
+
+    def _experts_seconds(self, tokens: float) -> float:
+        """Routed experts on the fullest GPU: a batch of n tokens touches E (1 - (1 - k/E)^n) of E experts."""
+        a = self._a
+        if not a.experts or tokens <= 0:
+            return 0.0
+        touched = self._local_experts * (1.0 - (1.0 - a.experts_per_token / a.experts) ** tokens)
+        rows = tokens * a.experts_per_token * self._local_experts / a.experts * self._imbalance
+        padded = rows + touched * self._c.moe_tile / 2
+        traffic = touched * self._expert_elements * a.weight_bytes / self._server.bandwidth
+        arithmetic = 2 * padded * self._expert_elements / self._moe_flops
+        return max(traffic, arithmetic) * self._expert_layers
+
+    def _communication_seconds(self, rank_tokens: float, all_tokens: float) -> float:
+        """All-reduces of the attention replica, and the exchange with the experts of the other replicas."""
+        server, c = self._server, self._c
+        tp, stage = server.tensor_parallel, server.stage_gpus
+        token = self._a.hidden_size * BF16
+        latency = c.collective_us * 1e-6
+        seconds = 0.0
+        reductions = (2 if server.data_parallel == 1 else 1) if tp > 1 else 0
+        if reductions:
+            volume = 2 * (tp - 1) / tp * rank_tokens * token
+            seconds += reductions * self._layers * (latency + volume / self._link)
+        if server.data_parallel > 1 and self._a.experts:
+            gather = c.exchange == "gather" or server.expert_parallel < stage
+            volume = 2 * (stage - 1) / stage * all_tokens * token if gather else self._dispatch_volume(rank_tokens, stage)
+            seconds += self._layers * (2 * latency + volume / self._link)
+        return seconds
+
+    def _dispatch_volume(self, rank_tokens: float, ranks: int) -> float:
+        """Bytes that an all-to-all moves per rank: each token to the other ranks that hold its experts, fp8 there, bf16 back."""
+        others = (ranks - 1) * (1.0 - (1.0 - 1.0 / ranks) ** self._a.experts_per_token)
+        return rank_tokens * others * self._a.hidden_size * (1.0 + BF16)

@@ -1,0 +1,149 @@
+"""Fits the simulator's coefficients to measured rows and prints measured against predicted.
+
+    python scripts/calibrate.py                       the error table of the packaged coefficients
+    python scripts/calibrate.py --fit sglang          fit that engine's free coefficients, print them and the table
+    python scripts/calibrate.py --fit sglang --write  and put them into search_spaces/simulation/sglang.yaml
+
+The rows lie beside the repository, in ../shared/data; another folder is given by --data. Which coefficients are free,
+and their bounds, is said in the YAML files by a comment ``# fit LOW..HIGH`` behind the value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from measured_rows import Row, seed_rows, sweep_rows
+from scipy.optimize import least_squares
+
+from autotune.simulate import Outcome, run_server
+from autotune.simulate.coefficients import SpeedCard, coefficients_for
+from autotune.simulate.server import Server
+from autotune.space.library import spaces_root
+
+_FREE = re.compile(
+    r"^(?P<head>\s*(?P<name>\w+): )(?P<value>[-+.\de]+)(?P<tail>\s+# fit (?P<low>[.\de-]+)\.\.(?P<high>[.\de]+).*)$"
+)
+_WEIGHTS = {"total_token_throughput": 1.0, "mean_ttft_ms": 0.15, "median_itl_ms": 0.15, "mean_tpot_ms": 0.1}
+_SEED = 0
+
+
+class CardText:
+    """An engine's YAML file with its free coefficients."""
+
+    def __init__(self, engine: str) -> None:
+        self.path = spaces_root() / "simulation" / f"{engine}.yaml"
+        self.lines = self.path.read_text(encoding="utf-8").splitlines()
+        self.free = [(i, m) for i, line in enumerate(self.lines) if (m := _FREE.match(line))]
+
+    def values(self) -> np.ndarray:
+        return np.array([float(m["value"]) for _, m in self.free])
+
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        return tuple(np.array([float(m[side]) for _, m in self.free]) for side in ("low", "high"))
+
+    def text(self, values: np.ndarray) -> str:
+        lines = list(self.lines)
+        for (number, match), value in zip(self.free, values, strict=True):
+            lines[number] = f"{match['head']}{float(f'{value:.3g}'):g}{match['tail']}"
+        return "\n".join(lines) + "\n"
+
+    def card(self, values: np.ndarray) -> SpeedCard:
+        return SpeedCard.model_validate(yaml.safe_load(self.text(values)))
+
+
+def predict(row: Row, card: SpeedCard) -> Outcome:
+    """One measured row on the simulated node."""
+    setup = row.setup
+    scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
+    server = Server(setup, coefficients_for(card, setup.version, setup.knobs, scope))
+    return run_server(server, row.workload, _SEED)
+
+
+def residuals(rows: list[Row], card: SpeedCard) -> Iterator[float]:
+    """Weighted logarithms of predicted over measured."""
+    for row in rows:
+        outcome = predict(row, card)
+        for metric, weight in _WEIGHTS.items():
+            measured = row.measured.get(metric)
+            if measured:
+                predicted = outcome.metrics.get(metric, 0.0) or measured * 10
+                yield weight * row.weight * float(np.log(predicted / measured))
+
+
+def fit(engine: str, rows: list[Row], rounds: int) -> CardText:
+    """Least squares in the logarithms of the coefficients."""
+    text = CardText(engine)
+    low, high = (np.log(side) for side in text.bounds())
+    start = np.clip(np.log(text.values()), low + 1e-3, high - 1e-3)
+    mine = [row for row in rows if row.setup.engine == engine]
+
+    def function(x: np.ndarray) -> np.ndarray:
+        return np.array(list(residuals(mine, text.card(np.exp(x)))))
+
+    found = least_squares(
+        function, start, bounds=(low, high), loss="soft_l1", f_scale=0.2, diff_step=0.03, max_nfev=rounds
+    )
+    text.lines = text.text(np.exp(found.x)).splitlines()
+    text.free = [(i, m) for i, line in enumerate(text.lines) if (m := _FREE.match(line))]
+    for (_, match), value in zip(text.free, np.exp(found.x), strict=True):
+        print(f"  {match['name']:24s} {value:10.3g}   [{match['low']}, {match['high']}]")
+    return text
+
+
+def table(rows: list[Row], cards: dict[str, SpeedCard]) -> list[float]:
+    """Print the error table; returns predicted/measured of total throughput."""
+    print(
+        "| row | model | engine | layout | workload | measured tok/s | predicted | ratio | TTFT ratio | median ITL ratio |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    ratios = []
+    for row in rows:
+        outcome = predict(row, cards[row.setup.engine])
+        shown: dict[str, Any] = dict.fromkeys(_WEIGHTS, float("nan"))
+        for metric in _WEIGHTS:
+            if outcome.metrics and row.measured.get(metric):
+                shown[metric] = outcome.metrics[metric] / row.measured[metric]
+        ratio = shown["total_token_throughput"]
+        ratios.append(ratio)
+        measured = row.measured["total_token_throughput"]
+        note = f" {outcome.failure.kind}" if outcome.failure else ""
+        print(
+            f"| {row.label} | {row.setup.model.id.split('/')[-1]} | {row.setup.engine} | {row.layout} | {row.workload.name} "
+            f"| {measured:.0f} | {ratio * measured:.0f}{note} | {ratio:.2f} | {shown['mean_ttft_ms']:.2f} | {shown['median_itl_ms']:.2f} |"
+        )
+    errors = np.abs(np.array(ratios) - 1)
+    print(
+        f"\nmedian |error| {np.nanmedian(errors):.1%}, mean {np.nanmean(errors):.1%}, within 35 %: {np.mean(errors <= 0.35):.0%} of {len(rows)}"
+    )
+    return ratios
+
+
+def main() -> None:
+    """Parse, fit if asked, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[1].parent / "shared" / "data")
+    parser.add_argument("--fit", action="append", default=[], metavar="ENGINE")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    seeds, sweep = seed_rows(arguments.data), sweep_rows(arguments.data)
+    cards = {name: CardText(name) for name in ("vllm", "sglang", "tensorrt_llm")}
+    for engine in arguments.fit:
+        print(f"{engine}:")
+        cards[engine] = fit(engine, seeds + sweep, arguments.rounds)
+        if arguments.write:
+            cards[engine].path.write_text("\n".join(cards[engine].lines) + "\n", encoding="utf-8")
+    shown = {name: text.card(text.values()) for name, text in cards.items()}
+    table(seeds, shown)
+    print()
+    table(sweep, shown)
+
+
+if __name__ == "__main__":
+    main()

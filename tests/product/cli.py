@@ -1,0 +1,42 @@
+"""Runs the real command line as a user does: a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROGRAM = [sys.executable, "-m", "autotune"]
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+
+
+@dataclass(frozen=True)
+class Finished:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def autotune(*arguments: str, home: Path, cwd: Path | None = None) -> Finished:
+    done = subprocess.run(
+        [*PROGRAM, *arguments],
+        cwd=cwd or home.parent,
+        env={**os.environ, "AUTOTUNE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def rows(home: Path, study: str) -> list[dict[str, Any]]:
+    text = (home / "studies" / study / "results.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]

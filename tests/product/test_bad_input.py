@@ -1,0 +1,118 @@
+"""Every bad input of the command line: exit 2, one message with the right names, no traceback, nothing made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from .cli import Finished, autotune
+
+GOOD = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
+
+
+def refused(done: Finished, *words: str) -> None:
+    assert done.code == 2, (done.code, done.out, done.err)
+    assert "Traceback" not in done.err
+    assert done.out == ""
+    for word in words:
+        assert word in done.err, done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "deepseek-ai/DeepSeek-V9", "--hw", "h200"], ["DeepSeek-V3.2", "search_spaces/models/"]),
+        (["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h201"], ["did you mean 'h200'", "mi300x"]),
+        ([*GOOD, "--engine", "sglan"], ["did you mean 'sglang'", "tensorrt_llm", "vllm"]),
+        ([*GOOD, "--workload", "sharegtp"], ["did you mean 'sharegpt'", "random:IN:OUT"]),
+        ([*GOOD, "--workload", "random:0:5"], ["random:IN:OUT"]),
+        ([*GOOD, "--workload", "jsonl:/nowhere.jsonl"], ["nowhere.jsonl"]),
+        ([*GOOD, "--objective", "total_tokens"], ["total_token_throughput"]),
+        ([*GOOD, "--slo", "p99_ttft_ms=2000"], ["metric<=limit"]),
+        ([*GOOD, "--slo", "p98_ttft_ms<=2000"], ["p99_ttft_ms"]),
+        ([*GOOD, "--set", "kv_cache_dtyp=auto"], ["did you mean 'kv_cache_dtype'"]),
+        ([*GOOD, "--set", "kv_cache_dtype"], ["knob=value"]),
+        ([*GOOD, "--set", "kv_cache_dtype=fp7"], ["fp7", "auto"]),
+        ([*GOOD, "--baseline", "ollama serve"], ["vllm serve"]),
+        ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --tensor-paralel 8"], ["--tensor-paralel"]),
+        ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --kv-cache-dtype fp7"], ["fp7"]),
+        ([*GOOD, "--baseline", "vllm serve 'unclosed"], ["--baseline"]),
+        ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-R1 -tp 8"], ["DeepSeek-R1", "DeepSeek-V3.2"]),
+        ([*GOOD, "--engine-arg", "sglang"], ["engine='arguments'"]),
+        ([*GOOD, "--engine-arg", "sglang=--no-such-flag 3"], ["--no-such-flag"]),
+        ([*GOOD, "--launches", "0"], ["at least 1 launch"]),
+        ([*GOOD, "--hours", "0"], ["above 0"]),
+        ([*GOOD, "--gpus", "9"], ["1 to 8"]),
+        ([*GOOD, "--noise", "-1"], ["sigma"]),
+        ([*GOOD, "--sampler", "cma"], ["gp", "random", "tpe"]),
+        ([*GOOD, "--on", "mars"], ["simulator"]),
+        ([*GOOD, "--study", "../escape"], ["folder name"]),
+        ([*GOOD, "--study", "a/b"], ["folder name"]),
+        ([*GOOD, "--space", "/nowhere"], ["no such file"]),
+        (["--hw", "h200"], ["--model"]),
+        ([*GOOD, "--no-such-option"], ["--no-such-option"]),
+    ],
+    ids=lambda value: " ".join(value)[-60:] if isinstance(value, list) else None,
+)
+def test_run_refuses(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    home = tmp_path / "home"
+    refused(autotune("run", *arguments, home=home), *words)
+    assert not home.exists(), "bad input left something behind"
+
+
+def test_a_malformed_space_file_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text("narrow:\n  sglang:\n    search:\n      tensor_paralel: [8]\n")
+    refused(autotune("run", *GOOD, "--space", str(path), home=tmp_path / "home"), "space.yaml:4", "tensor_parallel")
+    refused(autotune("space", "check", str(path), home=tmp_path / "home"), "space.yaml:4", "tensor_parallel")
+
+
+def test_a_hardware_file_with_a_mistake_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text("name: node\nvendor: nvidia\ngpus: minus one\n")
+    refused(autotune("run", GOOD[0], GOOD[1], "--hw", str(path), home=tmp_path / "home"), "node.yaml:")
+
+
+def test_an_engine_that_cannot_run_there_says_why(tmp_path: Path) -> None:
+    done = autotune("run", GOOD[0], GOOD[1], "--hw", "mi300x", "--engine", "tensorrt_llm", home=tmp_path / "home")
+    refused(done, "tensorrt_llm", "AMD")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o500)
+    refused(autotune("run", *GOOD, home=home), "--home")
+
+
+def test_a_home_that_is_a_file(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("")
+    done = autotune("run", *GOOD, home=home)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("command", [["resume"], ["report"], ["export", "--to", "shell"]])
+def test_a_study_that_does_not_exist(tmp_path: Path, command: list[str]) -> None:
+    refused(autotune(*command, "nothing", home=tmp_path / "home"), "unknown study 'nothing'")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "--nonsense"], ["--nonsense"]),
+        (["vllm", "serve", "deepseek-ai/DeepSeek-V9"], ["unknown model"]),
+        (["llamafile", "serve"], ["vllm serve"]),
+        (["trtllm-serve", "deepseek-ai/DeepSeek-V3.2", "--config", "/nowhere.yaml"], ["nowhere.yaml"]),
+    ],
+)
+def test_simulate_refuses(tmp_path: Path, command: list[str], words: list[str]) -> None:
+    refused(autotune("simulate", "--hw", "h200", "--", *command, home=tmp_path / "home"), *words)
+
+
+def test_an_unknown_engine_version_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    command = ["simulate", "--hw", "h200", "--engine-version", "9.9", "--", "vllm", "serve", "deepseek-ai/DeepSeek-R1"]
+    refused(autotune(*command, home=tmp_path / "home"), "9.9", "0.13.0")

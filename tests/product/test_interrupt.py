@@ -1,0 +1,61 @@
+"""Ctrl-C and two tuners on one study."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .cli import PROGRAM, autotune, rows
+
+QUESTION = ["run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--study", "s", "--launches", "20"]
+
+
+@contextmanager
+def running_study(home: Path) -> Iterator[subprocess.Popen[str]]:
+    """A study of which the first launch has ended."""
+    environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
+    with subprocess.Popen([*PROGRAM, *QUESTION], env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if "1/20" in line:
+                    break
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_everything_and_says_how_to_go_on(tmp_path: Path, sent: signal.Signals) -> None:
+    home = tmp_path / "home"
+    with running_study(home) as process:
+        process.send_signal(sent)
+        assert process.stderr is not None
+        rest = process.stderr.read()
+        assert process.wait() == 130
+    assert "autotune resume s" in rest
+    assert "Traceback" not in rest
+    kept = rows(home, "s")
+    assert len(kept) >= 1
+    assert autotune("report", "s", home=home).code == 2
+    done = autotune("resume", "s", home=home)
+    assert done.code == 0, done.err
+    assert rows(home, "s")[: len(kept)] == kept
+
+
+def test_a_second_tuner_is_refused(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with running_study(home) as process:
+        second = autotune("resume", "s", home=home)
+        assert second.code == 2
+        assert "another" in second.err
+        assert "Traceback" not in second.err
+        process.send_signal(signal.SIGINT)
+        process.wait()

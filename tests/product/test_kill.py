@@ -1,0 +1,93 @@
+"""`kill -9` at 20 random moments, then `autotune resume`: nothing lost, nothing twice, the same recommendation."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from .cli import PROGRAM, autotune, rows
+
+QUESTION = [
+    *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--launches", "12", "--seed", "5"),
+    *("--workload", "random:256:64:64"),
+]
+KILLS = 20
+
+
+def recommendation(home: Path, study: str) -> dict[str, Any]:
+    """Without what must differ between two runs of one question."""
+    found: dict[str, Any] = json.loads((home / "studies" / study / "recommendation.json").read_text())
+    return {key: value for key, value in found.items() if key not in {"study", "duration_s"}}
+
+
+def essence(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in {"started_at", "pids"}}
+
+
+def kill_after(arguments: list[str], home: Path, delay_s: float) -> bool:
+    """Run until the moment comes, then `kill -9`; False when it had ended before."""
+    environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
+    with subprocess.Popen(
+        [*PROGRAM, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            process.wait(timeout=delay_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return True
+        return False
+
+
+def complete_rows(home: Path, study: str) -> list[str]:
+    """The whole lines of results.jsonl: launches that were finished."""
+    path = home / "studies" / study / "results.jsonl"
+    if not path.exists():
+        return []
+    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def children(home: Path, study: str) -> list[int]:
+    """Numbers of the study's child runs in the MLflow database."""
+    with sqlite3.connect(home / "mlflow.db") as database:
+        found = database.execute(
+            "select number.value from tags as number join tags as name on number.run_uuid = name.run_uuid "
+            "where number.key = 'number' and name.key = 'study' and name.value = ? order by 1",
+            (study,),
+        ).fetchall()
+    return sorted(int(value) for (value,) in found)
+
+
+def test_nothing_is_lost_or_run_twice(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    undisturbed = autotune("run", *QUESTION, "--study", "undisturbed", home=home)
+    assert undisturbed.code == 0, undisturbed.err
+    reference = [essence(row) for row in rows(home, "undisturbed")]
+    expected = recommendation(home, "undisturbed")
+
+    moments = random.Random(20)
+    kills, study_number = 0, 0
+    while kills < KILLS:
+        study_number += 1
+        study = f"killed-{study_number}"
+        arguments = ["run", *QUESTION, "--study", study]
+        while kills < KILLS and kill_after(arguments, home, moments.uniform(1.0, 9.0)):
+            kills += 1
+            if (home / "studies" / study / "study.yaml").exists():
+                arguments = ["resume", study]
+            kept = complete_rows(home, study)
+            assert [essence(json.loads(line)) for line in kept] == reference[: len(kept)]
+        finished = autotune(*arguments, home=home)
+        assert finished.code == 0, finished.err
+        assert [essence(row) for row in rows(home, study)] == reference
+        assert recommendation(home, study) == expected
+        assert children(home, study) == list(range(len(reference)))
+    again = autotune("resume", "killed-1", home=home)
+    assert again.code == 0
+    assert expected["command"] in again.out

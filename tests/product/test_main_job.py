@@ -1,0 +1,166 @@
+"""The main job through the real command line: every artefact, and physics that decides."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .cli import Finished, autotune, rows
+
+V32 = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
+
+
+def tuned(home: Path, *arguments: str) -> dict[str, Any]:
+    done = autotune("run", *arguments, "--json", home=home)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = done.json
+    return found
+
+
+@pytest.fixture(scope="module")
+def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    home = tmp_path_factory.mktemp("main") / "home"
+    return home, autotune("run", *V32, "--study", "main", home=home)
+
+
+def test_it_ends_with_dp_attention_over_eight_ranks_of_sglang(main_job: tuple[Path, Finished]) -> None:
+    home, done = main_job
+    assert done.code == 0, done.err
+    found = json.loads((home / "studies" / "main" / "recommendation.json").read_text())
+    assert (found["engine"], found["verdict"]) == ("sglang", "better")
+    assert found["config"]["data_parallel"] == 8
+    assert "--enable-dp-attention" in found["argv"]
+    assert found["argv"][found["argv"].index("--dp-size") + 1] == "8"
+    assert found["command"] in done.out
+    low, high = found["gain_ci95"]
+    assert 0 < low < found["gain_percent"] < high
+
+
+def test_every_artefact_says_simulated(main_job: tuple[Path, Finished]) -> None:
+    home, done = main_job
+    folder = home / "studies" / "main"
+    assert done.err.startswith("SIMULATED:")
+    assert "simulated" in done.out.lower()
+    for name in ("report.md", "report.html", "serve.sh", "recommendation.json"):
+        assert "simulated" in (folder / name).read_text().lower(), name
+    assert {row["evidence"] for row in rows(home, "main")} == {"simulated"}
+    assert os.access(folder / "serve.sh", os.X_OK)
+    assert subprocess.run(["bash", "-n", folder / "serve.sh"], check=False).returncode == 0
+
+
+def test_the_rows_are_whole(main_job: tuple[Path, Finished]) -> None:
+    home, _ = main_job
+    launches = rows(home, "main")
+    assert [row["number"] for row in launches] == list(range(len(launches)))
+    assert len(launches) <= 30
+    assert launches[0]["role"] == "baseline"
+    assert launches[0]["engine"] == "vllm"
+    assert {"default", "start", "search", "final"} <= {row["role"] for row in launches}
+    searched = [row["fingerprint"] for row in launches if row["role"] == "search"]
+    assert len(searched) == len(set(searched)), "the search tried a configuration twice"
+    report = (home / "studies" / "main" / "report.md").read_text()
+    assert "```" in report
+
+
+def test_what_is_recommended_is_what_simulate_says(main_job: tuple[Path, Finished]) -> None:
+    home, _ = main_job
+    found = json.loads((home / "studies" / "main" / "recommendation.json").read_text())
+    settings = [f"{name}={value}" for name, value in found["env"].items()]
+    done = autotune("simulate", "--hw", "h200", "--json", "--", *settings, *found["argv"], home=home)
+    assert done.code == 0, done.err
+    assert done.json["evidence"] == "simulated"
+    assert done.json["failure"] is None
+    low, high = done.json["interval90"]
+    assert low < done.json["total_token_throughput"] < high
+    # One launch's noise is 3 %, prompts differ between repeats.
+    assert done.json["total_token_throughput"] == pytest.approx(found["objective"]["value"], rel=0.12)
+
+
+def test_a_finished_study_is_shown_again(main_job: tuple[Path, Finished]) -> None:
+    home, done = main_job
+    before = (home / "studies" / "main" / "results.jsonl").read_bytes()
+    again = autotune("resume", "main", home=home)
+    assert (again.code, again.out) == (0, done.out)
+    assert (home / "studies" / "main" / "results.jsonl").read_bytes() == before
+    taken = autotune("run", *V32, "--study", "main", home=home)
+    assert taken.code == 2
+    assert "autotune resume main" in taken.err
+
+
+def test_report_export_and_list(main_job: tuple[Path, Finished]) -> None:
+    home, _ = main_job
+    folder = home / "studies" / "main"
+    assert autotune("report", "main", home=home).out.strip() == (folder / "report.md").read_text().strip()
+    assert autotune("export", "main", "--to", "shell", home=home).out.strip() == (folder / "serve.sh").read_text().strip()
+    listed = autotune("list", "--json", home=home).json
+    assert [(row["study"], row["verdict"], row["evidence"]) for row in listed] == [("main", "better", "simulated")]
+    wrong = autotune("export", "main", "--to", "helm", home=home)
+    assert wrong.code == 2
+    assert "shell" in wrong.err
+
+
+def test_vllm_alone_is_not_left_at_plain_tp8(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "home", *V32, "--engine", "vllm")
+    assert found["engine"] == "vllm"
+    assert found["fingerprint"] != found["baseline"]["fingerprint"]
+    assert (found["config"]["tensor_parallel"], found["config"]["data_parallel"]) != (8, 1)
+
+
+def test_four_at_a_time_does_not_want_eight_replicas(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "home", *V32, "--workload", "sharegpt-c4")
+    assert found["config"]["data_parallel"] < 8
+
+
+def test_half_the_memory_is_infeasible(tmp_path: Path) -> None:
+    node = Path(__file__).resolve().parents[2] / "examples" / "half-memory-node.yaml"
+    home = tmp_path / "home"
+    done = autotune("run", V32[0], V32[1], "--hw", str(node), "--launches", "6", "--study", "half", home=home)
+    assert done.code == 3, done.err
+    assert "Traceback" not in done.err
+    found = json.loads((home / "studies" / "half" / "recommendation.json").read_text())
+    assert found["verdict"] == "infeasible"
+    assert found["command"] is None
+    assert found["failures"]["out_of_memory"] > 0
+    assert "out_of_memory" in (home / "studies" / "half" / "report.md").read_text()
+    assert not (home / "studies" / "half" / "serve.sh").exists()
+
+
+def test_r1_on_mi300x_comes_with_its_rocm_environment(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    found = tuned(home, "--model", "deepseek-ai/DeepSeek-R1-0528", "--hw", "mi300x", "--launches", "12")
+    assert found["engine"] in {"vllm", "sglang"}
+    assert {"SGLANG_USE_AITER", "VLLM_ROCM_USE_AITER"} & set(found["env"])
+    assert [entry["engine"] for entry in found["excluded"]] == ["tensorrt_llm"]
+    assert "AMD" in found["excluded"][0]["reason"]
+    assert found["launches"] <= 12
+
+
+def test_several_workloads_slos_and_pins(tmp_path: Path) -> None:
+    found = tuned(
+        tmp_path / "home",
+        *[*V32, "--launches", "8", "--workload", "sharegpt-c4", "--workload", "random:1000:100:50"],
+        *["--slo", "mean_tpot_ms<=200", "--set", "kv_cache_dtype=auto", "--engine", "sglang"],
+    )
+    assert found["config"]["kv_cache_dtype"] == "auto"
+    assert set(found["workloads"]) == {"sharegpt-c4", "random:1000:100:50"}
+    assert all(entry["baseline"] and entry["recommended"] for entry in found["workloads"].values())
+    assert found["workloads"]["sharegpt-c4"]["recommended"]["mean_tpot_ms"] <= 200
+
+
+def test_a_baseline_as_typed_is_launched_as_typed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    typed = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8 --max-num-seqs 256"
+    found = tuned(home, *V32, "--launches", "5", "--engine", "vllm", "--baseline", typed, "--study", "typed")
+    assert found["baseline"]["argv"] == typed.split()
+    assert found["baseline"]["config"]["max_running_requests"] == 256
+
+
+def test_a_budget_of_one_launch_decides_nothing(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "home", *V32, "--launches", "1")
+    assert (found["verdict"], found["launches"]) == ("indistinguishable", 1)
+    assert found["stop_reason"]

@@ -1,0 +1,200 @@
+"""How few launches the search needs, and what it learns."""
+
+import statistics
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState
+from search_landscapes import (
+    SLO_ON_TPOT,
+    Throughput,
+    best_of,
+    grid,
+    make_spec,
+    opened,
+    play,
+    ridge,
+    scores,
+    walled,
+)
+
+from autotune.errors import UnknownName
+from autotune.recommend import recommend
+from autotune.search.encoding import Encoding, squared_distances
+from autotune.search.process import Kernels
+from autotune.search.sampler import CandidateSampler
+from autotune.space.candidates import CandidateSet
+from autotune.trial import Launch, Role
+
+GRID = grid()
+BARE = CandidateSet(GRID.items, GRID.baseline)
+
+
+def search(throughput: Throughput, prior: np.ndarray | None = None, **changes: object) -> list[Launch]:
+    """The launches before the finals."""
+    spec = make_spec(**{"noise": 0.03, "launches": 60, **changes})
+    with tempfile.TemporaryDirectory() as folder:
+        study = opened(Path(folder), spec, BARE, prior)
+        launches = play(study, spec, throughput)
+        study.close()
+    return [x for x in launches if x.trial.role is not Role.FINAL]
+
+
+def launches_to(share: float, launches: list[Launch], throughput: Throughput, never: int = 99) -> int:
+    best = best_of(GRID, throughput)
+    reached = (throughput(x.trial.configuration) or 0.0 for x in launches)
+    return next((i + 1 for i, value in enumerate(reached) if value >= share * best), never)
+
+
+def smooth_prior() -> np.ndarray:
+    """A crude physicist: right about the layout's direction, blind to engines, cache dtype and interactions."""
+    knobs = [c.configuration.knobs for c in GRID.items]
+    return np.array(
+        [0.3 * np.log2(float(k["data_parallel"])) + 0.1 * np.log2(float(k["max_running_requests"])) for k in knobs]  # type: ignore[arg-type]
+    )
+
+
+def median_launches(sampler: str, prior: np.ndarray | None, throughput: Throughput = ridge) -> float:
+    return statistics.median(
+        launches_to(0.95, search(throughput, prior, sampler=sampler, seed=seed), throughput) for seed in range(5)
+    )
+
+
+def test_the_process_needs_far_fewer_launches_than_random() -> None:
+    ours, random = median_launches("gp", None), median_launches("random", None)
+    assert ours <= 20
+    assert ours < random
+
+
+def test_a_rough_prior_helps() -> None:
+    assert median_launches("gp", smooth_prior()) <= 12
+
+
+@pytest.mark.parametrize("wrong", ["reversed", "shuffled", "constant", "unknown"])
+def test_a_wrong_prior_costs_little(wrong: str) -> None:
+    prior = smooth_prior()
+    shuffled = np.random.default_rng(0).permutation(prior)
+    chosen = {"reversed": -prior, "shuffled": shuffled, "constant": prior * 0, "unknown": np.full(len(prior), np.nan)}
+    assert median_launches("gp", chosen[wrong]) <= median_launches("gp", None) + 8
+
+
+def test_failures_teach_their_cause() -> None:
+    """A wall of one pair of values is met a few times only, though everything behind it looks better."""
+    for seed in range(4):
+        launches = search(walled, seed=seed)
+        share_behind_the_wall = sum(walled(c.configuration) is None for c in GRID.items) / len(GRID)
+        failures = sum(x.result.failure is not None for x in launches)
+        assert share_behind_the_wall > 0.15
+        assert failures <= 7
+        assert launches_to(0.95, launches, walled) <= 30
+
+
+def test_slos_are_kept() -> None:
+    """The fastest configurations break the limit on latency; the search ends among those that keep it."""
+    spec = make_spec(slos=(SLO_ON_TPOT,), noise=0.02, launches=40)
+
+    def kept(launch_tpot_ms: float) -> bool:
+        return SLO_ON_TPOT.violation(launch_tpot_ms) <= 0
+
+    def tpot_ms(c: object) -> float:
+        return 1000 * float(c.knobs["max_running_requests"]) ** 0.5 / ridge(c)  # type: ignore[attr-defined,arg-type]
+
+    allowed = [ridge(c.configuration) for c in GRID.items if kept(tpot_ms(c.configuration))]
+    assert 0 < len(allowed) < len(GRID) / 2
+    assert max(allowed) < 0.95 * best_of(GRID, ridge)
+    with tempfile.TemporaryDirectory() as folder:
+        study = opened(Path(folder), spec, GRID)
+        launches = play(study, spec, ridge)
+        study.close()
+    chosen = recommend(spec, GRID, launches).recommended
+    assert chosen is not None
+    truth = GRID.items[GRID.position(chosen.fingerprint)].configuration
+    assert tpot_ms(truth) <= 8.3
+    assert ridge(truth) >= 0.9 * max(allowed)
+
+
+@pytest.mark.parametrize("sampler", ["gp", "random", "tpe"])
+def test_no_sampler_repeats_itself_or_fails_on_a_small_space(sampler: str) -> None:
+    few = CandidateSet(GRID.items[:9], 0)
+    spec = make_spec(sampler=sampler, launches=40)
+    with tempfile.TemporaryDirectory() as folder:
+        study = opened(Path(folder), spec, few)
+        launches = play(study, spec, ridge)
+        study.close()
+    tried = [x.trial.configuration.fingerprint for x in launches if x.trial.role is not Role.FINAL]
+    assert len(set(tried)) == len(tried)
+    assert sampler == "gp" or len(tried) == 9
+
+
+def test_an_unknown_sampler_is_answered_with_the_known(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="gp, random, tpe"):
+        opened(tmp_path, make_spec(sampler="annealing"), GRID)
+
+
+def test_an_unknown_objective_is_answered_with_the_known(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="total_token_throughput"):
+        opened(tmp_path, make_spec(objective="total_token_throughputs"), GRID)
+
+
+def test_the_sampler_serves_any_optuna_study() -> None:
+    """Through `optimize`, minimising, with failures and without our study around it."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    encoding = Encoding(GRID)
+    sampler = CandidateSampler(Kernels(encoding, None), seed=1)
+    study = optuna.create_study(direction="minimize", sampler=sampler)
+
+    def objective(trial: optuna.Trial) -> float:
+        params = {name: trial.suggest_categorical(name, encoding.choices[name]) for name in encoding.names}
+        position = encoding.position(params)
+        assert position is not None
+        value = walled(GRID.items[position].configuration)
+        if value is None:
+            trial.set_constraint("starts", 1.0)
+            raise optuna.TrialPruned
+        return 1e6 / value
+
+    study.optimize(objective, n_trials=25)
+    tried = [tuple(t.params.items()) for t in study.trials]
+    assert len(set(tried)) == len(tried)
+    assert {t.state for t in study.trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    assert study.best_value <= 1.25e6 / best_of(GRID, walled)
+
+
+def test_latencies_are_minimised() -> None:
+    spec = make_spec(objective="p99_e2el_ms", noise=0.02)
+    with tempfile.TemporaryDirectory() as folder:
+        study = opened(Path(folder), spec, GRID)
+        launches = play(study, spec, ridge)
+        study.close()
+    result = recommend(spec, GRID, launches)
+    assert result.recommended is not None
+    assert result.baseline is not None
+    assert result.recommended.objective.value < result.baseline.objective.value
+    assert result.gain_percent is not None
+    assert result.gain_percent > 0
+
+
+def test_distances_mean_something() -> None:
+    d = squared_distances((None, 2, 4, 16))
+    assert d[1, 2] < d[2, 3] < d[1, 3] == pytest.approx(1.0)
+    assert 0 < d[0, 1] < 1
+    names = squared_distances(("a", "b", "c"))
+    assert names[0, 1] == names[0, 2] == pytest.approx(1.0)
+    assert squared_distances((None,)).shape == (1, 1)
+    with_zero = squared_distances((0, 1, 3))
+    assert with_zero[0, 1] == pytest.approx(with_zero[1, 2])
+
+
+def test_parameters_and_positions_are_inverse() -> None:
+    encoding = Encoding(GRID)
+    for position in range(0, len(GRID), 7):
+        assert encoding.position(encoding.params(position)) == position
+    assert encoding.position({"engine": "nothing"}) is None
+
+
+def test_a_prior_of_the_wrong_length_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        opened(tmp_path, make_spec(), GRID, scores(GRID, ridge)[:-1])

@@ -1,0 +1,124 @@
+"""Secrets are masked wherever they show, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune import redact
+from autotune.redact import MASK
+
+TOKEN = "hf_AbCdEf0123456789AbCdEf0123456789"
+SECRET_NAMES = [
+    "HF_TOKEN",
+    "OPENAI_API_KEY",
+    "--api-key",
+    "--hf-token",
+    "AWS_SECRET_ACCESS_KEY",
+    "DB_PASSWORD",
+    "--token",
+]
+HARMLESS_NAMES = [
+    *("--max-num-batched-tokens", "--tokenizer", "eos_token", "sort_key", "--ssl-keyfile", "NUM_TOKENS", "key", ""),
+    *("--kv-cache-dtype", "MTP_TOKEN", "--tokenizer-mode"),
+]
+VALUES = st.from_regex(r"[A-Za-z0-9_+/.]{6,30}", fullmatch=True).filter(lambda value: value not in MASK)
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_names_of_secrets(name: str) -> None:
+    assert redact.is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", HARMLESS_NAMES)
+def test_names_of_other_things(name: str) -> None:
+    assert not redact.is_secret_name(name)
+
+
+def test_arguments_keep_their_number_and_place() -> None:
+    argv = [
+        "vllm",
+        "serve",
+        "m",
+        "--api-key",
+        "a",
+        "b",
+        "--x",
+        f"pre{TOKEN}",
+        "--hf-token=abc",
+        "--port",
+        "8000",
+        TOKEN,
+    ]
+    shown = [
+        "vllm",
+        "serve",
+        "m",
+        "--api-key",
+        MASK,
+        MASK,
+        "--x",
+        f"pre{TOKEN}",
+        f"--hf-token={MASK}",
+        "--port",
+        "8000",
+    ]
+    assert redact.argv(argv) == [*shown, MASK]
+    assert redact.found(argv, {"HF_TOKEN": "xyz", "A": "b"}) == {"a", "b", "abc", "xyz"}
+
+
+def test_environment() -> None:
+    variables = {"HF_TOKEN": "x", "A": f"{TOKEN} and more", "MAX_TOKENS": "7", "CUDA_VISIBLE_DEVICES": "0,1"}
+    assert redact.env(variables) == {**variables, "HF_TOKEN": MASK, "A": f"{MASK} and more"}
+
+
+@given(VALUES)
+def test_a_secret_is_found_in_every_way_of_writing_it_down(value: str) -> None:
+    command = ["vllm", "serve", "--api-key", value]
+    for text in (
+        shlex.join(command),
+        json.dumps({"argv": command}),
+        json.dumps({"argv": command}, indent=2),
+        yaml.safe_dump({"argv": command}),
+        json.dumps({"env": {"HF_TOKEN": value}}),
+        yaml.safe_dump({"env": {"HF_TOKEN": value}}),
+        f"export HF_TOKEN='{value}'",
+        f"Authorization: Bearer {value}abcdef",
+        f"https://user:{value}@host.example/x",
+    ):
+        masked = redact.text(text)
+        assert value not in masked.replace(MASK, "")
+        assert redact.text(masked) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 30.00 GiB",
+        "--max-num-batched-tokens 8192 --tokenizer-mode deepseek_v32 --kv-cache-dtype fp8",
+        '{"speculative": {"num_speculative_tokens": 1}, "total_output_tokens": 200800}',
+        "JSONDecodeError: unexpected token: }",
+        "eos_token=</s> bos_token: <s>",
+        "mean_ttft_ms: 5 at http://127.0.0.1:8000/v1",
+        "risk-assessment task-scheduling-policy hf_overrides={} hf_config",
+    ],
+)
+def test_other_text_is_left_alone(text: str) -> None:
+    assert redact.text(text) == text
+
+
+@pytest.mark.parametrize(
+    "secret", [TOKEN, "sk-proj-0123456789abcdef", "ghp_0123456789abcdef0123", "nvapi-0123456789abcdef0"]
+)
+def test_tokens_are_known_by_their_shape(secret: str) -> None:
+    assert redact.text(f"using {secret}.") == f"using {MASK}."
+    assert redact.is_secret_value(secret)
+
+
+def test_known_secrets_are_masked_anywhere_but_too_short_ones() -> None:
+    assert redact.text("swordfish and swordfish2 a", {"swordfish", "swordfish2", "a"}) == f"{MASK} and {MASK} a"

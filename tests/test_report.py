@@ -1,0 +1,307 @@
+"""The report: what it claims, how it says where figures come from, and that nothing in it can break out."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from autotune.errors import UnknownName
+from autotune.recommendation import Recommendation, Verdict
+from autotune.report import StudyRecord, conclusion, render
+from autotune.tracking import ui_command
+from autotune.trial import Command, Failure, FailureKind, Launch, Role
+from tests import small_study
+from tests.small_study import BASELINE, SECRET, WINNER, metrics
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+def record(
+    tmp_path: Path, outcome: Recommendation | None = None, launches: list[Launch] | None = None, **spec: object
+) -> StudyRecord:
+    rows = small_study.launches() if launches is None else launches
+    folder = tmp_path / "home" / "studies" / "small"
+    return StudyRecord(small_study.spec(**spec), rows, outcome or small_study.recommendation(), folder)
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> str:
+    return render(record(tmp_path), "md")
+
+
+def section(report: str, heading: str) -> str:
+    """The text under a second-level heading that begins so."""
+    parts = re.split(r"^## ", report, flags=re.MULTILINE)
+    return next(part for part in parts if part.startswith(heading))
+
+
+def blocks(text: str) -> list[str]:
+    return [token.content.rstrip("\n") for token in MarkdownIt().parse(text) if token.type == "fence"]
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of the tables in a text, as a Markdown reader takes them apart."""
+    rows: list[list[str]] = []
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "inline" and token.level > 3 and rows:
+            children = token.children or []
+            rows[-1].append("".join(child.content for child in children))
+    return rows
+
+
+def test_the_conclusion_says_engine_gain_interval_verdict_and_evidence(report: str) -> None:
+    text = section(report, "Conclusion (SIMULATED)")
+    assert "sglang 0.5.23 reaches a total TPS of 9,100.00 tok/s on sharegpt" in text
+    assert "the baseline reaches a total TPS of 6,000.00 tok/s on sharegpt with vllm 0.32.0" in text
+    assert "Gain +51.7 % (95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches)" in text
+    assert "Verdict: better" in text
+    assert blocks(text) == [small_study.COMMANDS[WINNER].shell()]
+
+
+def test_the_evidence_stands_in_every_heading_over_figures(report: str) -> None:
+    assert report.startswith(
+        "# deepseek-ai/DeepSeek-V3.2 on 8×H200: tuned for total token throughput\n\n> **SIMULATED.**"
+    )
+    with_figures = ("Conclusion", "Before and after", "Best configuration", "Contribution", "Finals", "Launches")
+    headings = [line for line in report.splitlines() if line.startswith("##")]
+    for name in with_figures:
+        assert f"## {next(h for h in headings if h.startswith(f'## {name}'))[3:]}".endswith("(SIMULATED)")
+    assert [h for h in headings if h.startswith("### `")] == [
+        "### `sharegpt` (SIMULATED)",
+        "### `random:4000:200:500` (SIMULATED)",
+    ]
+
+
+def test_measured_figures_are_called_measured(tmp_path: Path) -> None:
+    from autotune.trial import Evidence
+
+    report = render(record(tmp_path, small_study.recommendation(evidence=Evidence.MEASURED)), "md")
+    assert "## Conclusion (measured)" in report
+    assert "SIMULATED" not in report
+
+
+def test_before_and_after_of_each_workload(report: str) -> None:
+    rows = cells(section(report, "Before and after"))
+    assert ["sharegpt", "6,000.00", "9,100.00", "+51.7 %"] in rows
+    assert ["random:4000:200:500", "9,000.00", "–", "–"] in rows
+    assert ["Mean TTFT (ms)", "5,000.00", "2,450.00", "-51.0 %"] in rows
+    assert ["P99 TPOT (ms)", "400.00", "300.00", "-25.0 %"] in rows
+
+
+def test_the_setup_says_what_was_sent_and_how(report: str) -> None:
+    text = section(report, "Setup")
+    rows = dict(row[:2] for row in cells(text) if len(row) >= 2)
+    assert rows["Engines searched"] == "vllm 0.32.0; sglang 0.5.23"
+    assert rows["Limits (SLOs)"] == "p99_ttft_ms<=20000"
+    assert rows["Sampler, seed, noise"].endswith("seed 7, log-normal, sigma 0.03, one draw per launch")
+    assert "500 prompts of 4000 random tokens" in rows["random:4000:200:500"]
+    assert "all at once" in rows["sharegpt"]
+    assert next(row[2:] for row in cells(text) if row[0] == "sharegpt") == ["1,000", "219.20", "200.80"]
+
+
+def test_a_workload_that_cannot_be_looked_up_is_still_listed(tmp_path: Path) -> None:
+    report = render(record(tmp_path, workloads=("jsonl:/nowhere/x.jsonl", "mine")), "md")
+    assert ["jsonl:/nowhere/x.jsonl", "–", "–", "–", "–"] in cells(section(report, "Setup"))
+
+
+def test_the_best_of_each_engine_and_the_engines_left_out(report: str) -> None:
+    text = section(report, "Best configuration per engine")
+    assert cells(text)[1:] == [
+        ["sglang 0.5.23", "9,100.00", "3", "tensor_parallel=1, data_parallel=8"],
+        ["vllm 0.32.0", "6,000.00", "3", "its reference configuration"],
+    ]
+    assert "no known version serves this model on h200" in text
+
+
+def test_contributions_finals_and_launches(report: str) -> None:
+    assert ["engine", "vllm", "sglang", "+16.7 %", "+12.0 % to +21.0 %"] in cells(section(report, "Contribution"))
+    finals = cells(section(report, "Finals"))
+    assert finals[1][1:] == ["9,000.00 (#5), 9,200.00 (#7)", "9,100.00", "1.6 %"]
+    assert finals[2][0] == f"baseline {BASELINE.fingerprint}"
+    rows = cells(section(report, "Launches"))
+    assert [row[0] for row in rows[1:]] == [str(number) for number in range(9)]
+    assert rows[3][-1] == "failed: out_of_memory"
+    assert rows[5][-1] == "invalid measurement"
+    assert rows[8][3:6] == ["tensor_parallel=1, data_parallel=8", "9,200.00", "100 %"]
+
+
+def test_failures_are_told_with_their_telling_line(report: str) -> None:
+    text = section(report, "Configurations that failed")
+    assert "### out_of_memory\n\nWeights and KV cache do not fit" in text
+    assert blocks(text) == ["torch.OutOfMemoryError: CUDA out of memory. | Tried to allocate <30.00 GiB>"]
+    assert "- launch 2, vllm 0.32.0: `tensor_parallel=1`, `data_parallel=8`" in text
+
+
+def test_a_launch_that_breaks_a_limit_says_so_and_is_not_the_best(tmp_path: Path) -> None:
+    launches = [
+        small_study.launch(0, Role.BASELINE, BASELINE, {"sharegpt": metrics(6000.0)}),
+        small_study.launch(1, Role.SEARCH, small_study.TOO_BIG, {"sharegpt": metrics(9000.0, ttft=9000.0)}),
+    ]
+    report = render(record(tmp_path, launches=launches), "md")
+    assert cells(section(report, "Launches"))[2][-1] == "breaks p99_ttft_ms<=20000 (was 2.7e+04)"
+    assert cells(section(report, "Best configuration"))[1][1] == "6,000.00"
+
+
+def test_less_is_better_for_a_latency(tmp_path: Path) -> None:
+    report = render(record(tmp_path, objective="mean_tpot_ms"), "md")
+    assert cells(section(report, "Best configuration"))[1][:2] == ["sglang 0.5.23", "150.00"]
+    assert cells(section(report, "Launches"))[4][4:6] == ["150.00", "100 %"]
+
+
+def test_the_reproduction_asks_the_same_question(tmp_path: Path) -> None:
+    study = record(tmp_path, baseline="vllm serve m -tp 8", hours=2.0)
+    run, ui = blocks(section(render(study, "md"), "Reproduction"))
+    words = run.replace(" \\\n ", "")
+    for part in (
+        "autotune run --model deepseek-ai/DeepSeek-V3.2 --hw h200 --gpus 8 --engine vllm --engine sglang",
+        "--workload sharegpt --workload random:4000:200:500 --objective total_token_throughput",
+        "--slo 'p99_ttft_ms<=20000' --baseline 'vllm serve m -tp 8' --set prefix_caching=true",
+        "--engine-arg sglang=--trust-remote-code --launches 9 --hours 2 --on simulator",
+        "--noise 0.03 --seed 7",
+    ):
+        assert part in words
+    assert ui == ui_command(tmp_path / "home")
+
+
+def test_indistinguishable_claims_nothing(tmp_path: Path) -> None:
+    close = {"verdict": Verdict.INDISTINGUISHABLE, "gain_percent": 1.2, "gain_ci95": (-0.5, 2.9)}
+    report = render(record(tmp_path, small_study.recommendation(**close)), "md")
+    text = section(report, "Conclusion")
+    assert "cannot be told apart from the baseline" in text
+    assert "Gain +1.2 % (95 % interval -0.5 % to +2.9 %" in text
+    assert "the difference may be chance" in text
+    assert "better, as" not in text
+
+
+def test_the_baseline_itself_as_the_winner(tmp_path: Path) -> None:
+    same = small_study.choice(BASELINE, 6000.0)
+    outcome = small_study.recommendation(
+        verdict=Verdict.INDISTINGUISHABLE, recommended=same, baseline=same, gain_percent=0.0, gain_ci95=None
+    )
+    assert "This is the baseline itself" in conclusion(outcome)
+    assert "no gain is claimed" in conclusion(outcome)
+
+
+def test_unopposed_says_why_the_baseline_did_not_run(tmp_path: Path) -> None:
+    failure = Failure(FailureKind.UNSUPPORTED, "DCP needs *softmax* LSE.", "")
+    launches = [small_study.launch(0, Role.BASELINE, BASELINE, failure), *small_study.launches()[3:4]]
+    outcome = small_study.recommendation(
+        verdict=Verdict.UNOPPOSED, baseline=None, gain_percent=None, gain_ci95=None, contributions=[]
+    )
+    text = section(render(record(tmp_path, outcome, launches), "md"), "Conclusion")
+    assert "nothing to compare it with" in text
+    assert "The baseline failed with unsupported: DCP needs \\*softmax\\* LSE." in text
+    assert len(blocks(text)) == 1
+    assert "Gain" not in text
+
+
+def test_infeasible_gives_no_command(tmp_path: Path) -> None:
+    text = section(render(record(tmp_path, small_study.infeasible()), "md"), "Conclusion")
+    assert "there is no command to recommend" in text
+    assert blocks(text) == []
+    broken = section(
+        render(record(tmp_path, small_study.infeasible(), small_study.launches()[:1], slos=[_slo()]), "md"),
+        "Conclusion",
+    )
+    assert "- launch 0: mean\\_tpot\\_ms\\<=50 (was 200)" in broken
+    nothing = section(render(record(tmp_path, small_study.infeasible(), []), "md"), "Conclusion")
+    assert "None of the launches gave a figure" in nothing
+
+
+def _slo() -> object:
+    from autotune.spec import Slo
+
+    return Slo.parse("mean_tpot_ms<=50")
+
+
+class Checker(HTMLParser):
+    """Every tag that is opened is closed, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_is_well_formed_and_needs_no_network(tmp_path: Path) -> None:
+    page = render(record(tmp_path), "html")
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert checker.seen.count("table") >= 7
+    assert {"script", "link", "img", "iframe"}.isdisjoint(checker.seen)
+    assert not [value for name, value in checker.attributes if name in {"src", "href", "onclick"}]
+    assert "prefers-color-scheme: dark" in page
+    assert "url(" not in page
+    assert "@import" not in page
+    assert small_study.COMMANDS[WINNER].shell() in checker.text
+    assert "SIMULATED" in checker.text
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    evil = "</code>|<script>alert(1)</script> ``` [x](javascript:alert(1)) **b** | a\n\n# h\n```\n"
+    failure = Failure(FailureKind.CRASHED, evil, evil)
+    odd = BASELINE.with_knobs(**{"kv_cache_dtype": evil})
+    command = Command(("vllm", "serve", evil))
+    launches = [
+        *small_study.launches(),
+        small_study.launch(9, Role.SEARCH, odd, failure, command=command),
+    ]
+    outcome = small_study.recommendation(
+        stop_reason=evil, recommended=small_study.choice(WINNER, 1.0, Command(("sglang", evil)))
+    )
+    study = record(tmp_path, outcome, launches)
+    checker = Checker()
+    checker.feed(render(study, "html"))
+    assert checker.open == []
+    assert "script" not in checker.seen
+    assert "a" not in checker.seen
+    report = render(study, "md")
+    assert [len(row) for row in cells(section(report, "Launches"))] == [7] * 11
+    assert [line for line in report.splitlines() if line.startswith("# ")] == [
+        "# deepseek-ai/DeepSeek-V3.2 on 8×H200: tuned for total token throughput",
+        *["# h"] * report.count("\n# h\n"),
+    ]
+
+
+def test_secrets_are_masked(tmp_path: Path) -> None:
+    command = Command(("vllm", "serve", "m", "--api-key", "my-own-key"), {"HF_TOKEN": "short-one"})
+    failure = Failure(FailureKind.CRASHED, f"401 for {SECRET}", f"HF_TOKEN={SECRET}")
+    launches = [small_study.launch(0, Role.BASELINE, BASELINE, failure, command=command)]
+    outcome = small_study.recommendation(recommended=small_study.choice(WINNER, 1.0, command))
+    study = record(
+        tmp_path,
+        outcome,
+        launches,
+        engine_args={"vllm": "--api-key my-own-key"},
+        baseline="HF_TOKEN=short-one vllm serve m --api-key my-own-key",
+    )
+    for format in ("md", "html"):
+        text = render(study, format)
+        for secret in (SECRET, "my-own-key", "short-one"):
+            assert secret not in text
+
+
+def test_an_unknown_format_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="Known: html, md"):
+        render(record(tmp_path), "pdf")

@@ -1,0 +1,208 @@
+"""What MLflow holds of a study, after ordinary ends and after ugly ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.tracking import ARTIFACTS, Tracker, database_uri, experiment_name, ui_command
+from autotune.trial import Command, Role
+from tests import small_study
+from tests.small_study import SECRET
+
+
+@pytest.fixture
+def tracker(tmp_path: Path) -> Iterator[Tracker]:
+    tracker = Tracker(tmp_path / "home", small_study.spec())
+    yield tracker
+    tracker.close()
+
+
+def client_of(tracker: Tracker) -> Any:
+    """MLflow's own client on the same database: what any other reader sees."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(database_uri(tracker.home))
+
+
+def runs_of(tracker: Tracker, kind: str) -> list[Any]:
+    client = client_of(tracker)
+    experiment = client.get_experiment_by_name(experiment_name(small_study.spec()))
+    return list(client.search_runs([experiment.experiment_id], f"tags.kind = '{kind}'", order_by=["tags.number ASC"]))
+
+
+def test_a_launch_is_a_child_run_with_knobs_metrics_and_tags(tracker: Tracker) -> None:
+    tracker.record(small_study.launches()[0])
+    (parent,), (child,) = runs_of(tracker, "study"), runs_of(tracker, "launch")
+    assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert child.data.params == {
+        "engine": "vllm",
+        "tensor_parallel": "8",
+        "data_parallel": "1",
+        "kv_cache_dtype": "auto",
+        "memory_fraction": "0.9",
+    }
+    assert child.data.metrics["sharegpt.total_token_throughput"] == 6000.0
+    assert child.data.metrics["random:4000:200:500.mean_ttft_ms"] == 800.0
+    assert child.data.metrics["time_s.ready"] == 400.0
+    expected = {"engine": "vllm", "engine_version": "0.32.0", "state": "complete", "failure_kind": "none"}
+    expected |= {"role": "baseline", "evidence": "simulated", "number": "0"}
+    assert expected.items() <= child.data.tags.items()
+    assert child.info.status == "FINISHED"
+    assert parent.data.params["model"] == small_study.MODEL
+
+
+def test_a_failed_launch_tells_why(tracker: Tracker) -> None:
+    tracker.record(small_study.launches()[2])
+    (child,) = runs_of(tracker, "launch")
+    assert child.info.status == "FAILED"
+    assert child.data.tags["failure_kind"] == "out_of_memory"
+    assert "CUDA out of memory" in child.data.tags["failure"]
+
+
+def test_recording_twice_changes_nothing(tracker: Tracker) -> None:
+    launches = small_study.launches()
+    for launch in launches[:3]:
+        tracker.record(launch)
+    tracker.sync(launches[:4])
+    tracker.sync(launches[:4])
+    children = runs_of(tracker, "launch")
+    assert [child.data.tags["number"] for child in children] == ["0", "1", "2", "3"]
+    history = client_of(tracker).get_metric_history(children[0].info.run_id, "sharegpt.total_token_throughput")
+    assert len(history) == 1
+    assert len(runs_of(tracker, "study")) == 1
+
+
+def test_a_resumed_tracker_completes_what_a_killed_one_left(tmp_path: Path) -> None:
+    home, launches = tmp_path / "home", small_study.launches()
+    killed = Tracker(home, small_study.spec())
+    killed.record(launches[0])
+    # A kill between create_run and log_batch, and one between log_batch and set_terminated.
+    killed._create_child(launches[1])
+    half = killed._create_child(launches[2])
+    killed._client.log_param(half.info.run_id, "engine", "vllm")
+    killed.close()
+
+    resumed = Tracker(home, small_study.spec())
+    resumed.sync(launches)
+    children = runs_of(resumed, "launch")
+    assert [int(child.data.tags["number"]) for child in children] == [launch.trial.number for launch in launches]
+    assert all(child.info.status in {"FINISHED", "FAILED"} for child in children)
+    assert children[1].data.metrics["sharegpt.total_token_throughput"] == 7000.0
+    assert children[2].data.params["tensor_parallel"] == "1"
+    assert len(runs_of(resumed, "study")) == 1
+    resumed.close()
+
+
+def test_sync_deletes_what_is_no_launch_of_the_study(tmp_path: Path) -> None:
+    """A launch that was tracked but not yet stored is made again under the same number."""
+    launches = small_study.launches()
+    first = Tracker(tmp_path, small_study.spec())
+    first.sync(launches[:3])
+    first.close()
+    again = small_study.launch(1, Role.SEARCH, small_study.WINNER, {"sharegpt": small_study.metrics(1.0)})
+    second = Tracker(tmp_path, small_study.spec())
+    second.sync([launches[0], again])
+    children = runs_of(second, "launch")
+    assert [child.data.tags["number"] for child in children] == ["0", "1"]
+    assert children[1].data.tags["fingerprint"] == small_study.WINNER.fingerprint
+    second.close()
+
+
+def test_two_studies_of_one_model_and_hardware_share_an_experiment(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        tracker = Tracker(tmp_path, small_study.spec(study=name))
+        tracker.record(small_study.launches()[0])
+        tracker.close()
+    reader = Tracker(tmp_path, small_study.spec())
+    parents = runs_of(reader, "study")
+    assert {parent.data.tags["study"] for parent in parents} == {"one", "two"}
+    assert len({parent.info.experiment_id for parent in parents}) == 1
+    assert len(runs_of(reader, "launch")) == 2
+
+
+def write_files(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for name in ARTIFACTS:
+        (folder / name).write_text(f"{name}\nHF_TOKEN={SECRET}\n")
+    (folder / "trials" / "0003").mkdir(parents=True)
+    (folder / "trials" / "0003" / "server.log").write_text("INFO: started\ntoken is my-own-secret\n")
+
+
+def test_finish_gives_the_parent_figures_verdict_and_files(tracker: Tracker) -> None:
+    folder = tracker.home / "studies" / "small"
+    write_files(folder)
+    secret_command = Command(("vllm", "serve", small_study.MODEL, "--api-key", "my-own-secret"))
+    row = small_study.launches()[3]
+    launch = small_study.launch(3, row.trial.role, small_study.WINNER, row.result.metrics, command=secret_command)
+    tracker.sync([launch])
+    tracker.finish(small_study.recommendation(), folder)
+    tracker.finish(small_study.recommendation(), folder)
+
+    client = client_of(tracker)
+    (parent,), (child,) = runs_of(tracker, "study"), runs_of(tracker, "launch")
+    assert parent.info.status == "FINISHED"
+    assert parent.data.metrics["gain_percent"] == 51.7
+    assert parent.data.metrics["gain_ci95_low"] == 47.2
+    assert parent.data.metrics["sharegpt.total_token_throughput"] == 9100.0
+    assert parent.data.metrics["baseline.sharegpt.total_token_throughput"] == 6000.0
+    assert len(client.get_metric_history(parent.info.run_id, "gain_percent")) == 1
+    assert parent.data.tags["verdict"] == "better"
+    assert "sglang.launch_server" in parent.data.tags["mlflow.note.content"]
+    assert {item.path for item in client.list_artifacts(parent.info.run_id)} == set(ARTIFACTS)
+    assert {item.path for item in client.list_artifacts(child.info.run_id)} == {"server.log"}
+    stored = "".join(p.read_text() for p in (tracker.home / "artifacts").rglob("*") if p.is_file())
+    assert "INFO: started" in stored
+    assert SECRET not in stored
+    assert "my-own-secret" not in stored
+    assert "my-own-secret" not in str(child.data)
+
+
+def test_an_infeasible_study_has_no_gain(tracker: Tracker) -> None:
+    tracker.finish(small_study.infeasible(), tracker.home)
+    (parent,) = runs_of(tracker, "study")
+    assert parent.data.tags["verdict"] == "infeasible"
+    assert "gain_percent" not in parent.data.metrics
+
+
+def test_an_unfinished_study_is_shown_as_killed_until_it_goes_on(tmp_path: Path) -> None:
+    tracker = Tracker(tmp_path, small_study.spec())
+    tracker.record(small_study.launches()[0])
+    tracker.close()
+    assert [run.info.status for run in runs_of(tracker, "study")] == ["KILLED"]
+    tracker.record(small_study.launches()[1])
+    assert [run.info.status for run in runs_of(tracker, "study")] == ["RUNNING"]
+    tracker.close()
+
+
+def test_odd_names_are_made_fit_for_mlflow(tracker: Tracker) -> None:
+    odd = small_study.WINNER.with_knobs(**{"a/../b=%": "x" * 9000, "": 1})
+    metrics = {"jsonl:/data/../x y.jsonl": small_study.metrics(5.0)}
+    tracker.record(small_study.launch(0, Role.BASELINE, odd, metrics, command=Command(("x",))))
+    (child,) = runs_of(tracker, "launch")
+    assert child.data.metrics["jsonl:_data_.._x y.jsonl.total_token_throughput"] == 5.0
+
+
+def test_the_tracker_is_silent_and_importing_it_is_light(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "from pathlib import Path; from autotune.tracking import Tracker\n"
+        "assert 'mlflow' not in sys.modules\n"
+        "from tests import small_study as s\n"
+        "t = Tracker(Path(sys.argv[1]), s.spec()); t.sync(s.launches())\n"
+        "t.finish(s.recommendation(), Path(sys.argv[1])); t.close()\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "home"), str(Path(__file__).parents[1])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_ui_command_is_loopback_and_quoted(tmp_path: Path) -> None:
+    home = tmp_path / "my runs"
+    assert Tracker(home, small_study.spec()).ui_command == ui_command(home)
+    assert ui_command(home) == f"mlflow ui --backend-store-uri 'sqlite:///{home}/mlflow.db' --host 127.0.0.1"
