@@ -14,9 +14,7 @@ from autotune.spec import StudySpec
 from autotune.trial import Launch
 
 
-def write_artefacts(
-    folder: Path, spec: StudySpec, launches: Sequence[Launch], recommendation: Recommendation
-) -> None:
+def write_artefacts(folder: Path, spec: StudySpec, launches: Sequence[Launch], recommendation: Recommendation) -> None:
     """Write every file of a finished study; repeating it writes the same files again."""
     record = StudyRecord(spec, tuple(launches), recommendation, folder)
     text = json.dumps(recommendation.to_json(), indent=2, allow_nan=False)

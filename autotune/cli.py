@@ -16,25 +16,30 @@ from autotune.errors import AutotuneError
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
-def _home_and_json(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that every command has."""
-    command = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, messages on stderr.")(
-        command
-    )
-    return click.option(
-        "--home",
-        type=click.Path(path_type=Path, file_okay=False),
-        envvar="AUTOTUNE_HOME",
-        default=Path("mlruns"),
-        show_default="./mlruns, or AUTOTUNE_HOME",
-        help="Where studies and the MLflow database lie.",
-    )(command)
+def _common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that every command has; a command that keeps nothing takes --home and does not look at it."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = click.option(
+            "--json", "as_json", is_flag=True, help="One JSON object on stdout, messages on stderr."
+        )(command)
+        return click.option(
+            "--home",
+            type=click.Path(path_type=Path),
+            envvar="AUTOTUNE_HOME",
+            default=Path("mlruns"),
+            show_default="./mlruns, or AUTOTUNE_HOME",
+            expose_value=home_is_used,
+            help="Where studies and the MLflow database lie.",
+        )(command)
+
+    return decorate
 
 
 def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of the commands that take an engine's command line."""
     for option in (
-        click.option("--hw", required=True, help="Hardware by name (h200, mi300x) or a YAML file."),
+        click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x) or a YAML file."),
         click.option("--gpus", type=int, help="GPUs to use; default: all of the node."),
         click.option("--engine-version", help="Parse and behave as this version; default: the newest known."),
         click.option("--model-id", help="The model's id, when the command line names a path."),
@@ -51,7 +56,7 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--model", required=True, help="Hugging Face id, or a folder with config.json.")
-@click.option("--hw", required=True, help="Hardware by name (h200, mi300x) or a YAML file.")
+@click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x) or a YAML file.")
 @click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
 @click.option("--engine", "engines", multiple=True, help="Engine to search; repeatable. Default: all that fit.")
 @click.option("--workload", "workloads", multiple=True, help="First: the objective's. Default: sharegpt.")
@@ -60,7 +65,9 @@ def cli() -> None:
 @click.option("--baseline", help="Engine command line to beat. Default: vLLM at its defaults on all GPUs.")
 @click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16; repeatable.")
 @click.option("--engine-arg", "engine_args", multiple=True, help="Pass through, e.g. sglang='--trust-remote-code'.")
-@click.option("--launches", type=int, default=30, show_default=True, help="Ceiling for server launches, finals included.")
+@click.option(
+    "--launches", type=int, default=30, show_default=True, help="Ceiling for server launches, finals included."
+)
 @click.option("--hours", type=float, help="Ceiling for the node's time.")
 @click.option("--on", default="auto", show_default=True, help="Where trials run: auto or simulator.")
 @click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True)
@@ -71,18 +78,18 @@ def cli() -> None:
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--noise", type=float, help="Sigma of the launch-to-launch noise; default 0.03 on the simulator.")
 @click.option("--dry-run", is_flag=True, help="Show what would be tried, and launch nothing.")
-@_home_and_json
-def run(home: Path, as_json: bool, dry_run: bool, hw: str, executor: str, **options: Any) -> None:
+@_common(home_is_used=True)
+def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     """Tune: search, measure, and end with one serving command."""
     from autotune import commands
     from autotune.request import Request
 
-    commands.run(Request(hardware=hw, executor=executor, **options), home, as_json, dry_run)
+    commands.run(Request(**options), home, as_json, dry_run)
 
 
 @cli.command()
 @click.argument("study")
-@_home_and_json
+@_common(home_is_used=True)
 def resume(study: str, home: Path, as_json: bool) -> None:
     """Go on with an interrupted study; a finished one prints its recommendation again."""
     from autotune import commands
@@ -96,18 +103,19 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 @click.option("--concurrency", type=int, help="Offer the workload's prompts in a closed loop of this many.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
-@_home_and_json
-def simulate(home: Path, as_json: bool, **options: Any) -> None:
+@_common(home_is_used=False)
+def simulate(as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
     from autotune import commands
+    from autotune.request import Simulation
 
-    commands.simulate(as_json, **options)
+    commands.simulate(Simulation(**options), as_json)
 
 
 @cli.command()
 @click.argument("study")
 @click.option("--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True)
-@_home_and_json
+@_common(home_is_used=True)
 def report(study: str, format_: str, home: Path, as_json: bool) -> None:
     """Print a study's report."""
     from autotune import commands
@@ -119,7 +127,7 @@ def report(study: str, format_: str, home: Path, as_json: bool) -> None:
 @click.argument("study")
 @click.option("--to", "format_", required=True, help="shell, json, or the engine's own configuration file.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
-@_home_and_json
+@_common(home_is_used=True)
 def export(study: str, format_: str, output: Path | None, home: Path, as_json: bool) -> None:
     """Write the recommended configuration in the form in which it is deployed."""
     from autotune import commands
@@ -128,7 +136,7 @@ def export(study: str, format_: str, output: Path | None, home: Path, as_json: b
 
 
 @cli.command("list")
-@_home_and_json
+@_common(home_is_used=True)
 def list_(home: Path, as_json: bool) -> None:
     """List the studies of the home folder."""
     from autotune import commands
@@ -144,25 +152,25 @@ def space() -> None:
 @space.command()
 @click.option("--engine", "engines", multiple=True, help="Default: every engine.")
 @click.option("--model", default="deepseek-ai/DeepSeek-V3.2", show_default=True)
-@click.option("--hw", default="h200", show_default=True)
+@click.option("--hw", "hardware", default="h200", show_default=True)
 @click.option("--gpus", type=int)
 @click.option("--workload", "workloads", multiple=True)
 @click.option("--set", "pins", multiple=True, help="Pin a knob.")
 @click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
-@_home_and_json
-def show(home: Path, as_json: bool, hw: str, **options: Any) -> None:
+@_common(home_is_used=False)
+def show(as_json: bool, **options: Any) -> None:
     """Print the candidates that remain per engine, and what each rule removed."""
     from autotune import commands
     from autotune.request import Request
 
-    commands.space_show(Request(hardware=hw, **options), as_json)
+    commands.space_show(Request(**options), as_json)
 
 
 @space.command()
 @click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option("--engine", "engines", multiple=True, help="Check only these engines' packaged files.")
-@_home_and_json
-def check(path: Path | None, engines: tuple[str, ...], home: Path, as_json: bool) -> None:
+@_common(home_is_used=False)
+def check(path: Path | None, engines: tuple[str, ...], as_json: bool) -> None:
     """Validate a space file or folder (default: the packaged ones); errors name the line."""
     from autotune import commands
 

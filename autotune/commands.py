@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -16,8 +16,11 @@ from rich.table import Table
 from autotune.errors import BadInput, NothingFeasible, UnknownName
 from autotune.home import Home, write_atomically
 from autotune.recommendation import Recommendation, Verdict
-from autotune.request import Request, build_spec, library_for
+from autotune.request import Request, Simulation, build_spec, check_gpus, library_for
 from autotune.spec import StudySpec
+
+if TYPE_CHECKING:
+    from autotune.prepare import EngineSpace
 
 _messages = Console(stderr=True, soft_wrap=True)
 
@@ -29,14 +32,20 @@ def _print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
 def run(request: Request, home: Path, as_json: bool, dry_run: bool) -> None:
     """``autotune run``."""
     spec = build_spec(request)
+    _check_sampler(spec.sampler)
     _announce(spec, request.on)
     if dry_run:
         _dry_run(spec, as_json)
         return
-    folder = Home(home)
-    _prepared_or_bad_input(spec)
-    folder.create(spec)
-    _tune(spec, folder, as_json)
+    Home(home).check_free(spec.study)
+    _tune(spec, Home(home), as_json)
+
+
+def _check_sampler(name: str) -> None:
+    from autotune.search import SAMPLERS
+
+    if name not in SAMPLERS:
+        raise UnknownName("sampler", name, SAMPLERS)
 
 
 def resume(study: str, home: Path, as_json: bool) -> None:
@@ -66,20 +75,10 @@ def _tune(spec: StudySpec, home: Home, as_json: bool) -> None:
 def _announce(spec: StudySpec, on: str) -> None:
     """The first line says what the numbers will be."""
     why = "no node to measure was asked for" if on == "simulator" else "this version has no way to launch real engines"
+    node = f"{spec.gpus}×{spec.hardware.name}"
     _messages.print(
-        f"SIMULATED: {why}; all numbers come from a simulated {spec.gpus}×{spec.hardware.name} node, not from a real one.",
-        highlight=False,
+        f"SIMULATED: {why}; all numbers come from a simulated {node} node, not from a real one.", highlight=False
     )
-
-
-def _prepared_or_bad_input(spec: StudySpec) -> None:
-    """Find bad input before a folder is made for the study."""
-    from autotune.prepare import prepare
-    from autotune.search import SAMPLERS
-
-    if spec.sampler not in SAMPLERS:
-        raise UnknownName("sampler", spec.sampler, SAMPLERS)
-    prepare(spec, library_for(Path(spec.space) if spec.space else None))
 
 
 def _finished(home: Home, study: str) -> Recommendation | None:
@@ -134,18 +133,7 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     click.echo("\n".join(dict.fromkeys(starts)))
 
 
-def simulate(
-    as_json: bool,
-    *,
-    hw: str,
-    gpus: int | None,
-    engine_version: str | None,
-    model_id: str | None,
-    workload: str,
-    concurrency: int | None,
-    seed: int,
-    engine_command: Sequence[str],
-) -> None:
+def simulate(asked: Simulation, as_json: bool) -> None:
     """``autotune simulate``."""
     from autotune.engines import command_of
     from autotune.evaluate import model_of, prediction, understand
@@ -153,17 +141,17 @@ def simulate(
     from autotune.space.context import Context
 
     library = library_for(None)
-    command = command_of(engine_command)
-    load = load_workload(workload, library)
-    if concurrency is not None:
-        load = load.with_concurrency(concurrency)
-    hardware = library.node(hw)
-    if gpus is not None and not 0 < gpus <= hardware.gpus:
-        raise BadInput(f"--gpus {gpus}: a {hardware.name} node has 1 to {hardware.gpus} GPUs")
-    model = model_of(command, library, engine_version, model_id)
-    context = Context(model, hardware, gpus or hardware.gpus, "", load.longest_request)
-    understood = understand(command, library, context, engine_version)
-    predicted = prediction(understood, load, seed)
+    command = command_of(asked.engine_command)
+    load = load_workload(asked.workload, library)
+    if asked.concurrency is not None:
+        if asked.concurrency < 1:
+            raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
+        load = load.with_concurrency(asked.concurrency)
+    hardware = library.node(asked.hardware)
+    model = model_of(command, library, asked.engine_version, asked.model_id)
+    context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
+    understood = understand(command, library, context, asked.engine_version)
+    predicted = prediction(understood, load, asked.seed)
     if as_json:
         _print_json(predicted)
     else:
@@ -265,16 +253,7 @@ def space_show(request: Request, as_json: bool) -> None:
 
     spec = build_spec(request)
     prepared = prepare(spec, library_for(request.space))
-    report = {
-        name: {
-            "version": space.context.version,
-            "combinations": space.space.combinations,
-            "candidates": len(space.space.configurations),
-            "twins": space.space.twins,
-            "removed": {rule: count for rule, count in space.space.removed.items() if count},
-        }
-        for name, space in prepared.spaces.items()
-    }
+    report = {name: _space_row(space) for name, space in prepared.spaces.items()}
     excluded = {e.engine: e.reason for e in prepared.excluded}
     if as_json:
         _print_json({"model": spec.model.id, "hardware": spec.hardware.name, "engines": report, "excluded": excluded})
@@ -289,6 +268,17 @@ def space_show(request: Request, as_json: bool) -> None:
         click.echo(f"{name}: excluded, {reason}")
 
 
+def _space_row(space: EngineSpace) -> dict[str, Any]:
+    found = space.space
+    return {
+        "version": space.context.version,
+        "combinations": found.combinations,
+        "candidates": len(found.configurations),
+        "twins": found.twins,
+        "removed": {rule: count for rule, count in found.removed.items() if count},
+    }
+
+
 def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:
     """``autotune space check``."""
     from autotune.space.checking import check
@@ -299,4 +289,3 @@ def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> Non
         return
     for file in checked:
         click.echo(f"{file}: valid")
-

@@ -66,9 +66,7 @@ class Understood:
         )
 
 
-def understand(
-    command: Command, library: Library, context: Context, version: str | None = None
-) -> Understood:
+def understand(command: Command, library: Library, context: Context, version: str | None = None) -> Understood:
     """Parse a command line as its engine does; raises `BadInput` where the engine's parser would refuse it.
 
     Args:
@@ -79,15 +77,11 @@ def understand(
     context = Context(context.model, context.hardware, context.gpus, known, context.longest_request)
     parsed = engine.parse(command, known)
     made = effective(card, engine.knobs(parsed, context), context)
-    broken = [
-        rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE
-    ]
+    broken = [rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE]
     return Understood(card, context, made, as_failure(broken[0]) if broken else None)
 
 
-def model_of(
-    command: Command, library: Library, version: str | None = None, model_id: str | None = None
-) -> ModelCard:
+def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:
     """The model that a command line serves."""
     engine = recognise(command.argv, library)
     return library.model(engine.parse(command, engine.version(version)).model, model_id)
@@ -112,7 +106,9 @@ def prediction(understood: Understood, workload: Workload, seed: int) -> dict[st
     ends = None if throughput is None else [throughput * math.exp(z * sigma) for z in (-Z90, Z90)]
     return {
         **outcome.metrics,
-        "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt} if failed else None,
+        "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}
+        if failed
+        else None,
         "interval90": ends,
         "evidence": Evidence.SIMULATED.value,
         "workload": workload.name,

@@ -43,13 +43,18 @@ class Home:
         found = [path.parent for path in self.studies.glob("*/study.yaml")]
         return [path.name for path in sorted(found, key=lambda p: (p / "study.yaml").stat().st_mtime)]
 
-    def create(self, spec: StudySpec) -> Path:
-        """Make a new study's folder with its ``study.yaml``; raises `BadInput` when the name is taken."""
+    def check_free(self, study: str) -> None:
+        """Raise `BadInput` when a study of this name exists."""
+        if (self.study_folder(study) / "study.yaml").exists():
+            raise BadInput(
+                f"study {study!r} exists; go on with `autotune resume {study}`, or choose another --study name"
+            )
+
+    def open(self, spec: StudySpec) -> Path:
+        """A study's folder, made with its ``study.yaml`` when it is new; raises `BadInput` when that fails."""
         folder = self.study_folder(spec.study)
         if (folder / "study.yaml").exists():
-            raise BadInput(
-                f"study {spec.study!r} exists; go on with `autotune resume {spec.study}`, or choose another --study name"
-            )
+            return folder
         try:
             (folder / "trials").mkdir(parents=True, exist_ok=True)
             write_atomically(folder / "study.yaml", spec.to_yaml())

@@ -138,9 +138,7 @@ def _narrow(
     return card.model_copy(update={"knobs": knobs}), {**rest, **own}
 
 
-def _node_defaults(
-    kind: Engine, context: Context, pins: Mapping[str, Scalar] | None = None
-) -> dict[str, Scalar]:
+def _node_defaults(kind: Engine, context: Context, pins: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
     """The engine's defaults on all GPUs, with the pins that it knows."""
     return {**kind.default_knobs(context), **_known(kind.card, pins or {})}
 
@@ -182,8 +180,11 @@ def _with_baseline(
     longest: int,
 ) -> Prepared:
     if spec.baseline is not None:
-        command = split_command(spec.baseline)
-        baseline, space = _parse_baseline(spec, library, command, spaces, longest)
+        try:
+            command = split_command(spec.baseline)
+            baseline, space = _parse_baseline(spec, library, command, spaces, longest)
+        except BadInput as error:
+            raise BadInput(f"--baseline: {error}") from error
         spaces.setdefault(baseline.configuration.engine, space)
     else:
         command = None
@@ -203,7 +204,9 @@ def _with_baseline(
         baseline=0,
         defaults=tuple(positions[d.fingerprint] for d, _ in named.values() if d.fingerprint in positions),
         starts=tuple(
-            dict.fromkeys(positions[s.fingerprint] for _, starts in named.values() for s in starts if s.fingerprint in positions)
+            dict.fromkeys(
+                positions[s.fingerprint] for _, starts in named.values() for s in starts if s.fingerprint in positions
+            )
         ),
     )
     prepared = Prepared(spec, library, candidates, spaces, excluded, command)
@@ -236,8 +239,6 @@ def _parse_baseline(
     space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration())
     parsed = kind.parse(command, version)
     if library.model(parsed.model).architecture != spec.model.architecture:
-        raise BadInput(f"--baseline serves {parsed.model!r}, the study is about {spec.model.id!r}")
+        raise BadInput(f"it serves {parsed.model!r}, the study is about {spec.model.id!r}")
     configuration = effective(kind.card, kind.knobs(parsed, context), context).configuration
     return Candidate(configuration, version), space
-
-

@@ -32,9 +32,7 @@ _BEARER = re.compile(r"(?i)(\bbearer\s+)([A-Za-z0-9._~+/=-]{8,})")
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)(@)")
 _VALUE = r"(?P<value>[^\s\"',;}\]]+)"
 # Names that may be a secret's, so that no other name swallows the one behind it; `is_secret_name` decides.
-_NAME = (
-    r"(?P<name>[A-Za-z][\w.-]*?(?:token|keys?|password|passwd|passphrase|secrets?|credentials?)|token|secret|password)"
-)
+_NAME = r"(?P<name>(?:[A-Za-z][\w.-]*?)?(?:token|keys?|passw(?:or)?d|passphrase|secrets?|credentials?))"
 _OPTION = re.compile(rf"(?i)(?<![\w-])--{_NAME}(?P<sep>=[\"']?|[\"']?,?\s+(?:-\s+)?[\"']?){_VALUE}")
 _SETTING = re.compile(rf"(?i)(?<![\w-]){_NAME}(?P<sep>[\"']?[ \t]*[=:][ \t]*[\"']?){_VALUE}")
 

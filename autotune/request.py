@@ -50,6 +50,20 @@ class Request:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """The options of ``autotune simulate`` as they were typed."""
+
+    hardware: str
+    engine_command: Sequence[str]
+    gpus: int | None = None
+    engine_version: str | None = None
+    model_id: str | None = None
+    workload: str = "sharegpt"
+    concurrency: int | None = None
+    seed: int = 0
+
+
 def library_for(space: Path | None) -> Library:
     """The packaged spaces, under a folder or an engine's file of the user's own."""
     if space is None:
@@ -77,7 +91,7 @@ def build_spec(request: Request) -> StudySpec:
         study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
         model=model,
         hardware=hardware,
-        gpus=_gpus(request.gpus, hardware),
+        gpus=check_gpus(request.gpus, hardware),
         engines=tuple(EngineChoice(name=card.engine, version=card.newest) for card in engines),
         workloads=tuple(dict.fromkeys(workloads)),
         objective=_metric(request.objective, "objective"),
@@ -110,7 +124,8 @@ def _check_on(on: str) -> None:
         raise BadInput(f"--on {on}: this version runs trials on: {', '.join(AVAILABLE)}")
 
 
-def _gpus(asked: int | None, hardware: HardwareCard) -> int:
+def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
+    """The GPUs to use, all of the node by default; raises `BadInput` when there are not so many."""
     gpus = hardware.gpus if asked is None else asked
     if not 0 < gpus <= hardware.gpus:
         raise BadInput(f"--gpus {gpus}: a {hardware.name} node has 1 to {hardware.gpus} GPUs")

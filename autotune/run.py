@@ -31,13 +31,14 @@ def run(spec: StudySpec, home: Home, progress: Progress) -> Recommendation:
     """Tune, from the start or from where an interrupted study stopped, and write every artefact.
 
     Raises:
+        BadInput: nothing may be tried, or the home folder cannot be written; no folder is made then.
         Interrupted: the user stopped it; what is finished is kept.
         StudyLocked: another tuner works on this study.
     """
     progress.phase("enumerating what may be tried")
     library = library_for(Path(spec.space) if spec.space else None)
     prepared = prepare(spec, library)
-    folder = home.study_folder(spec.study)
+    folder = home.open(spec)
     executor = executor_for(spec.executor, evaluator_for(spec, library))
     study = open_study(folder, spec, prepared.candidates, prepared.command_of, prepared.prior())
     with closing(study), closing(executor):

@@ -12,7 +12,9 @@ from autotune.errors import BadInput
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
-_SLO = re.compile(r"\s*(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[-+]?[0-9]*\.?[0-9]+(?:e[-+]?\d+)?)\s*")
+_SLO = re.compile(
+    r"\s*(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[-+]?[0-9]*\.?[0-9]+(?:e[-+]?\d+)?)\s*"
+)
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

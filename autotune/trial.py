@@ -239,5 +239,3 @@ class Launch:
             started_at=row["started_at"],
         )
         return cls(trial, result)
-
-

@@ -11,7 +11,8 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from static_python import UNKNOWN, Class, External, Interpreter, Module, Parser
+from static_python import Interpreter
+from wheel_sources import UNKNOWN, Class, External, Import, Module, Parser
 
 _HUMAN_READABLE = {
     "max_model_len", "max_num_batched_tokens", "max_num_scheduled_tokens", "kv_cache_memory_bytes",
@@ -62,7 +63,7 @@ def _subscripted(interpreter: Interpreter, node: ast.Subscript, module: Module) 
 def _literals(interpreter: Interpreter, nodes: list[ast.expr], module: Module) -> list[Any]:
     out: list[Any] = []
     for node in nodes:
-        value = interpreter.evaluate(node, module, {})
+        value = interpreter.constant(node, module)
         out.extend(value if isinstance(value, list) else [value])
     return out
 
@@ -72,11 +73,11 @@ def _named(interpreter: Interpreter, node: ast.AST, module: Module) -> list[Hint
     if name in _PLAIN:
         return [Hint(name)]
     bound, where = module.bindings.get(name), module
-    while isinstance(bound, tuple):
-        source = interpreter.module(bound[0])
-        if source is None or bound[1] is None:
+    while isinstance(bound, Import):
+        source = interpreter.sources.module(bound.source)
+        if source is None or bound.name is None:
             return [Hint("other")]
-        where, bound = source, source.bindings.get(bound[1])
+        where, bound = source, source.bindings.get(bound.name)
     if isinstance(bound, ast.ClassDef):
         return [Hint("dataclass" if _is_dataclass(bound) else "dict" if _is_dict(bound) else "other")]
     return hints(interpreter, bound, where) if isinstance(bound, ast.expr) else [Hint("other")]
@@ -154,14 +155,14 @@ def field_default(interpreter: Interpreter, node: ast.AST | None, module: Module
     if node is None:
         return UNKNOWN
     if not (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in {"field", "Field"}):
-        return interpreter.evaluate(node, module, {})
+        return interpreter.constant(node, module)
     keywords = {k.arg: k.value for k in node.keywords}
     plain = keywords.get("default") or (node.args[0] if node.args else None)
     if plain is not None:
-        return interpreter.evaluate(plain, module, {})
+        return interpreter.constant(plain, module)
     factory = keywords.get("default_factory")
     if isinstance(factory, ast.Lambda):
-        return interpreter.evaluate(factory.body, module, {})
+        return interpreter.constant(factory.body, module)
     empty: dict[str, Any] = {"list": [], "dict": {}, "set": []}
     return copy.copy(empty.get(ast.unparse(factory) if factory else "", UNKNOWN))
 
@@ -170,7 +171,7 @@ def add_from_dataclass(parser: Parser) -> Any:
     """SGLang's ``add_cli_args_from_dataclass`` for the namespaces that ``ServerArgs`` collects."""
 
     def intrinsic(interpreter: Interpreter, _args: list[Any], _kwargs: dict[str, Any]) -> None:
-        module = interpreter.module("sglang.srt.server_args")
+        module = interpreter.sources.module("sglang.srt.server_args")
         assert module is not None
         for cls in interpreter.resolve(module, "_INPUT_NAMESPACES"):
             for node in cls.node.body:
@@ -190,7 +191,7 @@ def _metadata(interpreter: Interpreter, node: ast.AnnAssign, cls: Class) -> dict
         return {}
     if ast.unparse(meta.func) != "Arg":
         return None
-    return {k.arg or "": interpreter.evaluate(k.value, cls.module, {}) for k in meta.keywords}
+    return {k.arg or "": interpreter.constant(k.value, cls.module) for k in meta.keywords}
 
 
 def _sglang_field(interpreter: Interpreter, node: ast.AnnAssign, cls: Class) -> tuple[list[str], dict[str, Any]] | None:

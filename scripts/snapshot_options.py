@@ -19,7 +19,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parser_readers import add_from_dataclass, get_kwargs
-from static_python import UNKNOWN, Class, External, Function, Interpreter, Intrinsic, Parser
+from static_python import Interpreter, Intrinsic
+from wheel_sources import UNKNOWN, Class, External, Function, Parser
 
 OPTIONS = Path(__file__).resolve().parents[1] / "search_spaces" / "engines" / "options"
 _JSON_TYPES = ("json.loads", "orjson.loads", "json_list_type", "parse_cuda_graph_config_arg")
@@ -32,7 +33,7 @@ def vllm_calls(wheel: str) -> list[tuple[list[str], dict[str, Any]]]:
     same: Intrinsic = lambda _interpreter, args, _kwargs: args[0]  # noqa: E731
     interpreter = Interpreter(wheel, {"get_kwargs": get_kwargs, "optional_type": same, "parse_type": same})
     names = ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args")
-    module = next(m for m in map(interpreter.module, names) if m is not None)
+    module = next(m for m in map(interpreter.sources.module, names) if m is not None)
     parser = Parser()
     interpreter.call(interpreter.resolve(module, "make_arg_parser"), [parser], {}, parser)
     return parser.calls
@@ -42,7 +43,7 @@ def sglang_calls(wheel: str) -> list[tuple[list[str], dict[str, Any]]]:
     """Every ``add_argument`` of ``sglang.launch_server``."""
     parser = Parser()
     interpreter = Interpreter(wheel, {"add_cli_args_from_dataclass": add_from_dataclass(parser)})
-    module = interpreter.module("sglang.srt.server_args")
+    module = interpreter.sources.module("sglang.srt.server_args")
     assert module is not None
     interpreter.call(
         interpreter.attribute(interpreter.resolve(module, "ServerArgs"), "add_cli_args"), [parser], {}, parser

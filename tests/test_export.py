@@ -65,11 +65,11 @@ class Machine:
 
     @property
     def argv(self) -> list[str]:
-        return (self.folder / "record" / "argv").read_text().split("\0")[:-1]
+        return (self.folder / "record" / "argv").read_bytes().decode().split("\0")[:-1]
 
     @property
     def env(self) -> dict[str, str]:
-        rows = (self.folder / "record" / "env").read_text().split("\0")[:-1]
+        rows = (self.folder / "record" / "env").read_bytes().decode().split("\0")[:-1]
         return dict(row.split("=", 1) for row in rows)
 
     @property

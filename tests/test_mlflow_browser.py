@@ -112,6 +112,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def see(browser: Any, url: str, *texts: str) -> None:
     """Open a page and wait until it shows all of the texts."""
+    browser.get(url)
+    wait_for(browser, *texts)
+
+
+def wait_for(browser: Any, *texts: str) -> None:
     from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
@@ -120,13 +125,22 @@ def see(browser: Any, url: str, *texts: str) -> None:
         shown = driver.find_element(By.TAG_NAME, "body").text
         return [text for text in texts if text not in shown]
 
-    browser.get(url)
     waiting = WebDriverWait(browser, WAIT_S, ignored_exceptions=[StaleElementReferenceException])
     try:
         waiting.until(lambda driver: not missing(driver))
     except TimeoutException:
         body = browser.find_element(By.TAG_NAME, "body").text
-        pytest.fail(f"{url} does not show {missing(browser)}; it shows:\n{body}")
+        pytest.fail(f"{browser.current_url} does not show {missing(browser)}; it shows:\n{body}")
+
+
+def open_parent(browser: Any) -> None:
+    """Unfold the children of the only parent in the list of runs."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support import expected_conditions
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    expander = (By.XPATH, "//*[@role='gridcell' and contains(@col-id, 'Run Name')]//button")
+    WebDriverWait(browser, WAIT_S).until(expected_conditions.element_to_be_clickable(expander)).click()
 
 
 def test_the_experiment_lists_parent_and_children(
@@ -134,7 +148,9 @@ def test_the_experiment_lists_parent_and_children(
 ) -> None:
     see(browser, f"{address}/#/experiments", experiment_name(small_study.spec()))
     url = f"{address}/#/experiments/{tracked[1]['experiment']}/runs"
-    see(browser, url, experiment_name(small_study.spec()), "small", "0003 search sglang", "0000 baseline vllm")
+    see(browser, url, experiment_name(small_study.spec()), "small", "10 matching runs")
+    open_parent(browser)
+    wait_for(browser, "0000 baseline vllm", "0003 search sglang", "0008 final vllm")
     browser.save_screenshot(str(tmp_path / "experiment.png"))
 
 

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from autotune.engines.engine import Engine, ParsedCommand
 from autotune.errors import BadInput, UnknownName
@@ -27,7 +27,7 @@ _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 def names() -> tuple[str, ...]:
     """The installed engines, in alphabetical order."""
-    return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
+    return tuple(sorted(_points()))
 
 
 def engine(name: str, library: Library | None = None) -> Engine:
@@ -40,17 +40,22 @@ def engine(name: str, library: Library | None = None) -> Engine:
 
 
 @lru_cache(maxsize=1)
+def _points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+@lru_cache(maxsize=1)
 def _packaged() -> Library:
     return Library()
 
 
 @lru_cache(maxsize=32)
 def _load(name: str, library: Library) -> Engine:
-    for point in entry_points(group=GROUP):
-        if point.name == name:
-            kind: type[Engine] = point.load()
-            return kind(library.engine(name), library.roots)
-    raise UnknownName("engine", name, names())
+    point = _points().get(name)
+    if point is None:
+        raise UnknownName("engine", name, names())
+    kind: type[Engine] = point.load()
+    return kind(library.engine(name), library.roots)
 
 
 def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -16,7 +15,7 @@ from autotune.engines.options import OptionParser, OptionTable, read_table
 from autotune.errors import BadInput
 from autotune.space.context import Context
 from autotune.space.expression import Namespace, evaluate, fill, fill_value
-from autotune.space.knobs import default_of, defaults
+from autotune.space.knobs import default_of
 from autotune.space.library import spaces_root
 from autotune.space.schema import Addition, EngineCard, Knob, in_range
 from autotune.trial import Command, Configuration, Scalar
@@ -43,7 +42,7 @@ class ParsedCommand:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Engine(ABC):
+class Engine:
     """One engine, described by its card; an engine's own file overrides only what is peculiar to it.
 
     Args:
@@ -62,8 +61,6 @@ class Engine(ABC):
     @property
     def name(self) -> str:
         return self.card.engine
-
-    # versions
 
     def version(self, text: str | None = None) -> str:
         """The known version that a text stands for; the newest for None.
@@ -104,17 +101,19 @@ class Engine(ABC):
         positional = self.card.model_flag is None
         return OptionParser(self.table(version), positional=positional, abbreviations=self.abbreviations)
 
-    # configuration to command line
+    def default_knobs(self, context: Context, settings: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
+        """The engine's defaults on all GPUs: the card's ``on_node``, and every other knob's default beside it.
 
-    def default_knobs(self, context: Context) -> dict[str, Scalar]:
-        """The engine's defaults on all GPUs: every knob's default, and the card's ``on_node``."""
-        knobs = defaults(self.card, context)
-        scope = context.scope(knobs)
-        knobs.update({name: fill_value(value, scope) for name, value in self.card.on_node.items()})
-        # A default may depend on the layout.
-        scope = context.scope(knobs)
-        kept = set(self.card.on_node)
-        return {n: knobs[n] if n in kept else default_of(k, scope, context.version) for n, k in self.card.knobs.items()}
+        Args:
+            settings: knobs that have another value; defaults that depend on them follow.
+        """
+        on_node = {name: fill_value(value, context.scope({})) for name, value in self.card.on_node.items()}
+        fixed = {**on_node, **(settings or {})}
+        knobs: dict[str, Scalar] = {}
+        for name, knob in self.card.knobs.items():
+            scope = context.scope({**fixed, **knobs})
+            knobs[name] = fixed[name] if name in fixed else default_of(knob, scope, context.version)
+        return knobs
 
     def command(self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()) -> Command:
         """The command that serves a configuration: knobs that differ from their default, then what always goes along.
@@ -156,8 +155,6 @@ class Engine(ABC):
         flag = next(str(case.value) for case in self.card.config_flag if in_range(version, case.versions))
         text = yaml.safe_dump(dict(config), sort_keys=False)
         return [flag, self.card.config_file], {self.card.config_file: text}
-
-    # command line to configuration
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...] | None:
         """What follows this engine's program; None when the command line is another program's."""

@@ -172,7 +172,7 @@ class OptionParser:
             _add(self._parser, option)
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """The options that were given, by destination, and ``model_tag``; raises `BadInput` as the engine would exit."""
+        """The options that were given, by destination, and ``model_tag``; raises `BadInput` where the engine exits."""
         return vars(self._parser.parse_args(list(arguments)))
 
     def values(self, given: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,18 @@
-"""SGLang: a plain ``argparse`` parser; every peculiarity is in its YAML and its tables."""
+"""SGLang: a plain ``argparse`` parser; what is peculiar is in its YAML and its tables."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from autotune.engines import options_file
 from autotune.engines.engine import Engine
+from autotune.trial import Command
 
 
 class SGLang(Engine):
     """``python3 -m sglang.launch_server --model-path MODEL …``."""
+
+    def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
+        """Put the options of a ``--config`` file in front of the given ones."""
+        del version
+        return options_file.expand(arguments, command.files, 0)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from autotune.engines import options_file
 from autotune.engines.engine import Engine
-from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.errors import MalformedFile, UnknownName
 from autotune.trial import Command
 
 
@@ -25,26 +23,13 @@ class TensorRTLLM(Engine):
         name = values.get("extra_llm_api_options")
         if not name:
             return {}
-        text = command.files.get(name) or _read(Path(name))
-        try:
-            document = yaml.safe_load(text) or {}
-        except yaml.YAMLError as error:
-            raise MalformedFile(name, f"not YAML: {error}") from error
-        if not isinstance(document, dict):
-            raise MalformedFile(name, "the top level is not a mapping")
+        document = options_file.read_mapping(name, command.files)
         known = self.table(version).config_keys
         for key in _keys(document, known):
             if key not in known:
                 siblings = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
                 raise MalformedFile(name, str(UnknownName(f"TensorRT-LLM {version} setting", key, siblings)))
         return document
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"TensorRT-LLM config file {path} cannot be read: {error}") from error
 
 
 def _keys(document: Mapping[str, Any], known: frozenset[str], prefix: str = "") -> Iterator[str]:

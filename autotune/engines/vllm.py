@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from autotune.engines import options_file
 from autotune.engines.engine import Engine
 from autotune.engines.options import human_int
 from autotune.errors import BadInput
@@ -24,7 +25,9 @@ class VLLM(Engine):
 
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Undo the shorthands; dotted keys come back as one JSON value per option."""
-        words = [word for argument in arguments for word in self._rewrite(argument, version)]
+        positional = 1 if arguments and not arguments[0].startswith("-") else 0
+        expanded = options_file.expand(arguments, command.files, positional)
+        words = [word for argument in expanded for word in self._rewrite(argument, version)]
         plain: list[str] = []
         dotted: dict[str, dict[str, Any]] = {}
         rest = iter(words)

@@ -12,7 +12,6 @@ from scipy.special import ndtr
 from autotune.search.causes import starts
 from autotune.search.process import IGNORING, NEUTRAL, TRUSTING, Floats, Kernels, Process, Trust
 
-
 HEDGE = 4
 """One suggestion of so many ignores the prior."""
 

@@ -14,12 +14,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf, dtrtrs
+from threadpoolctl import ThreadpoolController
 
 from autotune.search.encoding import Encoding
 
@@ -123,6 +126,21 @@ class Kernels:
         return np.stack([c if rows is None else c[rows] for c in columns]).T
 
 
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """While it lasts, linear algebra runs on one thread.
+
+    The matrices are small: on a busy machine threads wait for each other longer than they work. And sums do
+    not depend on the number of cores, so that a study resumed elsewhere decides the same.
+    """
+    limits: AbstractContextManager[object] = _blas().limit(limits=1, user_api="blas")
+    return limits
+
+
 def product_similarity(distance: Floats, length: float) -> Floats:
     """Matérn 5/2 in the Euclidean distance over all knobs, given its square."""
     r = np.sqrt(5.0 * distance) / length
@@ -196,7 +214,7 @@ class Process:
 
 def _settings(trusts: tuple[Trust, ...]) -> list[_Setting]:
     grid = itertools.product(_LENGTHS, _INTERACTIONS, _EFFECTS, _NOISES, trusts)
-    return [_Setting(*rest, noise, t, odds + t.log_odds) for *rest, (noise, odds), t in grid]
+    return [_Setting(length, inter, eff, noise, t, odds + t.log_odds) for length, inter, eff, (noise, odds), t in grid]
 
 
 def _covariance(s: _Setting, product: Floats, additive: Floats, p: Floats, q: Floats) -> Floats:

@@ -14,7 +14,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.search.acquisition import Observations, Suggestion, suggest
-from autotune.search.process import Kernels
+from autotune.search.process import Kernels, one_thread
 from autotune.spec import Slo
 
 _STARTS = "starts"
@@ -66,7 +66,8 @@ class CandidateSampler(BaseSampler):
 
     def propose(self, trials: Sequence[FrozenTrial], maximise: bool, number: int) -> Suggestion | None:
         """The most promising candidate after these trials, or None when all were tried."""
-        return suggest(self._kernels, self._observations(trials, maximise), self._seed, number)
+        with one_thread():
+            return suggest(self._kernels, self._observations(trials, maximise), self._seed, number)
 
     def _observations(self, trials: Sequence[FrozenTrial], maximise: bool) -> Observations:
         placed = [(p, t) for t in trials if (p := self._kernels.encoding.position(t.params)) is not None]

@@ -15,7 +15,7 @@ from autotune.search.acquisition import Suggestion
 from autotune.search.encoding import Encoding
 from autotune.search.history import History
 from autotune.search.plan import Plan, Step, Stop
-from autotune.search.process import Kernels
+from autotune.search.process import Kernels, one_thread
 from autotune.search.record import Form, Record
 from autotune.search.results import Lock, Results
 from autotune.search.sampler import CandidateSampler, propose_flat
@@ -85,7 +85,8 @@ class JournaledStudy:
         if self._interrupted:
             return self._hand_out(self._interrupted.pop(0))
         number = max([*self._by_number(), *self._pending], default=-1) + 1
-        decision = self._plan.next(self._history(self.launches, self._pending.values()))
+        with one_thread():
+            decision = self._plan.next(self._history(self.launches, self._pending.values()))
         if isinstance(decision, Step):
             trial = self._trial(number, decision, self.launches)
             self._record.begin(trial)

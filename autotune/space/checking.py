@@ -56,13 +56,11 @@ def check_file(path: Path) -> None:
 def _check_engine(path: Path, card: EngineCard) -> None:
     known = _FIXED_NAMES | set(card.knobs)
     for location, text in _expressions(card):
-        unknown = names(text) - known - (_READ_NAMES if location[-1] == "read" else set())
+        unknown = names(text) - known - (_READ_NAMES if "read" in location else set())
         if unknown:
-            raise MalformedFile(
-                path,
-                f"unknown name {sorted(unknown)[0]!r} in {text!r}; known: the knobs and model, hardware, gpus, workload",
-                line_of(path, location),
-            )
+            right = "known: the knobs and model, hardware, gpus, workload"
+            problem = f"unknown name {sorted(unknown)[0]!r} in {text!r}; {right}"
+            raise MalformedFile(path, problem, line_of(path, location))
     for location, mapping in _settings(card):
         wrong = sorted(set(mapping) - set(card.knobs))
         if wrong:
@@ -72,6 +70,9 @@ def _check_engine(path: Path, card: EngineCard) -> None:
 def _expressions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for name, knob in card.knobs.items():
         yield ("knobs", name, "active"), knob.active
+        readings = [knob.read] if isinstance(knob.read, str) else [reading.value for reading in knob.read]
+        for i, reading in enumerate(readings):
+            yield ("knobs", name, "read", i), reading
         for i, emit in enumerate(knob.emit):
             yield ("knobs", name, "emit", i, "when"), emit.when
     for i, rule in enumerate(card.rules):

@@ -32,9 +32,7 @@ class Enumeration:
     twins: int = 0
 
 
-def enumerate_engine(
-    card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None
-) -> Enumeration:
+def enumerate_engine(card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None) -> Enumeration:
     """Walk the product of the knobs' values depth first, cutting a branch as soon as a rule forbids it.
 
     Args:

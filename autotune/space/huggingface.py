@@ -50,7 +50,9 @@ def _architecture(config: Mapping[str, Any]) -> Architecture:
         experts=experts,
         experts_per_token=int(_first(config, "num_experts_per_tok", "moe_topk")),
         shared_experts=int(config.get("n_shared_experts") or 0),
-        expert_intermediate_size=int(config.get("moe_intermediate_size") or (config["intermediate_size"] if experts else 0)),
+        expert_intermediate_size=int(
+            config.get("moe_intermediate_size") or (config["intermediate_size"] if experts else 0)
+        ),
         q_lora_rank=int(config.get("q_lora_rank") or 0),
         kv_lora_rank=latent,
         qk_rope_head_dim=rope,

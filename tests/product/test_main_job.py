@@ -96,7 +96,9 @@ def test_report_export_and_list(main_job: tuple[Path, Finished]) -> None:
     home, _ = main_job
     folder = home / "studies" / "main"
     assert autotune("report", "main", home=home).out.strip() == (folder / "report.md").read_text().strip()
-    assert autotune("export", "main", "--to", "shell", home=home).out.strip() == (folder / "serve.sh").read_text().strip()
+    assert (
+        autotune("export", "main", "--to", "shell", home=home).out.strip() == (folder / "serve.sh").read_text().strip()
+    )
     listed = autotune("list", "--json", home=home).json
     assert [(row["study"], row["verdict"], row["evidence"]) for row in listed] == [("main", "better", "simulated")]
     wrong = autotune("export", "main", "--to", "helm", home=home)

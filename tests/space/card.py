@@ -33,7 +33,10 @@ TOY = EngineCard.model_validate(
             "kv_cache_dtype": {
                 "help": "",
                 "default": "auto",
-                "search": [{"values": ["auto", "fp8_ds_mla"], "when": "model.sparse_attention"}, {"values": ["auto", "fp8"]}],
+                "search": [
+                    {"values": ["auto", "fp8_ds_mla"], "when": "model.sparse_attention"},
+                    {"values": ["auto", "fp8"]},
+                ],
                 "read": "args.kv",
             },
         },

@@ -99,5 +99,9 @@ def test_defaults_follow_the_hardware() -> None:
 
 
 def test_normaliser_picks_the_version_s_rules() -> None:
-    assert [rule.name for rule in Normaliser(TOY, context("1.0")).rules] == ["all-gpus", "tree-needs-two", "old-no-tree"]
+    assert [rule.name for rule in Normaliser(TOY, context("1.0")).rules] == [
+        "all-gpus",
+        "tree-needs-two",
+        "old-no-tree",
+    ]
     assert [rule.name for rule in Normaliser(TOY, context("2.0")).rules] == ["all-gpus", "tree-needs-two"]
