@@ -62,6 +62,7 @@ def main() -> None:
             for _ in range(PAIRS)
         ]
     own_s = (whole_s - evaluation_s) / launches
+    print(f"medians of {PAIRS} pairs where a ratio is given")
     print(f"{launches} simulated launches, default run           {whole_s:8.1f} s (goal: under 45 s for 30)")
     print(f"  of which evaluating on the simulated node     {evaluation_s:8.1f} s")
     print(f"  start-up and enumeration (a dry run)          {start_s:8.1f} s")

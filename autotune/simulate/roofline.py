@@ -6,7 +6,8 @@ figure, no engine. It knows what a layout makes a GPU read, multiply and send, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,18 @@ _UNLIMITED = 1024
 _HOPELESS = 1.0
 """Tokens per second of what cannot hold one request: the lowest value, so that logarithms stay finite."""
 
-Key = tuple[int, int, int, int, str, int, int]
+
+class _Layout(NamedTuple):
+    """What the arithmetic sees of a configuration."""
+
+    tp: int
+    dp: int
+    pp: int
+    ep: int
+    kv_type: str
+    running: int
+    drafts: int
+    context: int
 
 
 def roofline(
@@ -38,23 +50,31 @@ def roofline(
     Configurations that differ only in knobs which the arithmetic does not know get the same value.
     """
     load = _mean_load(workload)
-    known: dict[Key, float] = {}
+    known: dict[_Layout, float] = {}
     values = np.empty(len(configurations))
     for i, configuration in enumerate(configurations):
-        key = _key(configuration.knobs, model.context_limit)
-        if key not in known:
-            known[key] = float(np.log(max(_HOPELESS, _tokens_per_s(key, model, hardware, gpus, load))))
-        values[i] = known[key]
+        layout = _layout(configuration.knobs, model)
+        if layout not in known:
+            known[layout] = float(np.log(max(_HOPELESS, _tokens_per_s(layout, model, hardware, gpus, load))))
+        values[i] = known[layout]
     return values
 
 
-def _key(knobs: dict[str, Scalar] | object, context_limit: int) -> Key:
-    get = knobs.get  # type: ignore[attr-defined]
-    layout = (get("tensor_parallel") or 1, get("data_parallel") or 1, get("pipeline_parallel") or 1)
-    rest = (get("max_running_requests") or _UNLIMITED, get("speculative_tokens") or 0)
-    kv = "fp8" if str(get("kv_cache_dtype")).startswith("fp8") else "bfloat16"
-    del context_limit
-    return (*layout, get("expert_parallel") or 1, kv, *rest)
+def _layout(knobs: Mapping[str, Scalar], model: ModelCard) -> _Layout:
+    def count(knob: str, default: int) -> int:
+        value = knobs.get(knob)
+        return int(value) if isinstance(value, int | float) and value else default
+
+    return _Layout(
+        tp=count("tensor_parallel", 1),
+        dp=count("data_parallel", 1),
+        pp=count("pipeline_parallel", 1),
+        ep=count("expert_parallel", 1),
+        kv_type="fp8" if str(knobs.get("kv_cache_dtype")).startswith("fp8") else "bfloat16",
+        running=count("max_running_requests", _UNLIMITED),
+        drafts=count("speculative_tokens", 0),
+        context=count("context_length", model.context_limit),
+    )
 
 
 def _mean_load(workload: Workload) -> tuple[float, float, float]:
@@ -64,26 +84,27 @@ def _mean_load(workload: Workload) -> tuple[float, float, float]:
 
 
 def _tokens_per_s(
-    key: Key, model: ModelCard, hardware: HardwareCard, gpus: int, load: tuple[float, float, float]
+    c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: int, load: tuple[float, float, float]
 ) -> float:
-    tp, dp, pp, ep, kv, limit, drafts = key
     a, (read, written, in_flight) = model.architecture, load
-    stage = tp * dp
-    room = hardware.memory_gb * 1e9 - weight_bytes_per_gpu(a, tp, stage, pp, drafts > 0)
-    kv_token = kv_bytes_per_token_layer(a, kv, tp) * a.layers / pp
-    batch = min(in_flight / dp, float(limit), room / kv_token / (read + written / 2))
-    if batch < 1 / dp or stage * pp > gpus:
+    stage = c.tp * c.dp
+    room = hardware.memory_gb * 1e9 - weight_bytes_per_gpu(a, c.tp, stage, c.pp, c.drafts > 0)
+    kv_token = kv_bytes_per_token_layer(a, c.kv_type, c.tp) * a.layers / c.pp
+    batch = min(in_flight / c.dp, float(c.running), room / kv_token / (read + written / 2))
+    if stage * c.pp > gpus or room < kv_token * (read + written) or c.context < read + written:
         return _HOPELESS
-    bandwidth, flops = hardware.bandwidth_tb_s * 1e12, hardware.fp8_tflops * 1e12 / (1 if a.weight_bytes <= 1 else 2)
-    elements = rank_layer_elements(a, tp)
+    bandwidth, flops = hardware.bandwidth_tb_s * 1e12, hardware.fp8_tflops * 1e12 / max(1.0, a.weight_bytes)
+    elements = rank_layer_elements(a, c.tp)
     experts = layer_weights(a).expert * a.experts * expert_layers(a) / stage
-    active = experts * a.experts_per_token / max(1, a.experts) * dp
-    link = 4 * a.layers * a.hidden_size * BF16 * (dp if dp > 1 else min(1, tp - 1)) / (hardware.link_gb_s * 5e8)
+    active = experts * a.experts_per_token / max(1, a.experts) * c.dp
+    # Gathering and scattering every rank's tokens; sharded experts need all of them, spread ones their own share.
+    gathered = c.dp if c.ep < stage else min(c.dp, a.experts_per_token)
+    link = 4 * a.layers * a.hidden_size * BF16 * (gathered if c.dp > 1 else min(1, c.tp - 1)) / hardware.link_gb_s / 5e8
     compute_token = 2 * (elements + active) / flops + link
-    tokens = batch * (1 + drafts)
-    touched = 1 - (1 - a.experts_per_token / a.experts) ** (tokens * dp) if a.experts else 0.0
-    weights = (elements + experts * touched) * a.weight_bytes
-    step = max((weights + batch * kv_token * pp * (read + written / 2)) / bandwidth, tokens * compute_token)
+    tokens = batch * (1 + c.drafts)
+    touched = 1 - (1 - a.experts_per_token / a.experts) ** (tokens * c.dp) if a.experts else 0.0
+    traffic = (elements + experts * touched) * a.weight_bytes + batch * kv_token * c.pp * (read + written / 2)
+    step = max(traffic / bandwidth, tokens * compute_token)
     # Half of the drafted tokens are taken to be kept.
-    seconds = read * compute_token * batch + written / (1 + drafts / 2) * step
-    return batch * dp * (read + written) / seconds
+    seconds = read * compute_token * batch + written / (1 + c.drafts / 2) * step
+    return batch * c.dp * (read + written) / seconds
