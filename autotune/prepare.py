@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,17 +22,22 @@ from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard, NarrowedEngine
-from autotune.spec import StudySpec
+from autotune.spec import AUTO, StudySpec
 from autotune.trial import Command, Configuration, Scalar
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSpace:
-    """One engine in one study: its contract, what it is judged against, and what remains of its space."""
+    """One engine in one study: its contract, what it is judged against, what remains of its space.
+
+    Attributes:
+        pins: the pinned knobs that it has, with ``auto`` resolved to its default.
+    """
 
     engine: Engine
     context: Context
     space: Enumeration
+    pins: Mapping[str, Scalar]
 
     @property
     def card(self) -> EngineCard:
@@ -91,9 +96,9 @@ def prepare(spec: StudySpec, library: Library) -> Prepared:
         reason = _unsuited(card, context) or _unpinnable(card, spec.pins)
         if reason is None:
             kind = engine(card.engine, library)
-            narrowed, pins = _narrow(kind, context, spec.pins, library.narrowed.get(card.engine))
-            space = enumerate_engine(narrowed, context, pins)
-            spaces[card.engine] = EngineSpace(kind, context, space)
+            pins = _pinned(kind, context, spec.pins)
+            space = enumerate_engine(*_narrow(kind, context, pins, library.narrowed.get(card.engine)))
+            spaces[card.engine] = EngineSpace(kind, context, space, pins)
             reason = None if space.configurations else _emptied(space)
         if reason is not None:
             spaces.pop(card.engine, None)
@@ -112,7 +117,7 @@ def _unsuited(card: EngineCard, context: Context) -> str | None:
 def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
     for name, value in pins.items():
         knob = card.knobs.get(name)
-        if knob is not None and knob.choices is not None and value not in knob.choices:
+        if knob is not None and knob.choices is not None and value not in (*knob.choices, AUTO):
             return f"it cannot take {name}={value}"
     return None
 
@@ -124,52 +129,54 @@ def _emptied(space: Enumeration) -> str:
 
 def _narrow(
     kind: Engine, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
-) -> tuple[EngineCard, dict[str, Scalar]]:
-    """The card and the pins with which an engine's space is enumerated."""
+) -> tuple[EngineCard, Context, Mapping[str, Scalar]]:
+    """What `enumerate_engine` takes: the card and the pins, narrowed where a space file says so."""
     card = kind.card
-    own = _known(card, pins)
     if narrowed is None:
-        return card, own
+        return card, context, pins
     knobs = {
         name: knob.model_copy(update={"search": narrowed.search[name]}) if name in narrowed.search else knob
         for name, knob in card.knobs.items()
     }
     rest = {name: value for name, value in kind.default_knobs(context).items() if name not in narrowed.search}
-    return card.model_copy(update={"knobs": knobs}), {**rest, **own}
+    return card.model_copy(update={"knobs": knobs}), context, {**rest, **pins}
 
 
-def _node_defaults(kind: Engine, context: Context, pins: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
-    """The engine's defaults on all GPUs, with the pins that it knows."""
-    return {**kind.default_knobs(context), **_known(kind.card, pins or {})}
+def _pinned(kind: Engine, context: Context, pins: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The pins that an engine knows; ``auto`` is its default, unless it has a value of that name."""
+    defaults = kind.default_knobs(context)
+    known = {name: value for name, value in pins.items() if name in kind.card.knobs}
+    return {
+        name: defaults[name] if value == AUTO and value not in (kind.card.knobs[name].choices or ()) else value
+        for name, value in known.items()
+    }
 
 
-def _settings(
-    card: EngineCard, context: Context, settings: Mapping[str, object], knobs: Mapping[str, Scalar]
-) -> dict[str, Scalar]:
+def _settings(context: Context, settings: Mapping[str, object], knobs: Mapping[str, Scalar]) -> dict[str, Scalar]:
     scope = context.scope(knobs)
-    return _known(card, {name: fill_value(value, scope) for name, value in settings.items()})
+    return {name: fill_value(value, scope) for name, value in settings.items()}
 
 
-def _known(card: EngineCard, knobs: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    return {name: value for name, value in knobs.items() if name in card.knobs}
+def _effective(space: EngineSpace, knobs: Mapping[str, Scalar]) -> Configuration:
+    pinned = Configuration(space.engine.name, {**knobs, **space.pins})
+    return effective(space.card, pinned, space.context).configuration
 
 
-def _default_configuration(space: EngineSpace, pins: Mapping[str, Scalar]) -> Configuration:
-    knobs = _node_defaults(space.engine, space.context, pins)
-    return effective(space.card, Configuration(space.card.engine, knobs), space.context).configuration
+def _default(space: EngineSpace) -> Configuration:
+    """The engine's default on all GPUs."""
+    return _effective(space, space.engine.default_knobs(space.context))
 
 
-def _start_configurations(
-    space: EngineSpace, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
-) -> list[Configuration]:
-    card, context = space.card, space.context
-    base = _node_defaults(space.engine, context)
-    found = []
-    for start in narrowed.starts if narrowed else card.starts:
-        if evaluate(start.when, context.scope(base)):
-            knobs = {**base, **_settings(card, context, start.set, base), **_known(card, pins)}
-            found.append(effective(card, Configuration(card.engine, knobs), context).configuration)
-    return found
+def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:
+    """Configurations that somebody found good, where they apply."""
+    base = space.engine.default_knobs(space.context)
+    scope = space.context.scope(base)
+    starts = narrowed.starts if narrowed else space.card.starts
+    return [
+        _effective(space, {**base, **_settings(space.context, start.set, base)})
+        for start in starts
+        if evaluate(start.when, scope)
+    ]
 
 
 def _with_baseline(
@@ -189,8 +196,7 @@ def _with_baseline(
     else:
         command = None
         space = next(iter(spaces.values()))
-        default = _default_configuration(space, spec.pins)
-        baseline = Candidate(default, space.context.version)
+        baseline = Candidate(_default(space), space.context.version)
     items = {baseline.fingerprint: baseline}
     for space in spaces.values():
         for configuration in space.space.configurations:
@@ -198,20 +204,18 @@ def _with_baseline(
             items.setdefault(candidate.fingerprint, candidate)
     listed = tuple(items.values())
     positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
-    named = {name: _named(space, spec, library) for name, space in spaces.items()}
-    candidates = CandidateSet(
-        listed,
-        baseline=0,
-        defaults=tuple(positions[d.fingerprint] for d, _ in named.values() if d.fingerprint in positions),
-        starts=tuple(
-            dict.fromkeys(
-                positions[s.fingerprint] for _, starts in named.values() for s in starts if s.fingerprint in positions
-            )
-        ),
-    )
+    defaults = [_default(space) for space in spaces.values()]
+    starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
+    candidates = CandidateSet(listed, 0, _positions(defaults, positions), _positions(starts, positions))
     prepared = Prepared(spec, library, candidates, spaces, excluded, command)
     _check_commands(prepared)
     return prepared
+
+
+def _positions(configurations: Sequence[Configuration], positions: Mapping[str, int]) -> tuple[int, ...]:
+    """Where configurations stand among the candidates; one that breaks a rule is none of them."""
+    found = [positions[c.fingerprint] for c in configurations if c.fingerprint in positions]
+    return tuple(dict.fromkeys(found))
 
 
 def _check_commands(prepared: Prepared) -> None:
@@ -224,19 +228,13 @@ def _check_commands(prepared: Prepared) -> None:
             prepared.spaces[name].engine.parse(prepared.command_of(candidate), candidate.engine_version)
 
 
-def _named(space: EngineSpace, spec: StudySpec, library: Library) -> tuple[Configuration, list[Configuration]]:
-    """The engine's default on all GPUs, and its good starts."""
-    narrowed = library.narrowed.get(space.card.engine)
-    return _default_configuration(space, spec.pins), _start_configurations(space, spec.pins, narrowed)
-
-
 def _parse_baseline(
     spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace], longest: int
 ) -> tuple[Candidate, EngineSpace]:
     kind = recognise(command.argv, library)
     version = next((c.version for c in spec.engines if c.name == kind.name), kind.card.newest)
     context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
-    space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration())
+    space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration(), {})
     parsed = kind.parse(command, version)
     if library.model(parsed.model).architecture != spec.model.architecture:
         raise BadInput(f"it serves {parsed.model!r}, the study is about {spec.model.id!r}")

@@ -16,7 +16,7 @@ from autotune.load.workloads import load_workload
 from autotune.space.cards import HardwareCard
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
-from autotune.spec import EngineChoice, Slo, StudySpec, check_study_name
+from autotune.spec import AUTO, EngineChoice, Slo, StudySpec, check_study_name
 from autotune.trial import Scalar
 
 AVAILABLE = ("auto", "simulator")
@@ -174,7 +174,7 @@ def _pins(texts: Sequence[str], engines: Sequence[EngineCard]) -> dict[str, Scal
 
 def _check_pin(name: str, value: Scalar, engines: Sequence[EngineCard]) -> None:
     choices = [card.knobs[name].choices for card in engines if name in card.knobs]
-    if any(allowed is None or value in allowed for allowed in choices):
+    if value == AUTO or any(allowed is None or value in allowed for allowed in choices):
         return
     every = sorted({str(v) for allowed in choices for v in allowed or []})
     raise BadInput(f"--set {name}={value}: no engine takes this value; known values: {', '.join(every)}")

@@ -17,6 +17,9 @@ _SLO = re.compile(
 )
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
+AUTO = "auto"
+"""As a pinned value: what the engine does by itself."""
+
 
 class Slo(BaseModel):
     """A limit on a metric of the objective's workload, e.g. ``p99_ttft_ms<=2000``."""

@@ -10,7 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from autotune.errors import UnknownName
-from autotune.recommendation import Recommendation, Verdict
+from autotune.recommendation import Recommendation, Verdict, WorkloadComparison
 from autotune.report import StudyRecord, conclusion, render
 from autotune.tracking import ui_command
 from autotune.trial import Command, Failure, FailureKind, Launch, Role
@@ -94,6 +94,22 @@ def test_before_and_after_of_each_workload(report: str) -> None:
     assert ["P99 TPOT (ms)", "400.00", "300.00", "-25.0 %"] in rows
 
 
+def test_what_became_worse_is_said(tmp_path: Path) -> None:
+    slower = {
+        "sharegpt": WorkloadComparison(
+            baseline=metrics(6000.0), recommended=metrics(9100.0, 5400.0, 500.0), gain_percent=51.7
+        )
+    }
+    report = render(record(tmp_path, small_study.recommendation(workloads=slower)), "md")
+    text = section(report, "Before and after").partition("What the recommended configuration costs:")[2]
+    assert text.split("\n")[2:4] == [
+        "- Mean TPOT (ms) on `sharegpt`: +150.0 %",
+        "- P99 TPOT (ms) on `sharegpt`: +150.0 %",
+    ]
+    assert "TTFT" not in text
+    assert "costs:" not in render(record(tmp_path), "md")
+
+
 def test_the_setup_says_what_was_sent_and_how(report: str) -> None:
     text = section(report, "Setup")
     rows = dict(row[:2] for row in cells(text) if len(row) >= 2)
@@ -113,8 +129,8 @@ def test_a_workload_that_cannot_be_looked_up_is_still_listed(tmp_path: Path) -> 
 def test_the_best_of_each_engine_and_the_engines_left_out(report: str) -> None:
     text = section(report, "Best configuration per engine")
     assert cells(text)[1:] == [
-        ["sglang 0.5.23", "9,100.00", "3", "tensor_parallel=1, data_parallel=8"],
-        ["vllm 0.32.0", "6,000.00", "3", "its reference configuration"],
+        ["sglang 0.5.23", "9,099.45", "2", "tensor_parallel=1, data_parallel=8"],
+        ["vllm 0.32.0", "5,999.44", "3", "its reference configuration"],
     ]
     assert "no known version serves this model on h200" in text
 
@@ -122,8 +138,9 @@ def test_the_best_of_each_engine_and_the_engines_left_out(report: str) -> None:
 def test_contributions_finals_and_launches(report: str) -> None:
     assert ["engine", "vllm", "sglang", "+16.7 %", "+12.0 % to +21.0 %"] in cells(section(report, "Contribution"))
     finals = cells(section(report, "Finals"))
-    assert finals[1][1:] == ["9,000.00 (#5), 9,200.00 (#7)", "9,100.00", "1.6 %"]
-    assert finals[2][0] == f"baseline {BASELINE.fingerprint}"
+    baseline, winner = sorted(finals[1:], key=lambda row: row[0])
+    assert baseline[:2] == [f"baseline {BASELINE.fingerprint}", "6,000.00 (#0), 6,100.00 (#6), 5,900.00 (#8)"]
+    assert winner[1:] == ["9,000.00 (#5), 9,200.00 (#7)", "9,099.45", "1.6 %"]
     rows = cells(section(report, "Launches"))
     assert [row[0] for row in rows[1:]] == [str(number) for number in range(9)]
     assert rows[3][-1] == "failed: out_of_memory"

@@ -17,7 +17,7 @@ from autotune.space.context import Context
 from autotune.space.expression import Namespace, evaluate, fill, fill_value
 from autotune.space.knobs import default_of
 from autotune.space.library import spaces_root
-from autotune.space.schema import Addition, EngineCard, Knob, in_range
+from autotune.space.schema import Addition, EngineCard, Reading, in_range
 from autotune.trial import Command, Configuration, Scalar
 
 
@@ -193,19 +193,24 @@ class Engine:
         scope.update(args=Namespace(parsed.args), env=Namespace(parsed.env), config=Namespace(parsed.config))
         knobs: dict[str, Scalar] = {}
         for name, knob in self.card.knobs.items():
-            value = self._read(knob, scope, parsed.version)
+            value = self._read(name, scope, parsed.version)
             if value is None:
                 value = default_of(knob, {**scope, **knobs}, parsed.version)
             knobs[name] = value
         return Configuration(self.name, knobs)
 
-    @staticmethod
-    def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
-        if isinstance(knob.read, str):
-            value: Scalar = evaluate(knob.read, scope)
-            return value
-        reading = next((r for r in knob.read if in_range(version, r.versions)), None)
-        return None if reading is None else evaluate(reading.value, scope)
+    def _read(self, knob: str, scope: Mapping[str, Any], version: str) -> Scalar:
+        read = self.card.knobs[knob].read
+        readings = [Reading(value=read)] if isinstance(read, str) else read
+        reading = next((r for r in readings if in_range(version, r.versions)), None)
+        if reading is None:
+            return None
+        try:
+            value: Scalar = evaluate(reading.value, scope)
+        except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+            # A value of the wrong kind, e.g. a number where the engine expects a JSON object.
+            raise BadInput(f"{self.name} {version}: error: the value given for {knob} is malformed ({error})") from error
+        return value
 
     @cached_property
     def spellings(self) -> str:

@@ -62,7 +62,9 @@ def _merge(target: dict[str, dict[str, Any]], option: str, text: str) -> None:
     value: Any = text.split(",") if option.endswith("+") else _value(text)
     level = target.setdefault(name, {})
     for key in keys[:-1]:
-        level = level.setdefault(key, {})
+        if not isinstance(level.get(key), dict):
+            level[key] = {}
+        level = level[key]
     if option.endswith("+") and isinstance(level.get(keys[-1]), list):
         value = [*level[keys[-1]], *value]
     level[keys[-1]] = value

@@ -129,7 +129,7 @@ def _pair(path: Path, number: int, line: str) -> tuple[int, int]:
         raise MalformedFile(path, f"not an object; {form}", number)
     prompt = row.get("prompt")
     guess = math.ceil(len(prompt) / _CHARACTERS_PER_TOKEN) if isinstance(prompt, str) else None
-    pair = (row.get("input_tokens", guess), row.get("output_tokens"))
-    if not all(type(value) is int and value > 0 for value in pair):
+    read, written = row.get("input_tokens", guess), row.get("output_tokens")
+    if type(read) is not int or type(written) is not int or min(read, written) < 1:
         raise MalformedFile(path, form, number)
-    return pair
+    return read, written

@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """What is known of a metric's name.

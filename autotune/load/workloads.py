@@ -152,7 +152,8 @@ def _send_times(point: LoadPoint, generator: np.random.Generator) -> NDArray[np.
         return np.zeros(point.prompts)
     scale = 1.0 / (arrival.request_rate * arrival.burstiness)
     gaps = generator.gamma(arrival.burstiness, scale, point.prompts)
-    return np.cumsum(gaps) - gaps[0]
+    times: NDArray[np.float64] = np.cumsum(gaps) - gaps[0]
+    return times
 
 
 def load_workload(text: str, library: Library | None = None) -> Workload:

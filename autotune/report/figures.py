@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import mean
+from statistics import geometric_mean
 
 from autotune.load.metrics import METRICS
 from autotune.report import StudyRecord
@@ -44,20 +44,42 @@ def by_configuration(launches: Iterable[Launch]) -> dict[str, list[Launch]]:
     return groups
 
 
+def counted(group: Sequence[Launch]) -> list[Launch]:
+    """The launches of one configuration that count as evidence: of the finals, and the baseline's first.
+
+    Those of the search decided what came into the finals, so they are biased; they count where there are no others.
+    """
+    chosen = [launch for launch in group if launch.trial.role in (Role.FINAL, Role.BASELINE)]
+    return chosen or list(group)
+
+
+def average(values: Sequence[float]) -> float | None:
+    """The geometric mean, as in the recommendation; None of nothing."""
+    positive = [value for value in values if value > 0]
+    return geometric_mean(positive) if positive else None
+
+
+def values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
+    """The objective of each launch that has a valid figure."""
+    return [value for launch in group if (value := objective_value(study, launch)) is not None]
+
+
 def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
-    """Per engine the configuration with the best mean that keeps the SLOs: a launch of it, the mean, how many.
+    """Per engine the best configuration that keeps the SLOs: a launch of it, its mean, over how many launches.
 
     The best engine comes first.
     """
-    valid = [launch for launch in study.launches if objective_value(study, launch) is not None]
-    valid = [launch for launch in valid if not broken_slos(study, launch)]
     sign = -1 if lower_is_better(study.spec.objective) else 1
     best: dict[str, tuple[Launch, float, int]] = {}
-    for group in by_configuration(valid).values():
-        values = [value for launch in group if (value := objective_value(study, launch)) is not None]
-        engine, average = group[0].trial.configuration.engine, mean(values)
-        if engine not in best or sign * average > sign * best[engine][1]:
-            best[engine] = (group[0], average, len(values))
+    for launches in by_configuration(study.launches).values():
+        group = [launch for launch in counted(launches) if launch.result.state is State.COMPLETE]
+        values = values_of(study, group)
+        middle = average(values)
+        if middle is None or any(broken_slos(study, launch) for launch in group):
+            continue
+        engine = group[0].trial.configuration.engine
+        if engine not in best or sign * middle > sign * best[engine][1]:
+            best[engine] = (group[0], middle, len(values))
     return sorted(best.values(), key=lambda row: -sign * row[1])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune import redact
 from autotune.report import StudyRecord, text, words
-from autotune.report.figures import broken_slos
+from autotune.report.figures import broken_slos, lower_is_better
 from autotune.trial import Evidence, Metrics, Role
 
 _WORTH = {
@@ -16,6 +16,8 @@ _WORTH = {
     Evidence.REPLAYED: "No server ran: the figures were read from recorded trials.",
 }
 _SHOWN = ("total_token_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+
+_WORSE = 1.1  # below, the noise of one launch
 
 
 def opening(study: StudyRecord) -> str:
@@ -81,12 +83,24 @@ def comparison(study: StudyRecord) -> str:
     ]
     parts = [
         f"## Before and after ({label})",
-        f"{text.title(objective)}, {label}. A positive gain is better; – was not measured.",
+        f"{text.title(objective)}, {label}. Means over the launches that count; a positive gain is better; "
+        "– was not measured.",
         text.table(("Workload", "Baseline", "Recommended", "Gain"), rows, " rrr"),
     ]
     for name, row in outcome.workloads.items():
         parts += [f"### {text.code(name)} ({label})", _metrics_table(study, row.baseline, row.recommended)]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, _worse(study)]).rstrip()
+
+
+def _worse(study: StudyRecord) -> str:
+    """What the recommendation costs: the shown metrics that became worse by more than a tenth."""
+    costs = []
+    for workload, row in study.recommendation.workloads.items():
+        for name in _SHOWN:
+            old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
+            if old and new and (new / old if lower_is_better(name) else old / new) > _WORSE:
+                costs.append(f"- {text.title(name)} on {text.code(workload)}: {text.change(old, new)}")
+    return "\n\n".join(["What the recommended configuration costs:", "\n".join(costs)]) if costs else ""
 
 
 def _metrics_table(study: StudyRecord, before: Metrics | None, after: Metrics | None) -> str:

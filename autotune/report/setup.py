@@ -75,7 +75,7 @@ def _means(metrics: Metrics | None) -> tuple[str, str, str]:
         return "–", "–", "–"
     totals = [metrics.get(f"total_{side}_tokens") for side in ("input", "output")]
     read, written = (text.number(total / done) if total is not None else "–" for total in totals)
-    return text.number(done), read, written
+    return f"{done:,.0f}", read, written
 
 
 def limits(study: StudyRecord) -> str:

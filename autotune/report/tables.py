@@ -7,6 +7,7 @@ from statistics import mean, stdev
 from autotune import redact
 from autotune.report import StudyRecord, text, words
 from autotune.report.figures import (
+    average,
     best_per_engine,
     broken_slos,
     by_configuration,
@@ -14,6 +15,7 @@ from autotune.report.figures import (
     lower_is_better,
     objective_value,
     references,
+    values_of,
 )
 from autotune.trial import Launch, Role, State
 
@@ -30,7 +32,12 @@ def engines(study: StudyRecord) -> str:
         engine = launch.trial.configuration.engine
         changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"
         rows.append((f"{engine} {launch.trial.engine_version}", text.number(value), str(count), changed))
-    headings = ("Engine", text.title(study.spec.objective), "Launches", "Best configuration, where it differs")
+    headings = (
+        "Engine",
+        text.title(study.spec.objective),
+        "Launches",
+        "Best configuration, where it differs from the reference",
+    )
     table = text.table(headings, rows, " rr") or "No launch gave a figure within the limits."
     parts = [f"## Best configuration per engine ({_label(study)})", table]
     excluded = study.recommendation.excluded
@@ -55,45 +62,51 @@ def contributions(study: StudyRecord) -> str:
     table = text.table(("Knob", "From", "To", "Gain", "95 % interval"), rows, "   rr")
     if not table:
         return ""
-    note = "The winner against the winner with this one change taken back. The gains need not add up."
+    note = (
+        "A knob's gain is that of the winner over the winner without this one change; the engine's is that of its "
+        "default over the baseline, before any tuning. The gains need not add up."
+    )
     return f"## Contribution per knob ({_label(study)})\n\n{note}\n\n{table}"
 
 
 def finals(study: StudyRecord) -> str:
     """Each repeat of the finalists and the baseline."""
-    groups = by_configuration(launch for launch in study.launches if launch.trial.role is Role.FINAL)
-    rows = [_final_row(study, fingerprint, group) for fingerprint, group in groups.items()]
+    if not any(launch.trial.role is Role.FINAL for launch in study.launches):
+        return ""
+    compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE))
+    rows = [_final_row(study, fingerprint, group) for fingerprint, group in by_configuration(compared).items()]
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
     table = text.table(headings, rows, "  rr")
-    if not table:
-        return ""
-    note = f"{text.title(study.spec.objective)}, {_label(study)}. Every repeat is a fresh launch, taken in turn."
+    note = (
+        f"{text.title(study.spec.objective)}, {_label(study)}. Every repeat is a fresh launch, taken in turn; the "
+        "baseline's first launch counts too, those of the search do not."
+    )
     return f"## Finals ({_label(study)})\n\n{note}\n\n{table}"
 
 
 def _final_row(study: StudyRecord, fingerprint: str, group: list[Launch]) -> tuple[str, str, str, str]:
-    values = [value for launch in group if (value := objective_value(study, launch)) is not None]
+    values = values_of(study, group)
     each = ", ".join(f"{text.number(objective_value(study, launch))} (#{launch.trial.number})" for launch in group)
-    average = text.number(mean(values)) if values else "–"
+    middle = text.number(average(values))
     spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
-    return f"{_who(study, fingerprint)} {text.code(fingerprint)}", each, average, spread
+    return f"{_who(study, fingerprint, len(group))} {text.code(fingerprint)}", each, middle, spread
 
 
-def _who(study: StudyRecord, fingerprint: str) -> str:
-    """Whose configuration it is."""
+def _who(study: StudyRecord, fingerprint: str, launches: int) -> str:
+    """Whose configuration it is; one that was launched once was there to show a knob's contribution."""
     chosen, baseline = study.recommendation.recommended, study.recommendation.baseline
     names = [
         name
         for name, choice in (("recommended", chosen), ("baseline", baseline))
         if choice is not None and choice.fingerprint == fingerprint
     ]
-    return " and ".join(names) or "finalist"
+    return " and ".join(names) or ("finalist" if launches > 1 else "single")
 
 
 def launches(study: StudyRecord) -> str:
     """Every launch in its order."""
     usual = references(study.launches)
-    values = [value for launch in study.launches if (value := objective_value(study, launch)) is not None]
+    values = values_of(study, study.launches)
     best = (min if lower_is_better(study.spec.objective) else max)(values, default=0.0)
     rows = []
     for launch in study.launches:

@@ -95,7 +95,7 @@ def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
 def _too_many_gpus(server: Server) -> Failure | None:
     if server.gpus <= server.setup.gpus:
         return None
-    message = f"The layout needs {server.gpus} GPUs, {server.setup.gpus} are there; lower tensor_parallel or data_parallel."
+    message = f"The layout needs {server.gpus} GPUs, there are {server.setup.gpus}; lower tensor or data parallelism."
     return Failure(FailureKind.BAD_ARGUMENT, message, "")
 
 

@@ -167,8 +167,11 @@ class Batching:
         output = float(self._requests.output_tokens[request] - self._written[request])
         empty = rank.in_flight == len(rank.waiting)
         demand = rank.used + prompt - shared + self._c.reserve_share * (rank.owed + output)
-        if demand > self._capacity * _WATERMARK and not empty:
-            return False
+        if demand > self._capacity * _WATERMARK:
+            if not empty:
+                return False
+            self._evict(rank)
+            shared = 0
         rank.waiting.popleft()
         rank.filling.append([request, max(1, prompt - shared)])
         rank.used += prompt - shared
@@ -176,6 +179,11 @@ class Batching:
         self._context[request] = prompt - shared
         self._record.hit(shared)
         return True
+
+    def _evict(self, rank: _Rank) -> None:
+        """Drop the shared beginnings of an idle rank."""
+        rank.cached.clear()
+        rank.used = 0.0
 
     def _shared_tokens(self, rank: _Rank, request: int) -> int:
         group = int(self._requests.group[request])
@@ -308,7 +316,9 @@ class Batching:
     def _make_room(self, steps: int) -> None:
         """Preempt the latest sequences of a rank until its pool can take the next step; they are computed anew."""
         for number, rank in enumerate(self._ranks):
-            while rank.running > 1 and rank.used + rank.running * self._gain * steps > self._capacity:
+            while (
+                rank.running > 1 or (rank.running and rank.filling)
+            ) and rank.used + rank.running * self._gain * steps > self._capacity:
                 mine = self._running[self._rank_of[self._running] == number]
                 victim = int(mine[-1])
                 self._running = self._running[self._running != victim]

@@ -111,7 +111,9 @@ def speed_card(engine: str) -> SpeedCard:
     return _load(path)
 
 
-def coefficients_for(card: SpeedCard, version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]) -> Coefficients:
+def coefficients_for(
+    card: SpeedCard, version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
+) -> Coefficients:
     """The card's figures for one configuration.
 
     Args:

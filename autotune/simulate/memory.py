@@ -18,7 +18,7 @@ class MemoryPlan:
     Attributes:
         total: what the GPU has.
         weights: model weights.
-        activations: the largest step's tensors, growing with tokens per step and, for sparse attention, with the context.
+        activations: the largest step's tensors, growing with its tokens and, for sparse attention, with the context.
         runtime: context, communicators, graphs.
         kv_cache: what is left for the cache under the engine's fraction; negative = does not fit.
         kv_token: bytes of one token over the layers of one pipeline stage.

@@ -120,9 +120,7 @@ class Server:
         """Largest decode batch per rank that a CUDA graph holds; 0 = none."""
         if self.setup.knobs.get("enforce_eager") or self.setup.knobs.get("disable_cuda_graph"):
             return 0
-        return self._count("cuda_graph_max_batch", -1) if self._count("cuda_graph_max_batch", -1) >= 0 else (
-            self.coefficients.cuda_graph_max_batch
-        )
+        return self._count("cuda_graph_max_batch", self.coefficients.cuda_graph_max_batch)
 
     @cached_property
     def prefix_caching(self) -> bool:
@@ -168,4 +166,5 @@ class Server:
     @cached_property
     def bandwidth(self) -> float:
         """Bytes per second that decode kernels achieve on one GPU."""
-        return self.hardware.bandwidth_tb_s * 1e12 * self.hardware.achieved_bandwidth * self.coefficients.bandwidth_share
+        achieved = self.hardware.bandwidth_tb_s * 1e12 * self.hardware.achieved_bandwidth
+        return achieved * self.coefficients.bandwidth_share

@@ -81,7 +81,8 @@ class StepTime:
         # Tensor sharding leaves each expert a narrow matrix: kernels lose tiles.
         narrow = width / (width + c.moe_narrow_width) if a.experts else 1.0
         full = a.expert_intermediate_size
-        self._moe_flops = server.matrix_flops * c.moe_share * narrow * ((full + c.moe_narrow_width) / full if full else 1)
+        of_full = narrow * (full + c.moe_narrow_width) / full if full else 1.0
+        self._moe_flops = server.matrix_flops * c.moe_share * of_full
         self._imbalance = 1.0 + c.expert_imbalance * (1.0 - 1.0 / ep)
 
     def seconds(self, batches: Sequence[RankBatch], graph: bool) -> float:
@@ -158,7 +159,8 @@ class StepTime:
         a = self._a
         if not a.experts or tokens <= 0:
             return 0.0
-        touched = self._local_experts * (1.0 - (1.0 - a.experts_per_token / a.experts) ** tokens)
+        missed = float((1.0 - a.experts_per_token / a.experts) ** tokens)
+        touched = self._local_experts * (1.0 - missed)
         rows = tokens * a.experts_per_token * self._local_experts / a.experts * self._imbalance
         padded = rows + touched * self._c.moe_tile / 2
         traffic = touched * self._expert_elements * a.weight_bytes / self._server.bandwidth
@@ -178,11 +180,13 @@ class StepTime:
             seconds += reductions * self._layers * (latency + volume / self._link)
         if server.data_parallel > 1 and self._a.experts:
             gather = c.exchange == "gather" or server.expert_parallel < stage
-            volume = 2 * (stage - 1) / stage * all_tokens * token if gather else self._dispatch_volume(rank_tokens, stage)
+            gathered = 2 * (stage - 1) / stage * all_tokens * token
+            volume = gathered if gather else self._dispatch_volume(rank_tokens, stage)
             seconds += self._layers * (2 * latency + volume / self._link)
         return seconds
 
     def _dispatch_volume(self, rank_tokens: float, ranks: int) -> float:
-        """Bytes that an all-to-all moves per rank: each token to the other ranks that hold its experts, fp8 there, bf16 back."""
-        others = (ranks - 1) * (1.0 - (1.0 - 1.0 / ranks) ** self._a.experts_per_token)
+        """Bytes that an all-to-all moves per rank: a token goes in fp8 to its experts' ranks and comes back in bf16."""
+        missed = float((1.0 - 1.0 / ranks) ** self._a.experts_per_token)
+        others = (ranks - 1) * (1.0 - missed)
         return rank_tokens * others * self._a.hidden_size * (1.0 + BF16)

@@ -86,7 +86,9 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         load_workload("sharegtp")
 
 
-@pytest.mark.parametrize("text", ["random:", "random:5", "random:0:5", "random:1:2:3:4", "random:a:b", "jsonl:", "jsonl:/no/such"])
+@pytest.mark.parametrize(
+    "text", ["random:", "random:5", "random:0:5", "random:1:2:3:4", "random:a:b", "jsonl:", "jsonl:/no/such"]
+)
 def test_a_malformed_form_is_bad_input(text: str):
     with pytest.raises(BadInput):
         load_workload(text)

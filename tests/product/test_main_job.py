@@ -146,9 +146,20 @@ def test_several_workloads_slos_and_pins(tmp_path: Path) -> None:
     found = tuned(
         tmp_path / "home",
         *[*V32, "--launches", "8", "--workload", "sharegpt-c4", "--workload", "random:1000:100:50"],
-        *["--slo", "mean_tpot_ms<=200", "--set", "kv_cache_dtype=auto", "--engine", "sglang"],
+        *[
+            "--slo",
+            "mean_tpot_ms<=200",
+            "--set",
+            "kv_cache_dtype=auto",
+            "--set",
+            "context_length=32768",
+            "--engine",
+            "sglang",
+        ],
     )
-    assert found["config"]["kv_cache_dtype"] == "auto"
+    assert found["config"]["kv_cache_dtype"] == "bfloat16", "what SGLang does by itself"
+    assert found["config"]["context_length"] == 32768
+    assert found["baseline"]["config"]["context_length"] == 32768
     assert set(found["workloads"]) == {"sharegpt-c4", "random:1000:100:50"}
     assert all(entry["baseline"] and entry["recommended"] for entry in found["workloads"].values())
     assert found["workloads"]["sharegpt-c4"]["recommended"]["mean_tpot_ms"] <= 200

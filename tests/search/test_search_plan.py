@@ -37,7 +37,7 @@ def run(spec: StudySpec, candidates: CandidateSet, throughput: Throughput) -> tu
     return launches, study.stop_reason
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(launches=st.integers(1, 40), noise=st.sampled_from([0.0, 0.03]), node=st.sampled_from([ridge, walled, flat]))
 def test_the_budget_holds_and_the_finals_get_their_share(launches: int, noise: float, node: Throughput) -> None:
     spec = make_spec(launches=launches, noise=noise)
@@ -153,6 +153,7 @@ def test_a_measurement_that_says_nothing_is_made_again() -> None:
         while (trial := study.ask()) is not None:
             study.tell(spoiled(trial))
         made = list(study.launches)
+        study.close()
     assert made[1].trial.role is Role.BASELINE
     assert made[1].trial.launch_index == 1
     assert recommend(spec, SMALL, made).verdict is Verdict.BETTER
@@ -177,6 +178,7 @@ def test_parallel_asking_never_repeats_and_waits_for_the_finals(tmp_path: Path) 
     searched = [x.trial.configuration.fingerprint for x in study.launches if x.trial.role is not Role.FINAL]
     assert len(set(searched)) == len(searched)
     assert sum(x.trial.role is Role.FINAL for x in study.launches) >= 9
+    study.close()
 
 
 def test_the_same_seed_decides_the_same() -> None:

@@ -39,7 +39,7 @@ def finish(folder: Path) -> tuple[list[Launch], str]:
     return launches, recommend(SPEC, CANDIDATES, launches, (), study.stop_reason).model_dump_json()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rows=st.floats(0, 1), journal=st.floats(0, 1))
 def test_both_files_cut_anywhere(undisturbed: Path, rows: float, journal: float) -> None:
     """Nothing is lost but the torn line, nothing is launched twice, the recommendation is the same."""
@@ -83,6 +83,7 @@ def test_an_interrupted_trial_keeps_its_number(tmp_path: Path) -> None:
     study.close()
     again = opened(tmp_path, SPEC, CANDIDATES)
     assert again.ask() == asked
+    again.close()
     assert asked is not None
     assert asked.number == 5
 
@@ -101,6 +102,7 @@ def test_parallel_trials_in_flight_all_come_back(tmp_path: Path) -> None:
     (tmp_path / "optuna.journal").unlink()
     anew = opened(tmp_path, SPEC, CANDIDATES)
     numbers = [launch.trial.number for launch in play(anew, SPEC, walled)]
+    anew.close()
     assert numbers == list(range(len(numbers)))
 
 
@@ -175,6 +177,7 @@ def test_telling_twice_or_unasked_is_a_bug(tmp_path: Path) -> None:
     study.tell(launch)
     with pytest.raises(ValueError, match="not asked"):
         study.tell(launch)
+    study.close()
 
 
 def test_rows_are_json_with_the_promised_keys(undisturbed: Path) -> None:

@@ -27,7 +27,7 @@ from autotune.search.encoding import Encoding, squared_distances
 from autotune.search.process import Kernels
 from autotune.search.sampler import CandidateSampler
 from autotune.space.candidates import CandidateSet
-from autotune.trial import Launch, Role
+from autotune.trial import Configuration, Launch, Role
 
 GRID = grid()
 BARE = CandidateSet(GRID.items, GRID.baseline)
@@ -35,7 +35,7 @@ BARE = CandidateSet(GRID.items, GRID.baseline)
 
 def search(throughput: Throughput, prior: np.ndarray | None = None, **changes: object) -> list[Launch]:
     """The launches before the finals."""
-    spec = make_spec(**{"noise": 0.03, "launches": 60, **changes})
+    spec = make_spec(**{"noise": 0.03, "launches": 40, **changes})
     with tempfile.TemporaryDirectory() as folder:
         study = opened(Path(folder), spec, BARE, prior)
         launches = play(study, spec, throughput)
@@ -50,7 +50,7 @@ def launches_to(share: float, launches: list[Launch], throughput: Throughput, ne
 
 
 def smooth_prior() -> np.ndarray:
-    """A crude physicist: right about the layout's direction, blind to engines, cache dtype and interactions."""
+    """A misleading physicist: right from plain TP to 8 replicas, but 4 are best; blind to the other knobs."""
     knobs = [c.configuration.knobs for c in GRID.items]
     return np.array(
         [0.3 * np.log2(float(k["data_parallel"])) + 0.1 * np.log2(float(k["max_running_requests"])) for k in knobs]  # type: ignore[arg-type]
@@ -59,31 +59,35 @@ def smooth_prior() -> np.ndarray:
 
 def median_launches(sampler: str, prior: np.ndarray | None, throughput: Throughput = ridge) -> float:
     return statistics.median(
-        launches_to(0.95, search(throughput, prior, sampler=sampler, seed=seed), throughput) for seed in range(5)
+        launches_to(0.95, search(throughput, prior, sampler=sampler, seed=seed), throughput) for seed in range(3)
     )
 
 
 def test_the_process_needs_far_fewer_launches_than_random() -> None:
     ours, random = median_launches("gp", None), median_launches("random", None)
-    assert ours <= 20
+    assert ours <= 15
     assert ours < random
 
 
-def test_a_rough_prior_helps() -> None:
-    assert median_launches("gp", smooth_prior()) <= 12
+def test_a_good_prior_leads_there_at_once() -> None:
+    """Seven tenths of the layout's and the batch's effects, and nothing of the rest: the usual roofline."""
+    knobs = [c.configuration.with_knobs(kv_cache_dtype="auto", torch_compile=False).knobs for c in GRID.items]
+    roofline = np.array([0.7 * np.log(ridge(Configuration("vllm", k))) for k in knobs])
+    assert median_launches("gp", roofline) <= 6
 
 
-@pytest.mark.parametrize("wrong", ["reversed", "shuffled", "constant", "unknown"])
+@pytest.mark.parametrize("wrong", ["misplaced", "reversed", "shuffled", "unknown"])
 def test_a_wrong_prior_costs_little(wrong: str) -> None:
     prior = smooth_prior()
     shuffled = np.random.default_rng(0).permutation(prior)
-    chosen = {"reversed": -prior, "shuffled": shuffled, "constant": prior * 0, "unknown": np.full(len(prior), np.nan)}
-    assert median_launches("gp", chosen[wrong]) <= median_launches("gp", None) + 8
+    unknown = np.full(len(prior), np.nan)
+    chosen = {"misplaced": prior, "reversed": -prior, "shuffled": shuffled, "unknown": unknown}
+    assert median_launches("gp", chosen[wrong]) <= 18
 
 
 def test_failures_teach_their_cause() -> None:
     """A wall of one pair of values is met a few times only, though everything behind it looks better."""
-    for seed in range(4):
+    for seed in range(3):
         launches = search(walled, seed=seed)
         share_behind_the_wall = sum(walled(c.configuration) is None for c in GRID.items) / len(GRID)
         failures = sum(x.result.failure is not None for x in launches)

@@ -1,0 +1,66 @@
+"""What the engine tests share: contexts of the packaged models and nodes, and the road from a command to its knobs."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from autotune.engines import Engine, engine, names, recognise, split_command
+from autotune.space.context import Context
+from autotune.space.fingerprint import broken_rules, effective
+from autotune.space.library import Library
+from autotune.trial import Configuration, FailureKind, Scalar
+
+LIBRARY = Library()
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+V32, R1 = "deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-R1-0528"
+MODELS, NODES = (V32, R1), ("h200", "mi300x")
+VERSIONS = [(name, version) for name in names() for version in engine(name).card.versions]
+
+
+def context(version: str, model: str = V32, node: str = "h200", longest_request: int = 0, gpus: int = 8) -> Context:
+    return Context(LIBRARY.model(model), LIBRARY.node(node), gpus, version, longest_request)
+
+
+def settings_of(name: str) -> list[tuple[Engine, Context]]:
+    """Every version on every model and node."""
+    kind = engine(name)
+    return [(kind, context(v, m, n)) for v, m, n in product(kind.card.versions, MODELS, NODES)]
+
+
+def shared(file: str) -> Path:
+    """A file of the data folder beside the repository; skips where it is absent."""
+    path = SHARED / file
+    if not path.is_file():
+        pytest.skip(f"{path} is not here: the data folder beside the repository is absent")
+    return path
+
+
+def read(command: str, version: str, model: str = V32, node: str = "h200") -> Configuration:
+    """The raw knobs of a command line."""
+    split = split_command(command)
+    kind = recognise(split.argv)
+    known = kind.version(version)
+    return kind.knobs(kind.parse(split, known), context(known, model, node))
+
+
+def set_by(command: str, version: str, model: str = V32, node: str = "h200") -> dict[str, Scalar]:
+    """The knobs in which a command line differs from the engine's defaults on all GPUs."""
+    configuration = read(command, version, model, node)
+    kind = engine(configuration.engine)
+    base = kind.default_knobs(context(kind.version(version), model, node))
+    return {name: value for name, value in configuration.knobs.items() if value != base[name]}
+
+
+def failing_rules(
+    command: str, version: str, model: str = V32, node: str = "h200", longest_request: int = 0
+) -> list[str]:
+    """The names of the rules by which a command would really fail (not merely be pointless)."""
+    configuration = read(command, version, model, node)
+    card = engine(configuration.engine).card
+    known = engine(configuration.engine).version(version)
+    judged = context(known, model, node, longest_request)
+    made = effective(card, configuration, judged).configuration
+    return [rule.name for rule in broken_rules(card, made, judged) if rule.kind is not FailureKind.RULE]

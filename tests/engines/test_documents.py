@@ -1,0 +1,106 @@
+"""Every serving command of the performance-lab documents and of the concurrency sweep is read as a person reads it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+from autotune.engines import engine, recognise, split_command
+from tests.engines.settings import failing_rules, set_by, shared
+
+# Part of a command (a flag and what it says), the engine, what it means. A command's knobs are the union.
+MEANING: list[tuple[str, str, dict[str, Any]]] = [
+    ("-dp 8", "vllm", {"tensor_parallel": 1, "data_parallel": 8}),
+    ("--enable-expert-parallel", "vllm", {"expert_parallel": 8}),
+    ("--max-model-len 81920", "vllm", {"context_length": 81920}),
+    ("--max-model-len 32768", "vllm", {"context_length": 32768}),
+    ("-dcp 8", "vllm", {"decode_context_parallel": 8}),
+    ('"num_speculative_tokens":1', "vllm", {"speculative_tokens": 1}),
+    ("VLLM_USE_DEEP_GEMM=0", "vllm", {"deep_gemm": False}),
+    ("VLLM_ATTENTION_BACKEND=CUTLASS_MLA", "vllm", {"attention_backend": "CUTLASS_MLA"}),
+    ("VLLM_ATTENTION_BACKEND=FLASHMLA", "vllm", {"attention_backend": "FLASHMLA"}),
+    ("VLLM_ATTENTION_BACKEND=TRITON_MLA", "vllm", {"attention_backend": "TRITON_MLA"}),
+    ("--dp-size 8", "sglang", {"tensor_parallel": 1, "data_parallel": 8}),
+    ("--dp 8", "sglang", {"tensor_parallel": 1, "data_parallel": 8}),
+    ("--ep-size 8", "sglang", {"expert_parallel": 8}),
+    ("--enable-torch-compile", "sglang", {"torch_compile": True}),
+    ("--speculative-num-steps 1", "sglang", {"speculative_tokens": 1}),
+    ("SGLANG_ENABLE_JIT_DEEPGEMM=0", "sglang", {"deep_gemm": False}),
+    ("--context-length=32768", "sglang", {"context_length": 32768}),
+    # An FP8 cache brings the sparse kernels that read it.
+    (
+        "--kv-cache-dtype fp8_e4m3",
+        "sglang",
+        {
+            "kv_cache_dtype": "fp8_e4m3",
+            "prefill_attention_backend": "flashmla_auto",
+            "decode_attention_backend": "flashmla_kv",
+        },
+    ),
+    # fa3 is the default of decode, flashmla_sparse that of prefill.
+    ("--nsa-prefill-backend fa3", "sglang", {"prefill_attention_backend": "fa3"}),
+    ("--nsa-decode-backend flashmla_kv", "sglang", {"decode_attention_backend": "flashmla_kv"}),
+    ("--ep_size 8", "tensorrt_llm", {"expert_parallel": 8}),
+    ("TRTLLM_DG_ENABLED=0", "tensorrt_llm", {"deep_gemm": False}),
+]
+
+
+def meaning(command: str, name: str) -> dict[str, Any]:
+    return {
+        knob: value
+        for part, owner, knobs in MEANING
+        if owner == name and part in command
+        for knob, value in knobs.items()
+    }
+
+
+def documented() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(shared("seed_measurements.json").read_text())
+    return rows
+
+
+def test_every_documented_command_gives_the_knobs_that_a_person_reads_in_it() -> None:
+    rows = documented()
+    assert len(rows) == 49
+    for row in rows:
+        kind = recognise(split_command(row["command"]).argv)
+        assert kind.name == {"trtllm": "tensorrt_llm"}.get(row["engine"], row["engine"])
+        expected = meaning(row["command"], kind.name)
+        assert set_by(row["command"], row["engine_version"], row["model"]) == expected, row["command"]
+
+
+def test_the_documented_start_failures_break_a_rule_and_no_other_command_does() -> None:
+    for row in documented():
+        rules = failing_rules(row["command"], row["engine_version"], row["model"])
+        assert bool(rules) == bool(row.get("failure")), (row["command"], rules)
+
+
+def test_the_sweep_s_commands_parse_where_the_version_is_known() -> None:
+    rows = list(csv.DictReader(shared("dstack_r1_concurrency_sweep.csv").read_text().splitlines()))
+    read = {}
+    for row in rows:
+        command = f"{row['env']} {row['command']}".strip()
+        if row["engine_version"] in recognise(split_command(command).argv).card.versions:
+            read[command] = set_by(command, row["engine_version"], row["model"], row["gpu_type"].lower())
+    # In 0.4.3 dp attention is as wide as tensor parallelism, whatever --dp-size says.
+    assert read == {
+        "python3 -m sglang.launch_server --model deepseek-ai/DeepSeek-R1 --tp 8 --trust-remote-code "
+        "--enable-dp-attention": {"tensor_parallel": 1, "data_parallel": 8}
+    }
+
+
+@pytest.mark.parametrize("text", ["/workspace/DeepSeek-v3.2", "deepseek-ai/DeepSeek-V3.2"])
+def test_a_model_is_kept_as_it_was_written(text: str) -> None:
+    for command in (f"vllm serve {text} -tp 8", f"trtllm-serve {text}", f"sglang serve --model {text}"):
+        split = split_command(command)
+        kind = recognise(split.argv)
+        assert kind.parse(split, kind.card.newest).model == text
+        assert shlex.join(split.argv) == command
+
+
+def test_engines_are_known_by_their_aliases() -> None:
+    assert engine("trtllm") is engine("tensorrt_llm")

@@ -1,0 +1,178 @@
+"""The tables of options against dumps of the real parsers, and the reader that makes them against a small wheel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.engines import engine
+from autotune.engines.options import Option, OptionTable
+from autotune.errors import BadInput
+from tests.engines.settings import VERSIONS, shared
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Where a table and a dump differ, and why. Everything else is equal.
+NOT_IN_TABLES = {"-h", "--help"}
+DIFFERENT_CHOICES = {
+    "--kv-canary-real-data": "an enumeration of a package that is not part of the wheel",
+    "--cuda-graph-backend-decode": "choices and parser come from an enumeration class; the engine checks them itself",
+    "--cuda-graph-backend-prefill": "as --cuda-graph-backend-decode",
+}
+DIFFERENT_DEFAULTS = {
+    "--mamba-backend": "the dump shows the enumeration's member, the table its value",
+    "--limit-mm-per-prompt": "an empty mapping, which the table leaves out",
+    "--cpu-offload-params": "an empty set, which the table leaves out",
+    "--offload-params": "an empty set, which the table leaves out",
+    "--kv-canary-real-data": "a member of an enumeration outside the wheel",
+}
+DIFFERENT_ACTIONS = {"--monokernel-backend", "--lora-paths", "--lora-modules", "--log-config-file"}
+"""Actions of the engine's own class that store one value or several: the table says ``store``."""
+ACTIONS = {
+    "_StoreAction": "store",
+    "_StoreTrueAction": "store_true",
+    "_AppendAction": "append",
+    "BooleanOptionalAction": "boolean_optional",
+    "DeprecatedStoreTrueAction": "store_true",
+}
+DUMPS = [("vllm", "0.32.0", "flags_vllm_0.32.json"), ("sglang", "0.5.23", "flags_sglang_0.5.23.json")]
+
+
+def by_flag(table: OptionTable) -> dict[str, Option]:
+    return {flag: option for option in table.options for flag in option.flags}
+
+
+def dumped(file: str) -> dict[str, dict[str, Any]]:
+    document = json.loads(shared(file).read_text())
+    return {flag: row for row in document["flags"] for flag in row["flags"]}
+
+
+def is_computed(default: Any) -> bool:
+    """A default that is no literal: an object's repr, or a nested document of defaults."""
+    return isinstance(default, dict) or (isinstance(default, str) and default.endswith((")", "}")))
+
+
+def same(mine: Any, theirs: Any) -> bool:
+    return mine == theirs or (mine in (None, False) and theirs in (None, False, [], "==SUPPRESS=="))
+
+
+@pytest.mark.parametrize(("name", "version", "file"), DUMPS)
+def test_the_flags_are_those_of_the_real_parser(name: str, version: str, file: str) -> None:
+    assert set(dumped(file)) - NOT_IN_TABLES == engine(name).table(version).flags
+
+
+@pytest.mark.parametrize(("name", "version", "file"), DUMPS)
+def test_every_option_is_that_of_the_real_parser(name: str, version: str, file: str) -> None:
+    theirs = dumped(file)
+    for flag, option in by_flag(engine(name).table(version)).items():
+        row = theirs[flag]
+        assert option.dest == row["dest"], flag
+        if flag not in DIFFERENT_ACTIONS:
+            assert option.action == ACTIONS[row["action"]], flag
+        if option.action in {"store", "append"}:
+            assert option.nargs == row["nargs"], flag
+        if flag not in DIFFERENT_CHOICES:
+            assert set(option.choices) == set(row["choices"] or ()), flag
+        if flag not in DIFFERENT_DEFAULTS and not is_computed(row["default"]):
+            assert same(option.default, row["default"]), (flag, option.default, row["default"])
+        if row["type"] in {"int", "float"}:
+            assert option.type == row["type"], flag
+
+
+def test_tensorrt_llm_has_the_options_and_settings_of_its_sources() -> None:
+    document = json.loads(shared("flags_tensorrt_llm_1.2.json").read_text())
+    table = engine("tensorrt_llm").table("1.2.0")
+    assert table.flags == {flag for row in document["serve_cli_1_2"] for flag in row["flags"]}
+    options = by_flag(table)
+    for row in document["serve_cli_1_2"]:
+        option = options[row["flags"][0]]
+        assert set(option.choices) == set(row["choices"] or ())
+        assert same(option.default, row["default"])
+    assert {row["name"] for row in document["llm_args_1_2"]} <= table.config_keys
+    assert {
+        f"{parent}.{row['name']}" for parent, rows in document["nested_1_2"].items() for row in rows
+    } <= table.config_keys
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_every_known_version_has_its_own_table(name: str, version: str) -> None:
+    table = engine(name).table(version)
+    assert (table.engine, table.version) == (name, version)
+    assert table.generated_by in {"scripts/snapshot_options.py", "typed"}
+    spellings = [flag for option in table.options for flag in option.flags]
+    assert len(spellings) == len(set(spellings)) > 20
+
+
+def test_a_version_without_a_table_says_which_file_is_missing() -> None:
+    with pytest.raises(BadInput, match=r"vllm-9\.9\.9\.json does not exist"):
+        engine("vllm").table("9.9.9")
+
+
+TINY_WHEEL = {
+    "vllm/config.py": """
+from typing import Literal, Optional
+import os
+def config(cls): return cls
+Backend = Literal["b", "a"]
+@config
+class Nested:
+    depth: int = 1
+@config
+class ModelConfig:
+    dtype: Optional[Backend] = "a"
+    eager: bool = False
+    window: int | None = None
+    max_model_len: int = 4096
+    nested: Nested = None
+    names: list[str] = []
+    level: float = float(os.environ.get("LEVEL", 1))
+""",
+    "vllm/entrypoints/openai/cli_args.py": """
+import argparse
+from vllm.config import ModelConfig
+from vllm.engine.arg_utils import get_kwargs
+DEFAULT_PORT = 8000
+def make_arg_parser(parser):
+    parser.add_argument("model_tag", nargs="?")
+    parser.add_argument("--port", "-p", type=int, default=DEFAULT_PORT)
+    kwargs = get_kwargs(ModelConfig)
+    del kwargs["names"]["nargs"]
+    kwargs["names"]["action"] = "append"
+    group = parser.add_argument_group("model")
+    for key, value in kwargs.items():
+        group.add_argument(f"--{key.replace('_', '-')}", **value)
+    return parser
+""",
+    "vllm/engine/arg_utils.py": "",
+}
+
+
+def test_the_reader_follows_names_annotations_and_loops(tmp_path: Path) -> None:
+    wheel = tmp_path / "vllm-1.2.3-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in TINY_WHEEL.items():
+            archive.writestr(name, text)
+    program = (
+        f"from pathlib import Path; from snapshot_options import table; print(table('vllm', Path({str(wheel)!r})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "scripts", capture_output=True, text=True, check=True
+    )
+    document = json.loads(done.stdout)
+    assert document["version"] == "1.2.3"
+    assert document["options"] == [
+        {"flags": ["--dtype"], "dest": "dtype", "choices": ["a", "b", None], "default": "a"},
+        {"flags": ["--eager"], "dest": "eager", "action": "boolean_optional", "default": False},
+        {"flags": ["--level"], "dest": "level", "type": "float"},
+        {"flags": ["--max-model-len"], "dest": "max_model_len", "type": "human_int", "default": 4096},
+        {"flags": ["--names"], "dest": "names", "action": "append"},
+        {"flags": ["--nested"], "dest": "nested", "type": "json"},
+        {"flags": ["--port", "-p"], "dest": "port", "type": "int", "default": 8000},
+        {"flags": ["--window"], "dest": "window", "type": "int"},
+    ]

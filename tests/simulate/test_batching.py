@@ -1,0 +1,130 @@
+"""What must hold for any run of the batching loop."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.load.workloads import Requests, load_workload
+from autotune.simulate import run_server, simulate
+from autotune.simulate.batching import Batching
+from autotune.simulate.server import Server
+from tests.simulate.nodes import LIBRARY, run, setup
+
+ENGINES = ["vllm", "sglang", "tensorrt_llm"]
+
+
+@st.composite
+def loads(draw):
+    n = draw(st.integers(1, 40))
+    lengths = st.lists(st.integers(1, 400), min_size=n, max_size=n)
+    gaps = draw(st.sampled_from([0.0, 0.05, 2.0]))
+    groups = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
+    prefix = draw(st.integers(1, 50))
+    read = np.array(draw(lengths)) + prefix
+    send = np.arange(n) * gaps
+    return Requests(read, np.array(draw(lengths)), send, np.array(groups), prefix, draw(st.integers(1, n)))
+
+
+@st.composite
+def servers(draw):
+    knobs = {
+        "max_running_requests": draw(st.sampled_from([1, 8, 64, 1024])),
+        "max_batched_tokens": draw(st.sampled_from([64, 512, 8192])),
+        "speculative_tokens": draw(st.integers(0, 2)),
+        "prefix_caching": draw(st.booleans()),
+    }
+    tp, dp = draw(st.sampled_from([(8, 1), (2, 4), (1, 8)]))
+    return Server(setup(draw(st.sampled_from(ENGINES)), tp, dp, 8, **knobs))
+
+
+@settings(max_examples=60, deadline=None)
+@given(servers(), loads(), st.integers(0, 4000))
+def test_invariants(server, requests, spare):
+    longest = int((requests.input_tokens + requests.output_tokens).max())
+    capacity = longest + spare + 60
+    batching = Batching(server, requests, capacity)
+    records = batching.run()
+    assert records.ok.all()
+    assert (records.first_token_s > records.sent_s).all()
+    assert (records.finished_s >= records.first_token_s).all()
+    assert (records.itl_ms > 0).all()
+    assert (np.diff(records.token_s) > -1e-9).all()
+    assert batching.peak_used <= capacity + server.tokens_per_step * len(requests.input_tokens)
+    # Speculation may overshoot the last step by what it drafts; nothing else makes or loses tokens.
+    made, asked = records.token_n.sum(), requests.output_tokens.sum()
+    slack = (server.tokens_per_step - 1) * len(requests.input_tokens)
+    assert asked - 1e-6 <= made <= asked + slack + 1e-6
+    assert 0 <= batching.cache_hit_rate < 1
+    in_flight = np.array([((records.sent_s <= t) & (records.finished_s > t)).sum() for t in records.sent_s])
+    assert in_flight.max() <= requests.concurrency
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_pool_is_never_over_full(engine):
+    server = Server(setup(engine))
+    requests = load_workload("random:300:900:200").draw(0, 0)
+    batching = Batching(server, requests, 40_000)
+    batching.run()
+    assert 30_000 < batching.peak_used <= 40_000
+    if engine == "tensorrt_llm":
+        assert batching.preemptions == 0  # it guarantees that nothing is evicted
+    if engine == "vllm":
+        assert batching.preemptions > 0
+
+
+@pytest.mark.parametrize("workload", ["sharegpt", "sharegpt-c4", "very-long"])
+@pytest.mark.parametrize("figure", ["bandwidth_tb_s", "fp8_tflops", "bf16_tflops", "link_gb_s"])
+def test_better_hardware_is_not_slower(workload, figure):
+    node = LIBRARY.node("h200")
+    better = node.model_copy(update={figure: getattr(node, figure) * 1.5})
+    before, after = (
+        run("vllm", workload=workload, hardware=hw).metrics["total_token_throughput"] for hw in (node, better)
+    )
+    assert after >= before * 0.995
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_same_seed_gives_the_same_figures(engine):
+    one, same, other = (run(engine, workload="sharegpt-c4", seed=seed).metrics for seed in (1, 1, 2))
+    assert one == same
+    assert one["mean_ttft_ms"] != other["mean_ttft_ms"]
+
+
+def test_two_seeds_differ_less_than_two_configurations_that_matter():
+    values = [run("vllm", seed=seed).metrics["total_token_throughput"] for seed in range(5)]
+    assert np.std(values) / np.mean(values) < 0.02
+
+
+def test_more_running_requests_trade_latency_for_throughput():
+    few, many = (run("vllm", max_running_requests=n).metrics for n in (64, 512))
+    assert many["total_token_throughput"] > 1.5 * few["total_token_throughput"]
+    assert many["median_itl_ms"] > few["median_itl_ms"]
+
+
+def test_separate_prefill_stalls_decoding():
+    outcome = run("sglang", workload="sweep")
+    assert outcome.points[-1].metrics["p99_itl_ms"] > 1.5 * outcome.points[-1].metrics["median_itl_ms"]
+
+
+def test_a_sweep_has_a_point_per_load_and_rises_with_concurrency():
+    outcome = run("vllm", workload="sweep")
+    assert [point.label for point in outcome.points] == ["c4", "c8", "c16", "c32", "c64", "c128"]
+    rates = [point.metrics["total_token_throughput"] for point in outcome.points]
+    assert rates == sorted(rates)
+
+
+def test_an_open_loop_below_capacity_keeps_its_rate():
+    workload = load_workload("random:200:50:400").with_request_rate(5)
+    metrics = simulate(setup("vllm"), workload, 0).metrics
+    assert metrics["request_throughput"] == pytest.approx(5, rel=0.15)
+
+
+def test_calibration_may_pass_its_own_coefficients():
+    server = Server(setup("vllm"))
+    slow = Server(setup("vllm"), server.coefficients.model_copy(update={"layer_us": 2000.0}))
+    workload = load_workload("sharegpt-c4")
+    assert (
+        run_server(slow, workload, 0).metrics["median_itl_ms"]
+        > run_server(server, workload, 0).metrics["median_itl_ms"] + 50
+    )

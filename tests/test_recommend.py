@@ -1,0 +1,210 @@
+"""The content of a recommendation, from launches written by hand."""
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+from autotune.recommend import recommend
+from autotune.recommendation import Exclusion, Recommendation, Verdict
+from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.cards import HardwareCard, ModelCard
+from autotune.spec import EngineChoice, Slo, StudySpec
+from autotune.trial import (
+    Command,
+    Configuration,
+    Evidence,
+    Failure,
+    FailureKind,
+    Launch,
+    Role,
+    Scalar,
+    State,
+    Trial,
+    TrialResult,
+)
+
+SPACES = Path(__file__).resolve().parents[1] / "search_spaces"
+MODEL = ModelCard.model_validate(yaml.safe_load((SPACES / "models/deepseek-r1.yaml").read_text()))
+HARDWARE = HardwareCard.model_validate(yaml.safe_load((SPACES / "hardware/h200.yaml").read_text()))
+
+CONFIGURATIONS: list[tuple[str, dict[str, Scalar]]] = [
+    ("vllm", {"tp": 8, "kv": "auto", "compile": False}),
+    ("sglang", {"tp": 8, "kv": "auto", "overlap": True}),
+    ("sglang", {"tp": 1, "kv": "fp8", "overlap": True}),
+    ("sglang", {"tp": 1, "kv": "auto", "overlap": True}),
+    ("sglang", {"tp": 8, "kv": "fp8", "overlap": True}),
+    ("vllm", {"tp": 8, "kv": "fp8", "compile": False}),
+]
+CANDIDATES = CandidateSet(
+    tuple(Candidate(Configuration(engine, knobs), "1.0") for engine, knobs in CONFIGURATIONS), 0, (0, 1)
+)
+
+
+def spec(**changes: object) -> StudySpec:
+    fields: dict[str, object] = {
+        "study": "s",
+        "model": MODEL,
+        "hardware": HARDWARE,
+        "gpus": 8,
+        "engines": (EngineChoice(name="vllm", version="1.0"), EngineChoice(name="sglang", version="1.0")),
+        "workloads": ("chat", "long"),
+    }
+    return StudySpec.model_validate({**fields, **changes})
+
+
+def launch(number: int, role: Role, position: int, value: float | None, long: float | None = None) -> Launch:
+    """A launch with a throughput (None: it crashed) and twice the latency in ms of its inverse."""
+    configuration = CANDIDATES.items[position].configuration
+    command = Command((configuration.engine, "serve", f"--position={position}"), {"A": "1"})
+    trial = Trial(number, role, configuration, "1.0", command, ("chat", "long"))
+    if value is None:
+        failure = Failure(FailureKind.CRASHED, "it crashed")
+        return Launch(trial, TrialResult(State.FAILED, Evidence.SIMULATED, failure, times_s={"launch": 10.0}))
+    metrics = {
+        name: {"total_token_throughput": v, "p99_ttft_ms": 2e6 / v, "completed": 100}
+        for name, v in (("chat", value), ("long", long))
+        if v is not None
+    }
+    times = {"launch": 100.0, "load": 50.0}
+    return Launch(trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics, times_s=times))
+
+
+def story() -> list[Launch]:
+    """A baseline at 1000, a winner at 2000 in the finals (a lucky 2600 in the search), and two ablations."""
+    rows: list[tuple[Role, int, float | None, float | None]] = [
+        (Role.BASELINE, 0, 1000, 500),
+        (Role.DEFAULT, 1, 1250, None),
+        (Role.SEARCH, 2, 2600, None),
+        (Role.SEARCH, 5, None, None),
+        (Role.FINAL, 2, 1980, 700),
+        (Role.FINAL, 0, 1010, 510),
+        (Role.FINAL, 0, 990, 490),
+        (Role.FINAL, 2, 2020, 710),
+        (Role.FINAL, 3, 1600, 650),
+        (Role.FINAL, 4, 1500, 600),
+    ]
+    return [launch(number, *row) for number, row in enumerate(rows)]
+
+
+@pytest.fixture
+def result() -> Recommendation:
+    return recommend(spec(), CANDIDATES, story(), [Exclusion(engine="tensorrt_llm", reason="no")], "done")
+
+
+def test_gain_comes_from_the_finals_and_not_from_the_lucky_search(result: Recommendation) -> None:
+    assert result.verdict is Verdict.BETTER
+    assert result.recommended is not None
+    assert result.recommended.objective.value == pytest.approx(2000, rel=1e-3)
+    assert result.recommended.objective.repeats == 2
+    assert result.baseline is not None
+    assert result.baseline.objective.repeats == 3
+    assert result.gain_percent == pytest.approx(100, abs=0.5)
+    assert result.gain_ci95 is not None
+    assert result.gain_ci95[0] < 100 < result.gain_ci95[1]
+
+
+def test_the_interval_by_hand(result: Recommendation) -> None:
+    """Pooled spread on 3 degrees of freedom, one finalist: t(0.975, 3) = 3.182."""
+    base = [math.log(v) for v in (1000, 1010, 990)]
+    mine = [math.log(v) for v in (1980, 2020)]
+    squares = sum((x - sum(g) / len(g)) ** 2 for g in (base, mine) for x in g)
+    half = 3.18245 * math.sqrt(squares / 3) * math.sqrt(1 / 3 + 1 / 2)
+    gain = sum(mine) / 2 - sum(base) / 3
+    assert result.gain_ci95 == pytest.approx((100 * math.expm1(gain - half), 100 * math.expm1(gain + half)), rel=1e-4)
+
+
+def test_commands_and_counts(result: Recommendation) -> None:
+    assert result.recommended is not None
+    assert result.recommended.command == "A=1 sglang serve --position=2"
+    assert result.recommended.config == {"tp": 1, "kv": "fp8", "overlap": True}
+    assert (result.launches, result.trials) == (10, 6)
+    assert result.failures == {"crashed": 1}
+    assert result.duration_s == 9 * 150 + 10
+    assert result.evidence is Evidence.SIMULATED
+    assert result.stop_reason == "done"
+    assert [e.engine for e in result.excluded] == ["tensorrt_llm"]
+
+
+def test_every_workload_before_and_after(result: Recommendation) -> None:
+    long = result.workloads["long"]
+    assert long.gain_percent == pytest.approx(41, abs=0.5)
+    assert long.recommended is not None
+    assert long.recommended["total_token_throughput"] == pytest.approx(705)
+    assert long.recommended["completed"] == 100
+
+
+def test_contributions_multiply_from_baseline_to_winner(result: Recommendation) -> None:
+    found = {c.knob: c for c in result.contributions}
+    assert found.keys() == {"engine", "tp", "kv"}
+    assert (found["engine"].from_, found["engine"].to) == ("vllm", "sglang")
+    assert found["engine"].gain_percent == pytest.approx(25, abs=0.5)
+    assert (found["kv"].from_, found["kv"].to) == ("auto", "fp8")
+    assert found["kv"].gain_percent == pytest.approx(25, abs=0.5)
+    assert found["tp"].gain_percent == pytest.approx(33.3, abs=0.5)
+    assert found["tp"].ci95 is not None
+    assert found["tp"].ci95[0] < 33.3 < found["tp"].ci95[1]
+
+
+def test_survives_its_file(result: Recommendation) -> None:
+    assert Recommendation.from_json(result.to_json()) == result
+
+
+def test_a_latency_is_minimised_and_its_gain_is_positive() -> None:
+    result = recommend(spec(objective="p99_ttft_ms"), CANDIDATES, story())
+    assert result.verdict is Verdict.BETTER
+    assert result.recommended is not None
+    assert result.recommended.objective.value == pytest.approx(1000, rel=1e-3)
+    assert result.gain_percent == pytest.approx(100, abs=0.5)
+    ends = result.recommended.objective.ci95
+    assert ends is not None
+    assert ends[0] < 1000 < ends[1]
+
+
+def test_an_slo_turns_the_winner_down() -> None:
+    """The winner's first token takes 1000 ms; the ablations never stood in the finals twice."""
+    rows = [*story(), launch(10, Role.FINAL, 3, 1620, 650)]
+    strict = spec(slos=(Slo.parse("p99_ttft_ms>=1100"),))
+    result = recommend(strict, CANDIDATES, rows)
+    assert result.recommended is not None
+    assert result.recommended.config == {"tp": 1, "kv": "auto", "overlap": True}
+
+
+def test_a_baseline_that_breaks_an_slo_is_not_recommended() -> None:
+    rows = [
+        launch(i, r, p, v)
+        for i, (r, p, v) in enumerate(
+            [(Role.BASELINE, 0, 1000.0), (Role.FINAL, 2, 1001.0), (Role.FINAL, 0, 995.0), (Role.FINAL, 2, 1005.0)]
+        )
+    ]
+    result = recommend(spec(slos=(Slo.parse("p99_ttft_ms<=1999"),)), CANDIDATES, rows)
+    assert result.verdict is Verdict.INDISTINGUISHABLE
+    assert result.recommended is not None
+    assert result.recommended.engine == "sglang"
+
+
+def test_an_indistinguishable_best_leaves_the_simpler_command() -> None:
+    values = [(Role.BASELINE, 0, 1000.0), (Role.SEARCH, 2, 1200.0), (Role.FINAL, 2, 1030.0), (Role.FINAL, 0, 1020.0)]
+    values += [(Role.FINAL, 0, 990.0), (Role.FINAL, 2, 1000.0)]
+    result = recommend(spec(), CANDIDATES, [launch(i, *row) for i, row in enumerate(values)], (), "the finals are done")
+    assert result.verdict is Verdict.INDISTINGUISHABLE
+    assert result.recommended is not None
+    assert result.baseline is not None
+    assert result.recommended.fingerprint == result.baseline.fingerprint
+    assert result.gain_percent == 0
+    assert result.contributions == []
+    assert "best challenger's gain is +1.2 %" in result.stop_reason
+
+
+def test_a_finalist_that_crashed_once_is_out() -> None:
+    rows = [*story(), launch(10, Role.FINAL, 2, None), launch(11, Role.FINAL, 3, 1610, 640)]
+    result = recommend(spec(), CANDIDATES, rows)
+    assert result.recommended is not None
+    assert result.recommended.config == {"tp": 1, "kv": "auto", "overlap": True}
+
+
+def test_no_launch_at_all() -> None:
+    result = recommend(spec(), CANDIDATES, [])
+    assert result.verdict is Verdict.INFEASIBLE
+    assert result.recommended is None
