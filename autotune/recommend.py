@@ -1,7 +1,15 @@
 """From the launches of a study to its recommendation: the winner, its gain with an interval, the verdict.
 
-How the winner is judged stands in `autotune.search.verdict`, because the study itself needs it to decide
-which launches are worth making in the finals; here the judgement is put into words and figures.
+The winner is the feasible finalist with the highest mean over the launches of the finals. Its gain over the
+baseline is a ratio of geometric means; positive is better, also for latencies. The 95 % interval is
+Student's t on logarithms, with the spread of one launch pooled over finalists and baseline, widened by
+Bonferroni for the number of finalists. The verdict is ``better`` where the interval lies above zero,
+``unopposed`` where the baseline could not run, ``infeasible`` where nothing ran or kept the SLOs, and else
+``indistinguishable``: then the configuration with the fewest settings is recommended, the baseline
+included. With fewer than two launches each nothing can be told.
+
+The judgement itself is in `autotune.search.verdict`, because the study needs it too, to decide which launches
+of the finals are worth making; here it is put into words and figures.
 """
 
 from __future__ import annotations
@@ -35,20 +43,12 @@ def recommend(
     excluded: Sequence[Exclusion] = (),
     stop_reason: str = "",
 ) -> Recommendation:
-    """What to serve with, and how sure that is.
-
-    The winner is the feasible finalist with the highest mean over the launches of the finals. Its gain over
-    the baseline is a ratio of geometric means; positive is better, also for latencies. The 95 % interval is
-    Student's t on logarithms, with the spread of one launch pooled over finalists and baseline, widened by
-    Bonferroni for the number of finalists. The verdict is ``better`` where the interval lies above zero,
-    ``unopposed`` where the baseline could not run, ``infeasible`` where nothing ran or kept the SLOs, and
-    else ``indistinguishable``: then the configuration with the fewest settings is recommended, the baseline
-    included. With fewer than two launches each nothing can be told.
+    """What to serve with, and how sure that is; the rules stand at the top of this file.
 
     Args:
         launches: in any order; of configurations that are candidates (``KeyError`` otherwise).
         excluded: engines that were not searched.
-        stop_reason: why the study ended.
+        stop_reason: why the study ended; why nothing could be told is added to it.
     """
     history = History.of(spec, candidates, launches)
     judgement = judge(history)

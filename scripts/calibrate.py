@@ -11,10 +11,10 @@ and their bounds, is said in the YAML files by a comment ``# fit LOW..HIGH`` beh
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -26,9 +26,7 @@ from autotune.simulate.coefficients import SpeedCard, coefficients_for
 from autotune.simulate.server import Server
 from autotune.space.library import spaces_root
 
-_FREE = re.compile(
-    r"^(?P<head>\s*(?P<name>\w+): )(?P<value>[-+.\de]+)(?P<tail>\s+# fit (?P<low>[.\de-]+)\.\.(?P<high>[.\de]+).*)$"
-)
+_FREE = re.compile(r"^(?P<head>\s*(?P<name>\w+): )(?P<value>[-+.\de]+)(?P<tail>\s+# fit (?P<low>.+)\.\.(?P<high>.+))$")
 _WEIGHTS = {"total_token_throughput": 1.0, "mean_ttft_ms": 0.15, "median_itl_ms": 0.15, "mean_tpot_ms": 0.1}
 _SEED = 0
 
@@ -96,32 +94,31 @@ def fit(engine: str, rows: list[Row], rounds: int) -> CardText:
     return text
 
 
-def table(rows: list[Row], cards: dict[str, SpeedCard]) -> list[float]:
-    """Print the error table; returns predicted/measured of total throughput."""
-    print(
-        "| row | model | engine | layout | workload | measured tok/s | predicted | ratio | TTFT ratio | median ITL ratio |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+_HEADER = ("row", "model", "engine", "layout", "workload", "measured", "predicted", "ratio", "TTFT ratio", "ITL ratio")
+
+
+def table(rows: list[Row], cards: dict[str, SpeedCard]) -> None:
+    """Print the error table: total tok/s measured and predicted, and predicted/measured of three metrics."""
+    print(f"| {' | '.join(_HEADER)} |\n|{'---|' * len(_HEADER)}")
     ratios = []
     for row in rows:
         outcome = predict(row, cards[row.setup.engine])
-        shown: dict[str, Any] = dict.fromkeys(_WEIGHTS, float("nan"))
-        for metric in _WEIGHTS:
-            if outcome.metrics and row.measured.get(metric):
-                shown[metric] = outcome.metrics[metric] / row.measured[metric]
+        shown = {
+            metric: outcome.metrics.get(metric, math.nan) / (row.measured.get(metric) or math.nan)
+            for metric in _WEIGHTS
+        }
         ratio = shown["total_token_throughput"]
         ratios.append(ratio)
         measured = row.measured["total_token_throughput"]
-        note = f" {outcome.failure.kind}" if outcome.failure else ""
-        print(
-            f"| {row.label} | {row.setup.model.id.split('/')[-1]} | {row.setup.engine} | {row.layout} | {row.workload.name} "
-            f"| {measured:.0f} | {ratio * measured:.0f}{note} | {ratio:.2f} | {shown['mean_ttft_ms']:.2f} | {shown['median_itl_ms']:.2f} |"
-        )
+        cells = [row.label, row.setup.model.id.split("/")[-1], row.setup.engine, row.layout, row.workload.name]
+        cells += [f"{measured:.0f}", outcome.failure.kind if outcome.failure else f"{ratio * measured:.0f}"]
+        cells += [f"{shown[metric]:.2f}" for metric in ("total_token_throughput", "mean_ttft_ms", "median_itl_ms")]
+        print(f"| {' | '.join(cells)} |")
     errors = np.abs(np.array(ratios) - 1)
+    within = np.mean(errors <= 0.35)
     print(
-        f"\nmedian |error| {np.nanmedian(errors):.1%}, mean {np.nanmean(errors):.1%}, within 35 %: {np.mean(errors <= 0.35):.0%} of {len(rows)}"
+        f"\nmedian |error| {np.median(errors):.1%}, mean {np.mean(errors):.1%}, {within:.0%} of {len(rows)} within 35 %"
     )
-    return ratios
 
 
 def main() -> None:

@@ -87,7 +87,7 @@ def machine(tmp_path: Path) -> Machine:
     st.lists(TEXT.filter(lambda word: redact.argv([word]) == [word]), max_size=6),
     st.dictionaries(NAMES, TEXT, max_size=3),
 )
-@example(["$(touch /tmp/x)", "`id`", "'", '"', "a b", "", "\n", "*", "!!", "\\", "--x='y'"], {"A_B": "$HOME\n'\""})
+@example(["$(touch x)", "`id`", "'", '"', "a b", "", "\n", "*", "!!", "\\", "--x='y'"], {"A_B": "$HOME\n'\""})
 def test_the_script_starts_the_engine_with_exactly_these_words(
     machine: Machine, words: Sequence[str], variables: Mapping[str, str]
 ) -> None:
@@ -254,6 +254,14 @@ def test_a_format_of_another_engine_is_answered_with_one_that_fits() -> None:
 def test_a_study_without_a_recommendation_has_nothing_to_export() -> None:
     with pytest.raises(BadInput, match="infeasible"):
         export(small_study.infeasible(), "shell")
+
+
+def test_the_baseline_itself_claims_no_gain() -> None:
+    same = small_study.choice(small_study.BASELINE, 6000.0)
+    outcome = small_study.recommendation(
+        verdict=Verdict.INDISTINGUISHABLE, recommended=same, baseline=same, gain_percent=0.0, gain_ci95=None
+    )
+    assert "# gain over the baseline: none, this is the baseline itself\n" in export(outcome, "shell")
 
 
 def test_an_unopposed_command_claims_no_gain() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,6 +98,24 @@ def test_a_resumed_tracker_completes_what_a_killed_one_left(tmp_path: Path) -> N
     assert children[2].data.params["tensor_parallel"] == "1"
     assert len(runs_of(resumed, "study")) == 1
     resumed.close()
+
+
+def test_a_kill_while_the_database_is_made_leaves_nothing_half(tmp_path: Path) -> None:
+    """Killed 0.3 CPU seconds into the second that MLflow's tables take."""
+    script = (
+        "import signal, sys; from pathlib import Path; import mlflow\n"
+        "from tests import small_study; from autotune.tracking import Tracker\n"
+        "signal.setitimer(signal.ITIMER_PROF, 0.3)\n"
+        "Tracker(Path(sys.argv[1]), small_study.spec()).sync([])\n"
+    )
+    root = Path(__file__).parents[1]
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=root, timeout=300, check=False)
+    assert killed.returncode == -signal.SIGPROF
+    assert not (tmp_path / "mlflow.db").exists()
+    with Tracker(tmp_path, small_study.spec()) as tracker:
+        tracker.sync(small_study.launches())
+        assert len(runs_of(tracker, "launch")) == 9
+    assert [path.name for path in tmp_path.glob("*mlflow.db*")] == ["mlflow.db"]
 
 
 def test_sync_deletes_what_is_no_launch_of_the_study(tmp_path: Path) -> None:

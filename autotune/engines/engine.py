@@ -209,7 +209,8 @@ class Engine:
             value: Scalar = evaluate(reading.value, scope)
         except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
             # A value of the wrong kind, e.g. a number where the engine expects a JSON object.
-            raise BadInput(f"{self.name} {version}: error: the value given for {knob} is malformed ({error})") from error
+            problem = f"error: the value given for {knob} is malformed ({error})"
+            raise BadInput(f"{self.name} {version}: {problem}") from error
         return value
 
     @cached_property

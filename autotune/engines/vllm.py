@@ -27,7 +27,7 @@ class VLLM(Engine):
         """Undo the shorthands; dotted keys come back as one JSON value per option."""
         positional = 1 if arguments and not arguments[0].startswith("-") else 0
         expanded = options_file.expand(arguments, command.files, positional)
-        words = [word for argument in expanded for word in self._rewrite(argument, version)]
+        words = [word for argument in _join_level(expanded) for word in self._rewrite(argument, version)]
         plain: list[str] = []
         dotted: dict[str, dict[str, Any]] = {}
         rest = iter(words)
@@ -51,6 +51,17 @@ class VLLM(Engine):
             return [argument]
         old = version.startswith("0.11.")
         return ["--compilation-config.level" if old else "--optimization-level", level[1]]
+
+
+def _join_level(arguments: Sequence[str]) -> list[str]:
+    """``-O 3`` as ``-O3``."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] == "-O" and argument.isdecimal():
+            joined[-1] += argument
+        else:
+            joined.append(argument)
+    return joined
 
 
 def _is_number(text: str) -> bool:

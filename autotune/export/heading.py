@@ -24,6 +24,9 @@ def gain(recommendation: Recommendation) -> str:
     """The gain with its interval and verdict, in one phrase."""
     if recommendation.verdict is Verdict.UNOPPOSED or recommendation.gain_percent is None:
         return "unknown, the baseline did not run"
+    chosen, baseline = recommendation.recommended, recommendation.baseline
+    if chosen and baseline and chosen.fingerprint == baseline.fingerprint:
+        return "none, this is the baseline itself"
     text = f"{recommendation.gain_percent:+.1f} %"
     if recommendation.gain_ci95 is not None:
         low, high = recommendation.gain_ci95

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
 
 from autotune.load.metrics import METRICS
-from autotune.report import StudyRecord
+from autotune.report import StudyRecord, text
 from autotune.trial import Launch, Role, Scalar, State
 
 
@@ -32,7 +32,7 @@ def broken_slos(study: StudyRecord, launch: Launch) -> list[str]:
         if not isinstance(value, int | float):
             broken.append(f"{slo} (not measured)")
         elif slo.violation(value) > 0:
-            broken.append(f"{slo} (was {value:,.4g})")
+            broken.append(f"{slo} (was {text.number(value)})")
     return broken
 
 

@@ -31,8 +31,8 @@ def reference(candidates: CandidateSet, winner: int) -> int | None:
 def ablations(candidates: CandidateSet, winner: int) -> list[Ablation]:
     """One entry per knob in which winner and reference differ, the fewest knobs put back each time.
 
-    A knob that can only be put back together with all others has none: that is the reference itself. Knobs
-    whose smallest step back is the same candidate share an entry.
+    Knobs whose smallest step back is the same candidate share an entry; the largest step is the reference
+    itself.
     """
     base = reference(candidates, winner)
     if base is None or base == winner:
@@ -42,7 +42,7 @@ def ablations(candidates: CandidateSet, winner: int) -> list[Ablation]:
     between: dict[int, frozenset[str]] = {}
     for position, candidate in enumerate(candidates.items):
         back = _put_back(candidate.configuration, mine, theirs)
-        if back and (back < differing or len(differing) == 1):
+        if back:
             between[position] = back
     found: dict[int, Ablation] = {}
     for knob in sorted(differing):

@@ -97,17 +97,18 @@ def _value(configuration: Configuration, name: str) -> Scalar:
 
 def _choices(column: Sequence[Scalar]) -> tuple[Scalar, ...]:
     unique = dict.fromkeys(column)
-    return tuple(sorted(unique, key=lambda v: (v is not None, isinstance(v, str), v if _numeric(v) else 0.0, str(v))))
+    return tuple(sorted(unique, key=lambda v: (v is not None, isinstance(v, str), v if is_size(v) else 0.0, str(v))))
 
 
-def _numeric(value: Scalar) -> bool:
+def is_size(value: Scalar) -> bool:
+    """Whether a value is a number, so that more and less mean something."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def squared_distances(choices: Sequence[Scalar]) -> Floats:
     """Squared distances between a knob's values, shape ``(choices, choices)``; the largest is about 1."""
     present = [v for v in choices if v is not None]
-    points = _sizes(present) if present and all(_numeric(v) for v in present) else _names(len(present))
+    points = _sizes(present) if present and all(is_size(v) for v in present) else _names(len(present))
     middle = points.mean(axis=0, keepdims=True) if len(points) else np.zeros((1, points.shape[1]))
     rows = iter(points)
     embedded = np.array(

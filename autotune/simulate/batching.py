@@ -177,7 +177,8 @@ class Batching:
         rank.used += prompt - shared
         rank.owed += output
         self._context[request] = prompt - shared
-        self._record.hit(shared)
+        if not self._written[request]:
+            self._record.hit(shared)
         return True
 
     def _evict(self, rank: _Rank) -> None:
@@ -303,7 +304,8 @@ class Batching:
             return
         ended = ids[over]
         self._running = ids[~over]
-        self._record.finished(ended, self._now)
+        overshoot = float((self._written[ended] - self._requests.output_tokens[ended]).sum())
+        self._record.finished(ended, self._now, overshoot)
         for request in ended.tolist():
             rank = self._ranks[self._rank_of[request]]
             rank.used -= self._context[request]

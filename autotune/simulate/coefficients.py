@@ -79,6 +79,7 @@ class Coefficients(_Entry):
     # Speculation and start
     mtp_acceptance: float = Field(ge=0, le=1, description="that a drafted token is kept")
     mtp_step_ms: float = Field(ge=0, description="host time per drafted token and step")
+    mtp_sequence_us: float = Field(ge=0, description="and per running sequence: verification and sampling")
     load_gb_s: float = Field(gt=0, description="weights read from disk, whole node")
     start_s: float = Field(ge=0, description="imports, compilation, graph capture")
 

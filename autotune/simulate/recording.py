@@ -57,9 +57,11 @@ class Recorder:
         self._last[ids] = times[-1]
         self._tokens(times, np.full(len(times), gain * len(ids)))
 
-    def finished(self, ids: Ids, at_s: float) -> None:
-        """These requests ended."""
+    def finished(self, ids: Ids, at_s: float, overshoot: float) -> None:
+        """These requests ended; so many tokens that speculation made beyond their ends are thrown away."""
         self._finished[ids] = at_s
+        if overshoot > 0:
+            self._tokens(np.array([at_s]), np.array([-overshoot]))
 
     def _tokens(self, times: Floats, counts: Floats) -> None:
         self._times.append(times)

@@ -77,21 +77,28 @@ def _layout(knobs: Mapping[str, Scalar], model: ModelCard) -> _Layout:
     )
 
 
-def _mean_load(workload: Workload) -> tuple[float, float, float]:
-    """Mean input tokens, mean output tokens and requests in flight of the last, heaviest load point."""
+class _Load(NamedTuple):
+    """Mean lengths and requests in flight of the last, heaviest load point; the longest request of all."""
+
+    read: float
+    written: float
+    in_flight: float
+    longest: int
+
+
+def _mean_load(workload: Workload) -> _Load:
     requests = workload.draw(len(workload.points) - 1, 0)
-    return float(requests.input_tokens.mean()), float(requests.output_tokens.mean()), float(requests.concurrency)
+    means = float(requests.input_tokens.mean()), float(requests.output_tokens.mean())
+    return _Load(*means, float(requests.concurrency), workload.longest_request)
 
 
-def _tokens_per_s(
-    c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: int, load: tuple[float, float, float]
-) -> float:
-    a, (read, written, in_flight) = model.architecture, load
+def _tokens_per_s(c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: int, load: _Load) -> float:
+    a, read, written = model.architecture, load.read, load.written
     stage = c.tp * c.dp
     room = hardware.memory_gb * 1e9 - weight_bytes_per_gpu(a, c.tp, stage, c.pp, c.drafts > 0)
     kv_token = kv_bytes_per_token_layer(a, c.kv_type, c.tp) * a.layers / c.pp
-    batch = min(in_flight / c.dp, float(c.running), room / kv_token / (read + written / 2))
-    if stage * c.pp > gpus or room < kv_token * (read + written) or c.context < read + written:
+    batch = min(load.in_flight / c.dp, float(c.running), room / kv_token / (read + written / 2))
+    if stage * c.pp > gpus or room < kv_token * load.longest or c.context < load.longest:
         return _HOPELESS
     bandwidth, flops = hardware.bandwidth_tb_s * 1e12, hardware.fp8_tflops * 1e12 / max(1.0, a.weight_bytes)
     elements = rank_layer_elements(a, c.tp)

@@ -107,11 +107,11 @@ class StepTime:
         if self._decode_tokens > 1 and sequences:
             drafted = self._decode_tokens - 1
             device *= 1.0 + drafted / self._layers
-            host += drafted * c.mtp_step_ms * 1e-3
+            host += drafted * (c.mtp_step_ms * 1e-3 + sequences * c.mtp_sequence_us * 1e-6)
         if not graph:
             launching = self._layers * c.eager_layer_us * 1e-6
             if self._a.indexer is not None:
-                launching += sequences * c.eager_sequence_us * 1e-6
+                launching += sequences * self._decode_tokens * c.eager_sequence_us * 1e-6
             device = max(device, launching)
         return device + host
 

@@ -9,12 +9,9 @@ resumed has each launch once (`Tracker.sync`).
 
 from __future__ import annotations
 
-import logging
-import os
 import re
 import shlex
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from autotune import redact
 from autotune.recommendation import Recommendation
 from autotune.spec import StudySpec
-from autotune.tracking import content
+from autotune.tracking import content, database
+from autotune.tracking.database import database_uri
 from autotune.trial import Launch, State
 
 if TYPE_CHECKING:
@@ -35,11 +33,6 @@ ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "res
 
 _PARENT = "mlflow.parentRunId"
 _BATCH = 100  # MLflow takes 100 params or tags in one call
-
-
-def database_uri(home: Path) -> str:
-    """The address of a home's MLflow database."""
-    return f"sqlite:///{home.resolve() / 'mlflow.db'}"
 
 
 def ui_command(home: Path) -> str:
@@ -118,21 +111,13 @@ class Tracker:
             return
         if "_parent" in self.__dict__ and not self._finished:
             self._client.set_terminated(self._parent.info.run_id, "KILLED")
-        # The client has no public way to close its connections.
-        self._client._tracking_client.store._dispose_engine()
+        database.disconnect(self._client)
         for name in ("_client", "_experiment", "_parent", "_children"):
             self.__dict__.pop(name, None)
 
     @cached_property
     def _client(self) -> MlflowClient:
-        _silence()
-        self.home.mkdir(parents=True, exist_ok=True)
-        # MLflow 3.17 on SQLAlchemy 2.1 warns of deprecations while it sets up; none is ours to mend.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from mlflow import MlflowClient
-
-            return MlflowClient(database_uri(self.home))
+        return database.connect(self.home)
 
     @cached_property
     def _experiment(self) -> str:
@@ -231,15 +216,6 @@ class Tracker:
         changed = {name: value for name, value in metrics.items() if current.get(content.metric_name(name)) != value}
         if changed:
             self._client.log_batch(run_id, metrics=_metrics(changed, int(time.time() * 1000)))
-
-
-def _silence() -> None:
-    """Before mlflow is imported: no usage statistics, no chatter on stdout or stderr."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _is_of(child: Run, launch: Launch) -> bool:

@@ -9,8 +9,9 @@ from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.load.workloads import load_workload, workload_names
 from autotune.space.library import Library
 
-NAMES = """sharegpt short medium long very-long generation ultra-long sharegpt-c4 sweep output-sweep shared-prefix
-offline""".split()
+CHAT = ["sharegpt", "sharegpt-c4"]
+RANDOM = ["short", "medium", "long", "very-long", "generation", "ultra-long"]
+NAMES = [*CHAT, *RANDOM, "sweep", "output-sweep", "shared-prefix", "offline"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -105,7 +106,8 @@ def test_a_bad_line_of_a_file_is_named(tmp_path: Path, line: str):
 def test_a_workload_of_ones_own_is_found_and_checked(tmp_path: Path):
     folder = tmp_path / "workloads"
     folder.mkdir()
-    text = "name: mine\ndescription: d\norigin: o\npoints:\n  - prompts: 3\n    lengths: {kind: fixed, input_tokens: 5, output_tokens: 5}\n"
+    lengths = "    lengths: {kind: fixed, input_tokens: 5, output_tokens: 5}\n"
+    text = f"name: mine\ndescription: d\norigin: o\npoints:\n  - prompts: 3\n{lengths}"
     (folder / "mine.yaml").write_text(text)
     assert load_workload("mine", Library([tmp_path])).longest_request == 10
     (folder / "bad.yaml").write_text(text.replace("prompts: 3", "prompts: 0").replace("mine", "bad"))

@@ -77,8 +77,10 @@ def test_nothing_is_lost_or_run_twice(tmp_path: Path) -> None:
         study_number += 1
         study = f"killed-{study_number}"
         arguments = ["run", *QUESTION, "--study", study]
-        while kills < KILLS and kill_after(arguments, home, moments.uniform(1.0, 9.0)):
-            kills += 1
+        killed = True
+        while kills < KILLS and killed:
+            killed = kill_after(arguments, home, moments.uniform(0.5, 9.0))
+            kills += killed
             if (home / "studies" / study / "study.yaml").exists():
                 arguments = ["resume", study]
             kept = complete_rows(home, study)

@@ -30,7 +30,7 @@ def study(seed: int, throughput: Throughput, noise: float, launches: int) -> Rec
 
 @pytest.mark.parametrize("noise", [0.03, 0.1])
 def test_equal_configurations_are_seldom_called_better(noise: float) -> None:
-    """A/A: the stated error is at most 2.5 %; 6 of 60 or more would happen once in some thousand runs."""
+    """A/A: the stated error is at most 2.5 %; 6 of 60 or more would come of it once in 200 times."""
     results = [study(seed, flat, noise, 12) for seed in range(60)]
     assert sum(r.verdict is Verdict.BETTER for r in results) <= 5
     assert all(r.recommended is not None for r in results)

@@ -38,7 +38,7 @@ def servers(draw):
     return Server(setup(draw(st.sampled_from(ENGINES)), tp, dp, 8, **knobs))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(servers(), loads(), st.integers(0, 4000))
 def test_invariants(server, requests, spare):
     longest = int((requests.input_tokens + requests.output_tokens).max())
@@ -50,11 +50,8 @@ def test_invariants(server, requests, spare):
     assert (records.finished_s >= records.first_token_s).all()
     assert (records.itl_ms > 0).all()
     assert (np.diff(records.token_s) > -1e-9).all()
-    assert batching.peak_used <= capacity + server.tokens_per_step * len(requests.input_tokens)
-    # Speculation may overshoot the last step by what it drafts; nothing else makes or loses tokens.
-    made, asked = records.token_n.sum(), requests.output_tokens.sum()
-    slack = (server.tokens_per_step - 1) * len(requests.input_tokens)
-    assert asked - 1e-6 <= made <= asked + slack + 1e-6
+    assert batching.peak_used <= capacity
+    assert records.token_n.sum() == pytest.approx(requests.output_tokens.sum())
     assert 0 <= batching.cache_hit_rate < 1
     in_flight = np.array([((records.sent_s <= t) & (records.finished_s > t)).sum() for t in records.sent_s])
     assert in_flight.max() <= requests.concurrency
@@ -103,8 +100,12 @@ def test_more_running_requests_trade_latency_for_throughput():
 
 
 def test_separate_prefill_stalls_decoding():
-    outcome = run("sglang", workload="sweep")
-    assert outcome.points[-1].metrics["p99_itl_ms"] > 1.5 * outcome.points[-1].metrics["median_itl_ms"]
+    workload = load_workload("sharegpt").with_concurrency(64)
+    stall = {}
+    for engine in ("vllm", "sglang"):
+        metrics = simulate(setup(engine), workload, 0).metrics
+        stall[engine] = metrics["p95_itl_ms"] / metrics["median_itl_ms"]
+    assert stall["sglang"] > 2 * stall["vllm"]
 
 
 def test_a_sweep_has_a_point_per_load_and_rises_with_concurrency():

@@ -43,14 +43,22 @@ def test_vllm_mtp_gains_nothing_at_full_load():
     assert tokens_per_s("vllm", speculative_tokens=1) == pytest.approx(tokens_per_s("vllm"), rel=0.12)
 
 
+def test_vllm_mtp_helps_at_concurrency_4():
+    few = {"workload": "sharegpt-c4"}
+    assert tokens_per_s("vllm", speculative_tokens=1, **few) > 1.1 * tokens_per_s("vllm", **few)
+
+
 def test_trt_expert_parallel_beats_tensor_sharded_experts():
     assert tokens_per_s("tensorrt_llm", 8, 1, 8) > 1.3 * tokens_per_s("tensorrt_llm")
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt_llm"])
 def test_at_concurrency_4_plain_tp8_beats_eight_replicas(engine):
-    replicas = max(tokens_per_s(engine, 1, 8, ep, workload="sharegpt-c4", **SHORTER) for ep in (1, 8))
-    assert tokens_per_s(engine, workload="sharegpt-c4") > replicas
+    plain, replicas = (
+        max(tokens_per_s(engine, tp, dp, ep, workload="sharegpt-c4", **SHORTER) for ep in (1, 8))
+        for tp, dp in ((8, 1), (1, 8))
+    )
+    assert plain > 1.05 * replicas
 
 
 def test_a_bf16_cache_under_flashmla_kv_is_slow_where_it_starts():
@@ -65,8 +73,7 @@ def test_v32_prompts_of_any_length_prefer_sglang_dp8_to_vllm_tp8(workload):
 
 def test_long_outputs_exhaust_the_cache_of_h200_but_not_of_mi300x():
     h200, mi300x = (run("vllm", model=R1, hw=hw, workload="output-sweep") for hw in ("h200", "mi300x"))
-    assert h200.preemptions > 0
-    assert mi300x.preemptions == 0
+    assert h200.preemptions > 5 * mi300x.preemptions
     short, long = h200.points[0].metrics, h200.points[-1].metrics
     assert long["mean_ttft_ms"] > 3 * short["mean_ttft_ms"]
     kept = [

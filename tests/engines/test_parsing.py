@@ -1,0 +1,231 @@
+"""Command lines as the engines' own parsers take and refuse them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.engines import Engine, command_of, engine, names, recognise, split_command
+from autotune.errors import BadInput
+from autotune.trial import Command
+from tests.engines.settings import R1, V32, context, read, set_by
+
+VLLM = f"vllm serve {V32}"
+SGLANG = f"python3 -m sglang.launch_server --model-path {V32}"
+TRT = f"trtllm-serve {V32}"
+
+SPELLINGS = [
+    # what a person types, version, what it sets beside the engine's defaults on 8 GPUs
+    (f"{VLLM} -tp 8", "0.32", {}),
+    (f"{VLLM} -tp=8", "0.32", {}),
+    (f"{VLLM} --tensor_parallel_size 8", "0.32", {}),
+    (f"{VLLM} --tensor-parallel-size=8 --max-num-se 256", "0.32", {"max_running_requests": 256}),
+    (f"vllm serve --model {V32} -tp 8", "0.32", {}),
+    (f"python -m vllm.entrypoints.openai.api_server --model {V32} -tp 8", "0.13", {}),
+    (f"/opt/venv/bin/vllm serve {V32} -tp 8 --max-model-len 32k", "0.32", {"context_length": 32000}),
+    (f"{VLLM} -tp 8 --max-model-len 32K", "0.32", {"context_length": 32768}),
+    (f"{VLLM} -tp 8 --max-model-len auto", "0.32", {}),
+    (f"{VLLM} -tp 8 -sc.method mtp -sc.num_speculative_tokens 2", "0.32", {"speculative_tokens": 2}),
+    (f"{VLLM} -tp 8 --speculative_config.num_speculative_tokens=3", "0.13", {"speculative_tokens": 3}),
+    (f"{VLLM} -tp 8 --no-enable-prefix-caching", "0.32", {"prefix_caching": False}),
+    (f"{VLLM} -tp 8 -O0", "0.11", {"torch_compile": False}),
+    (f"{VLLM} -tp 8 -O 0", "0.32", {"torch_compile": False}),
+    (f"{VLLM} -tp 8 -O.level 0", "0.11", {"torch_compile": False}),
+    (f"{VLLM} -tp 8 -O3", "0.32", {}),
+    (f"{VLLM} -tp 8 -cc.mode 0", "0.32", {"torch_compile": False}),
+    (f"{VLLM} -tp 8 --cuda-graph-sizes 1 2 64", "0.11", {"cuda_graph_max_batch": 64}),
+    (f"{VLLM} -tp 8 --cudagraph-capture-sizes 1 2 64", "0.32", {"cuda_graph_max_batch": 64}),
+    (f"VLLM_ALL2ALL_BACKEND=naive {VLLM} -tp 8", "0.11", {"moe_all_to_all": "naive"}),
+    (f"{VLLM} -tp 8 -ac.backend FLASHMLA_SPARSE", "0.32", {"attention_backend": "FLASHMLA_SPARSE"}),
+    (f"{SGLANG} --tp 8", "0.5.3", {}),
+    (f"{SGLANG} --tensor-parallel-size 8", "0.5.23", {}),
+    (f"/opt/bin/python3.11 -m sglang.launch_server --model {V32} --tp 8 --mem 0.8", "0.5.23", {"memory_fraction": 0.8}),
+    (f"sglang serve --model {V32} --tp 8 --context-length 64k", "0.5.23", {"context_length": 64000}),
+    (f"{SGLANG} --tp 8 --nsa-prefill flashmla_decode", "0.5.3", {"prefill_attention_backend": "flashmla_kv"}),
+    (f"{SGLANG} --tp 8 --disable-cuda-graph", "0.5.23", {"cuda_graph_max_batch": 0}),
+    (f"{SGLANG} --tp 8 --dp 8 --enable-dp-attention", "0.5.23", {"tensor_parallel": 1, "data_parallel": 8}),
+    (f"{SGLANG} --tp 8 --dp 2 --enable-dp-attention", "0.5.6", {"tensor_parallel": 4, "data_parallel": 2}),
+    (f"{TRT} --tp_size 8 --max_seq_len 32768", "1.2.0rc5", {"context_length": 32768}),
+    (f"trtllm-serve serve --tp_size 8 {V32} --max_batch_size 512", "1.0", {"max_running_requests": 512}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "version", "knobs"), SPELLINGS)
+def test_a_spelling_is_read_as_the_engine_reads_it(command: str, version: str, knobs: dict[str, Any]) -> None:
+    assert set_by(command, version) == knobs
+
+
+REFUSED = [
+    (f"{VLLM} --max-num-sekvs 4", "0.32", r"unrecognized arguments: --max-num-sekvs 4.*did you mean --max-num-seqs"),
+    (f"{VLLM} --dtype bf17", "0.32", r"argument --dtype: invalid choice: 'bf17' \(choose from .*bfloat16"),
+    (f"{VLLM} --max-num-seqs many", "0.32", "argument --max-num-seqs: invalid int value: 'many'"),
+    (f"{VLLM} --compilation-config nonsense", "0.32", "argument --compilation-config.*not JSON"),
+    (f"{VLLM} --speculative-config 5", "0.32", "speculative_tokens is malformed"),
+    (f"{VLLM} --speculative-config.num_speculative_tokens", "0.32", "expected one argument"),
+    (
+        f"{VLLM} --max-num-s 4",
+        "0.32",
+        "ambiguous option: --max-num-s could match .*, --max-num-seqs",
+    ),
+    (f"{VLLM} --all2all-backend naive", "0.11", "unrecognized arguments: --all2all-backend naive"),
+    ("vllm serve --tensor-parallel-size 8", "0.32", "names no model"),
+    (f"{VLLM} --config missing.yaml", "0.32", "missing.yaml cannot be read"),
+    ("python3 -m sglang.launch_server --tp 8", "0.5.23", "names no model"),
+    (f"{SGLANG} --kv-cache-dtype fp9", "0.5.6", r"invalid choice: 'fp9' \(choose from .*fp8_e4m3"),
+    (f"{SGLANG} --nsa-decode-backend fa3", "0.5.23", r"unrecognized arguments: --nsa-decode-backend fa3"),
+    (f"{SGLANG} --cuda-graph-max-bs-decode 4", "0.5.6", "unrecognized arguments"),
+    (f"{TRT} --tp-size 8", "1.2", "unrecognized arguments: --tp-size 8; did you mean --tp_size"),
+    (f"{TRT} --tp 8", "1.2", "unrecognized arguments: --tp 8"),
+]
+
+
+@pytest.mark.parametrize(("command", "version", "message"), REFUSED)
+def test_what_the_engine_refuses_is_bad_input_in_its_own_words(command: str, version: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        read(command, version)
+
+
+def test_an_unknown_program_is_answered_with_what_is_understood() -> None:
+    with pytest.raises(
+        BadInput, match=r"'lmdeploy serve api_server'.*'python3 -m sglang.launch_server …'.*'vllm serve …'"
+    ):
+        recognise(["lmdeploy", "serve", "api_server"])
+
+
+@pytest.mark.parametrize("text", ["", "A=1", "A=1 B=2"])
+def test_a_command_without_a_program_is_bad_input(text: str) -> None:
+    with pytest.raises(BadInput, match="names no program"):
+        split_command(text)
+
+
+def test_unbalanced_quotes_are_bad_input() -> None:
+    with pytest.raises(BadInput, match="malformed command line"):
+        split_command("vllm serve 'm")
+
+
+def test_settings_stand_in_front_of_the_program() -> None:
+    command = split_command("env A=1 B='x y' \\\n vllm serve m C=3 --api-key k=v")
+    assert command.env == {"A": "1", "B": "x y"}
+    assert command.argv == ("vllm", "serve", "m", "C=3", "--api-key", "k=v")
+    assert command_of(["A=1", "vllm", "serve", "m"]) == Command(("vllm", "serve", "m"), {"A": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "version"),
+    [
+        ("vllm", None, "0.32.0"),
+        ("vllm", "0.11", "0.11.0"),
+        ("vllm", "v0.13.0", "0.13.0"),
+        ("sglang", "0.5.6", "0.5.6.post2"),
+        ("sglang", "0.5.6.post2", "0.5.6.post2"),
+        ("sglang", "0.5.3", "0.5.3"),
+        ("sglang", "0.5", "0.5.23"),
+        ("tensorrt_llm", "1.2.0rc5", "1.2.0"),
+        ("tensorrt_llm", "1.2", "1.2.0"),
+        ("tensorrt_llm", "1.0", "1.0.0"),
+    ],
+)
+def test_a_version_is_found_by_its_release(name: str, text: str | None, version: str) -> None:
+    assert engine(name).version(text) == version
+
+
+@pytest.mark.parametrize("text", ["0.7.3", "9", "latest", "0.17.post1.dev (online pytorch backend)"])
+@pytest.mark.parametrize("name", names())
+def test_an_unknown_version_is_answered_with_the_known_ones(name: str, text: str) -> None:
+    with pytest.raises(BadInput, match=f"unknown {name} version.*{engine(name).card.newest}"):
+        engine(name).version(text)
+
+
+def test_an_unknown_engine_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"did you mean 'sglang'.*tensorrt_llm, vllm"):
+        engine("sglnag")
+
+
+def with_file(command: str, name: str, text: str) -> tuple[Engine, Command]:
+    split = split_command(command)
+    return recognise(split.argv), Command(split.argv, split.env, {name: text})
+
+
+def test_tensorrt_llm_s_config_file_wins_over_the_command_line() -> None:
+    text = """
+tensor_parallel_size: 8
+max_batch_size: 64
+enable_attention_dp: true
+kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.7, enable_block_reuse: false, tokens_per_block: 64}
+moe_config: {backend: DEEPGEMM}
+speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 3}
+cuda_graph_config: {batch_sizes: [1, 2, 256]}
+"""
+    kind, command = with_file(f"{TRT} --tp_size 4 --max_batch_size 512 --config c.yaml", "c.yaml", text)
+    judged = context("1.2.0", R1)
+    knobs = kind.knobs(kind.parse(command, "1.2.0"), judged).knobs
+    base = kind.default_knobs(judged)
+    assert {name: value for name, value in knobs.items() if value != base[name]} == {
+        "tensor_parallel": 1,
+        "data_parallel": 8,
+        "max_running_requests": 64,
+        "kv_cache_dtype": "fp8",
+        "memory_fraction": 0.7,
+        "prefix_caching": False,
+        "tokens_per_block": 64,
+        "moe_backend": "DEEPGEMM",
+        "speculative_tokens": 3,
+        "cuda_graph_max_batch": 256,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_batch_sice: 3", "unknown TensorRT-LLM 1.2.0 setting 'max_batch_sice'; did you mean 'max_batch_size'"),
+        (
+            "kv_cache_config: {dtipe: fp8}",
+            r"unknown .* setting 'kv_cache_config.dtipe'; did you mean 'kv_cache_config.dtype'",
+        ),
+        ("[1]", "not a mapping"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_a_config_file_that_the_engine_refuses_is_bad_input(text: str, message: str) -> None:
+    kind, command = with_file(f"{TRT} --extra_llm_api_options c.yaml", "c.yaml", text)
+    with pytest.raises(BadInput, match=message):
+        kind.parse(command, "1.2.0")
+
+
+@pytest.mark.parametrize("program", [f"vllm serve {V32}", f"python3 -m sglang.launch_server --model-path {V32}"])
+def test_options_of_a_config_file_give_way_to_the_command_line(program: str) -> None:
+    vllm = program.startswith("vllm")
+    option = "max-num-seqs" if vllm else "max-running-requests"
+    text = f"tensor-parallel-size: 8\n{option}: 64\n{'enforce-eager' if vllm else 'enable-torch-compile'}: true\n"
+    kind, command = with_file(f"{program} --config c.yaml", "c.yaml", text)
+    judged = context(kind.card.newest)
+    knobs = kind.knobs(kind.parse(command, judged.version), judged).knobs
+    assert knobs["tensor_parallel"] == 8
+    assert knobs["max_running_requests"] == 64
+    assert knobs["enforce_eager" if vllm else "torch_compile"] is True
+    kind, command = with_file(f"{program} --config=c.yaml --{option} 128", "c.yaml", text)
+    assert kind.knobs(kind.parse(command, judged.version), judged).knobs["max_running_requests"] == 128
+
+
+WORDS = st.one_of(
+    st.sampled_from(
+        ["-tp", "8", "--config", "-O", "-O3", "--", "-", "--speculative-config", "{}", "[1]", "=", "--x.y", "1e9"]
+    ),
+    st.sampled_from([f for name in names() for f in sorted(engine(name).table(engine(name).card.newest).flags)]),
+    st.text(max_size=8),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=st.sampled_from(names()), words=st.lists(WORDS, max_size=6))
+def test_no_command_line_raises_anything_but_bad_input(name: str, words: list[str]) -> None:
+    kind = engine(name)
+    model = (V32,) if kind.card.model_flag is None else (kind.card.model_flag, V32)
+    judged = context(kind.card.newest)
+    with suppress(BadInput):
+        knobs = kind.knobs(kind.parse(Command((*kind.card.program, *model, *words)), judged.version), judged).knobs
+        assert set(knobs) == set(kind.card.knobs)
