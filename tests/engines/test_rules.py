@@ -199,7 +199,9 @@ def test_a_default_depends_only_on_knobs_that_stand_before_it(name: str) -> None
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
 @pytest.mark.parametrize("model", [V32, R1])
 @pytest.mark.parametrize("node", ["h200", "mi300x"])
-def test_good_starts_break_no_rule_in_the_newest_version(name: str, version: str, model: str, node: str) -> None:
+def test_good_starts_are_among_what_is_searched_in_the_newest_version(
+    name: str, version: str, model: str, node: str
+) -> None:
     kind = engine(name)
     judged: Context = context(version, model, node)
     scope = judged.scope({})
@@ -207,10 +209,12 @@ def test_good_starts_break_no_rule_in_the_newest_version(name: str, version: str
         return
     starts = [s for s in kind.card.starts if evaluate(s.when, judged.scope(kind.default_knobs(judged)))]
     assert starts
+    searched = set(enumerate_engine(kind.card, judged).configurations)
     for start in starts:
         knobs = {**kind.default_knobs(judged, start.set)}
         configuration = effective(kind.card, Configuration(name, knobs), judged).configuration
         assert [rule.name for rule in broken_rules(kind.card, configuration, judged)] == [], start.name
+        assert configuration in searched, start.name
 
 
 @pytest.mark.parametrize(
