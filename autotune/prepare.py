@@ -134,49 +134,32 @@ def _narrow(
     card = kind.card
     if narrowed is None:
         return card, context, pins
-    knobs = {
-        name: knob.model_copy(update={"search": narrowed.search[name]}) if name in narrowed.search else knob
-        for name, knob in card.knobs.items()
-    }
-    rest = {name: value for name, value in kind.default_knobs(context).items() if name not in narrowed.search}
-    return card.model_copy(update={"knobs": knobs}), context, {**rest, **pins}
+    on_node = {name: fill_value(value, context.scope({})) for name, value in card.on_node.items()}
+    fixed = {name: value for name, value in {**on_node, **pins}.items() if name in pins or name not in narrowed.search}
+    # A knob that is searched no more has its default, which may depend on the knobs that are.
+    knobs = {n: knob.model_copy(update={"search": narrowed.search.get(n, [])}) for n, knob in card.knobs.items()}
+    return card.model_copy(update={"knobs": knobs}), context, fixed
 
 
 def _pinned(kind: Engine, context: Context, pins: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The pins that an engine knows; ``auto`` is its default, unless it has a value of that name."""
-    defaults = kind.default_knobs(context)
     known = {name: value for name, value in pins.items() if name in kind.card.knobs}
-    return {
-        name: defaults[name] if value == AUTO and value not in (kind.card.knobs[name].choices or ()) else value
-        for name, value in known.items()
-    }
+    auto = {n for n, value in known.items() if value == AUTO and value not in (kind.card.knobs[n].choices or ())}
+    defaults = kind.default_knobs(context, {n: value for n, value in known.items() if n not in auto})
+    return {name: defaults[name] for name in known}
 
 
-def _settings(context: Context, settings: Mapping[str, object], knobs: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    scope = context.scope(knobs)
-    return {name: fill_value(value, scope) for name, value in settings.items()}
-
-
-def _effective(space: EngineSpace, knobs: Mapping[str, Scalar]) -> Configuration:
-    pinned = Configuration(space.engine.name, {**knobs, **space.pins})
-    return effective(space.card, pinned, space.context).configuration
-
-
-def _default(space: EngineSpace) -> Configuration:
-    """The engine's default on all GPUs."""
-    return _effective(space, space.engine.default_knobs(space.context))
+def _effective(space: EngineSpace, settings: Mapping[str, Scalar]) -> Configuration:
+    """The engine's defaults on all GPUs with some settings, the pins above all."""
+    knobs = space.engine.default_knobs(space.context, {**settings, **space.pins})
+    return effective(space.card, Configuration(space.engine.name, knobs), space.context).configuration
 
 
 def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:
     """Configurations that somebody found good, where they apply."""
-    base = space.engine.default_knobs(space.context)
-    scope = space.context.scope(base)
-    starts = narrowed.starts if narrowed else space.card.starts
-    return [
-        _effective(space, {**base, **_settings(space.context, start.set, base)})
-        for start in starts
-        if evaluate(start.when, scope)
-    ]
+    scope = space.context.scope(space.engine.default_knobs(space.context))
+    starts = [s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)]
+    return [_effective(space, {name: fill_value(v, scope) for name, v in s.set.items()}) for s in starts]
 
 
 def _with_baseline(
@@ -196,7 +179,7 @@ def _with_baseline(
     else:
         command = None
         space = next(iter(spaces.values()))
-        baseline = Candidate(_default(space), space.context.version)
+        baseline = Candidate(_effective(space, {}), space.context.version)
     items = {baseline.fingerprint: baseline}
     for space in spaces.values():
         for configuration in space.space.configurations:
@@ -204,7 +187,7 @@ def _with_baseline(
             items.setdefault(candidate.fingerprint, candidate)
     listed = tuple(items.values())
     positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
-    defaults = [_default(space) for space in spaces.values()]
+    defaults = [_effective(space, {}) for space in spaces.values()]
     starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
     candidates = CandidateSet(listed, 0, _positions(defaults, positions), _positions(starts, positions))
     prepared = Prepared(spec, library, candidates, spaces, excluded, command)

@@ -6,7 +6,7 @@ Student's t on logarithms, with the spread of one launch pooled over finalists a
 Bonferroni for the number of finalists. The verdict is ``better`` where the interval lies above zero,
 ``unopposed`` where the baseline could not run, ``infeasible`` where nothing ran or kept the SLOs, and else
 ``indistinguishable``: then the configuration with the fewest settings is recommended, the baseline
-included. With fewer than two launches each nothing can be told.
+included. Where no configuration was launched twice, nothing can be told.
 
 The judgement itself is in `autotune.search.verdict`, because the study needs it too, to decide which launches
 of the finals are worth making; here it is put into words and figures.

@@ -81,8 +81,9 @@ def judge(history: History) -> Judgement:
     best = max(feasible, key=lambda p: mean(groups[p]), default=None)
     ran = bool(groups[base])
     gain = _gain(groups[best], groups[base], spread, comparisons) if best is not None and ran else None
-    decided = best is not None and min(len(groups[best]), len(groups[base]) if ran else 2) >= MIN_REPEATS
-    decided = decided and bool(history.of_role(Role.FINAL))
+    # One launch of the finalist will do where the baseline was repeated: they share the spread of a launch.
+    told = gain is not None and gain.interval is not None if ran else best is not None
+    decided = told and bool(history.of_role(Role.FINAL))
     verdict, winner = _verdict(history, feasible, best, gain if decided else None, spread)
     own = gain if winner == best else Gain(0.0, None)
     return Judgement(

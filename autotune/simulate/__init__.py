@@ -6,6 +6,8 @@
     memory.py        the memory plan, and out-of-memory
     steptime.py      seconds per step: rooflines, communication, host
     batching.py      the continuous-batching loop in virtual time
+    replica.py       one attention replica: queue, admission, KV pool
+    recording.py     when tokens came
     roofline.py      a cruder prediction, the search's prior
 
 Its numbers are *simulated*: never to be mixed with measured ones.

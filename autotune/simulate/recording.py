@@ -23,15 +23,10 @@ class Recorder:
         self._gaps: list[Floats] = []
         self._times: list[Floats] = []
         self._counts: list[Floats] = []
-        self.cached_tokens = 0
 
     def sent(self, request: int, at_s: float) -> None:
         """A request was sent."""
         self._sent[request] = at_s
-
-    def hit(self, tokens: int) -> None:
-        """So many prompt tokens were found in the prefix cache."""
-        self.cached_tokens += tokens
 
     def first(self, request: int, at_s: float) -> None:
         """A prompt was computed; its token is the first, or one more after a preemption."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.errors import BadInput, MalformedFile
 from autotune.space.expression import names
 from autotune.space.library import SCHEMAS, Library, kind_of, line_of, load, spaces_root
-from autotune.space.schema import EngineCard, Narrowing
+from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config"})
@@ -61,10 +61,26 @@ def _check_engine(path: Path, card: EngineCard) -> None:
             right = "known: the knobs and model, hardware, gpus, workload"
             problem = f"unknown name {sorted(unknown)[0]!r} in {text!r}; {right}"
             raise MalformedFile(path, problem, line_of(path, location))
+    for location, text, before in _case_conditions(card):
+        unknown = names(text) - _FIXED_NAMES - before
+        if unknown:
+            problem = f"unknown name {sorted(unknown)[0]!r} in {text!r}; a case may name the knobs that stand before it"
+            raise MalformedFile(path, problem, line_of(path, location))
     for location, mapping in _settings(card):
         wrong = sorted(set(mapping) - set(card.knobs))
         if wrong:
             raise MalformedFile(path, f"unknown knob {wrong[0]!r}", line_of(path, (*location, wrong[0])))
+
+
+def _case_conditions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], str, frozenset[str]]]:
+    """Conditions of defaults and search values, with the knobs that they may name: those that stand before."""
+    before: frozenset[str] = frozenset()
+    for name, knob in card.knobs.items():
+        for key, entries in (("default", knob.default), ("search", knob.search)):
+            for i, entry in enumerate(entries if isinstance(entries, list) else []):
+                if isinstance(entry, Case | Values):
+                    yield ("knobs", name, key, i, "when"), entry.when, before
+        before |= {name}
 
 
 def _expressions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -79,6 +95,8 @@ def _expressions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], str]
         yield ("rules", i, "forbid"), rule.forbid
     for i, effect in enumerate(card.effects):
         yield ("effects", i, "when"), effect.when
+    for i, addition in enumerate(card.always):
+        yield ("always", i, "when"), addition.when
     for i, need in enumerate(card.requires):
         yield ("requires", i, "expect"), need.expect
     for i, start in enumerate(card.starts):

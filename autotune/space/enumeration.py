@@ -64,7 +64,12 @@ class _Walk:
         if name in self.pins:
             return (self.pins[name],)
         knob = self.card.knobs[name]
-        conditions = [entry.when for entry in knob.search if isinstance(entry, Values)]
+        cases = [entry for entry in knob.search if isinstance(entry, Values)]
+        if isinstance(knob.default, list) and len(cases) == len(knob.search):
+            # Where no case holds, the default is tried.
+            conditions = [*(case.when for case in cases), *(case.when for case in knob.default)]
+        else:
+            conditions = [case.when for case in cases]
         if any(names(text) & set(self.order) for text in conditions):
             return None
         return search_values(knob, self.context.scope({}), self.context.version)

@@ -82,8 +82,9 @@ class Knob(Entry):
     `emit` is applied when the knob's value differs from its default; an entry's own ``when`` narrows it
     further. `read` gives the knob's value from ``args`` (parsed options by argparse destination and by every
     long spelling, hyphens as underscores), ``env`` and ``config`` (the engine's own config file), beside
-    ``model``, ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which is the default. Of a list of readings the
-    first whose versions hold counts; where none does, the version cannot set the knob.
+    ``model``, ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which is the default.
+    Of a list of readings the first whose versions hold counts; where none does, the version cannot set the
+    knob.
     """
 
     help: str

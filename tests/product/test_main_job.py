@@ -177,3 +177,9 @@ def test_a_budget_of_one_launch_decides_nothing(tmp_path: Path) -> None:
     found = tuned(tmp_path / "home", *V32, "--launches", "1")
     assert (found["verdict"], found["launches"]) == ("indistinguishable", 1)
     assert found["stop_reason"]
+
+
+def test_five_launches_are_enough_for_a_gain_that_doubles(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "home", *V32, "--launches", "5", "--engine", "sglang")
+    assert (found["verdict"], found["launches"]) == ("better", 5)
+    assert found["gain_percent"] > 50

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.fingerprint import Normaliser, broken_rules, effective
 from autotune.space.knobs import defaults
+from autotune.space.schema import Case
 from autotune.trial import Configuration
 
 from .card import TOY, context
@@ -105,3 +106,15 @@ def test_normaliser_picks_the_version_s_rules() -> None:
         "old-no-tree",
     ]
     assert [rule.name for rule in Normaliser(TOY, context("2.0")).rules] == ["all-gpus", "tree-needs-two"]
+
+
+def test_a_default_may_depend_on_the_knobs_before_it() -> None:
+    knob = TOY.knobs["max_running_requests"].model_copy(
+        update={"default": [Case(value=48, when="speculative_tokens > 0"), Case(value=1024)], "search": []}
+    )
+    card = TOY.model_copy(update={"knobs": {**TOY.knobs, "max_running_requests": knob}})
+    pairs = {
+        (c.knobs["speculative_tokens"] == 0, c.knobs["max_running_requests"])
+        for c in enumerate_engine(card, context()).configurations
+    }
+    assert pairs == {(True, 1024), (False, 48)}
