@@ -138,6 +138,27 @@ class Requirement(Entry):
     source: str
 
 
+class Serving(Entry):
+    """How a running server of the engine is talked to. Paths are below the server's URL."""
+
+    host_flag: str = "--host"
+    port_flag: str = "--port"
+    environment: dict[str, str] = Field(default={}, description="set for servers that autotune launches")
+    health: str = "/health"
+    reset_cache: str | None = Field(default=None, description="POST empties the prefix cache; None: there is no way")
+    resolved_arguments: str | None = Field(default=None, description="GET tells what the engine made of its arguments")
+    metrics: dict[str, str] = Field(default={}, description="our name to the engine's Prometheus name")
+
+
+class LogPattern(Entry):
+    """A line of the engine's log that tells why it failed; the first line that matches any pattern counts."""
+
+    pattern: str = Field(description="regular expression, searched in one line")
+    kind: FailureKind
+    way_out: str = Field(description="what to do; may use the pattern's named groups as {name}")
+    source: str
+
+
 class EngineCard(Entry):
     """``search_spaces/engines/<engine>.yaml``."""
 
@@ -156,6 +177,8 @@ class EngineCard(Entry):
     effects: list[Effect] = []
     rules: list[Rule] = []
     starts: list[Start] = []
+    serving: Serving = Serving()
+    failures: list[LogPattern] = []
 
     @property
     def newest(self) -> str:
