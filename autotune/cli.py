@@ -113,6 +113,41 @@ def simulate(as_json: bool, **options: Any) -> None:
 
 
 @cli.command()
+@click.option("--url", required=True, help="The server, e.g. http://127.0.0.1:8000.")
+@click.option("--model", required=True, help="The name under which the server serves its model.")
+@click.option("--workload", default="sharegpt", show_default=True, help="A name, random:IN:OUT[:N] or jsonl:FILE.")
+@click.option("--concurrency", type=int, help="Closed loop: so many requests in flight.")
+@click.option("--request-rate", type=float, help="Open loop: so many requests per second, Poisson arrivals.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Another seed, new prompts.")
+@click.option("--endpoint", type=click.Choice(["/v1/completions", "/v1/chat/completions"]), default="/v1/completions")
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, or its folder, for chat prompts.")
+@click.option("--api-key-env", help="Environment variable that holds the API key.")
+@click.option("--save-result", type=click.Path(path_type=Path), help="Write the result as JSON.")
+@_common(home_is_used=False)
+def bench(as_json: bool, **options: Any) -> None:
+    """Load a running server over HTTP and measure it."""
+    from autotune import bench_command
+
+    bench_command.bench(bench_command.Bench(**options), as_json)
+
+
+@cli.command(context_settings=_MULTILINE)
+@_load_options
+@click.option("--host", help="Default: the engine command line's, else loopback.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Default: the engine command line's; 0: a free one.")
+@click.option("--speed", type=float, default=1.0, show_default=True, help="So many times as fast as the node.")
+@click.option("--startup-s", type=click.FloatRange(min=0), help="Seconds until it serves; default: the node's.")
+@click.option("--fault", help="What is to go wrong: NAME[:VALUE],… Default: AUTOTUNE_EMULATE_FAULT.")
+@click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
+@_common(home_is_used=False)
+def emulate(as_json: bool, **options: Any) -> None:
+    """Stand in for an engine on a node with GPUs: a server at the simulated node's times."""
+    from autotune import commands
+
+    sys.exit(commands.emulate(options, as_json))
+
+
+@cli.command()
 @click.argument("study")
 @click.option("--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True)
 @_common(home_is_used=True)

@@ -173,6 +173,17 @@ def _print_prediction(predicted: Mapping[str, Any]) -> None:
     click.echo(f"90 % interval of total_token_throughput on a real node: {low:,.0f} to {high:,.0f}")
 
 
+def emulate(options: Mapping[str, Any], as_json: bool) -> int:
+    """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
+    from autotune.emulate import Emulation
+    from autotune.emulate import emulate as serve
+
+    library = library_for(None)
+    hardware = library.node(options["hardware"])
+    gpus = check_gpus(options["gpus"], hardware)
+    return serve(Emulation(**{**options, "hardware": hardware, "gpus": gpus}), library, as_json)
+
+
 def report(study: str, format_: str, home: Path, as_json: bool) -> None:
     """``autotune report``."""
     folder = Home(home)

@@ -3,9 +3,11 @@
     AutotuneError             anything autotune says to its user; carries the exit code
     ├── BadInput              the user's input is wrong: exit 2
     │   ├── UnknownName       a name that does not exist; lists the names that do
-    │   └── MalformedFile     a file that does not fit its schema; names file and line
+    │   ├── MalformedFile     a file that does not fit its schema; names file and line
+    │   └── RefusedCommand    an engine's own parser refuses its command line
     ├── StudyLocked           another tuner works on the study: exit 2
     ├── NothingFeasible       no configuration ran: exit 3
+    ├── LoadFailed            a bench with failed requests, or a client that did not keep up: exit 4
     └── Interrupted           stopped by the user, resumable: exit 130
 
 A configuration that cannot run is *not* an exception: it is a value, `trial.Failure`.
@@ -69,6 +71,20 @@ class MalformedFile(BadInput):
         self.line = line
 
 
+class RefusedCommand(BadInput):
+    """An engine's own parser refuses a command line.
+
+    Args:
+        where: engine and version.
+        engine_message: what the engine's parser says.
+        hint: what would be right.
+    """
+
+    def __init__(self, where: str, engine_message: str, hint: str = "") -> None:
+        super().__init__(f"{where}: error: {engine_message}{hint}")
+        self.engine_message = engine_message
+
+
 class StudyLocked(AutotuneError):
     """Another tuner holds the study's lock."""
 
@@ -79,6 +95,12 @@ class NothingFeasible(AutotuneError):
     """No configuration ran, so there is nothing to recommend; the report says why."""
 
     exit_code = 3
+
+
+class LoadFailed(AutotuneError):
+    """Requests of a bench failed, or its client did not keep up; the result says so and is written all the same."""
+
+    exit_code = 4
 
 
 class Interrupted(AutotuneError):

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.errors import BadInput
+from autotune.errors import RefusedCommand
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNRECOGNIZED = "unrecognized arguments: "
@@ -140,7 +140,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         where = f"{self._table.engine} {self._table.version}"
-        raise BadInput(f"{where}: error: {message}{self._hint(message)}")
+        raise RefusedCommand(where, message, self._hint(message))
 
     def _hint(self, message: str) -> str:
         if not message.startswith(_UNRECOGNIZED):

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.engines import options_file
 from autotune.engines.engine import Engine
 from autotune.engines.options import human_int
-from autotune.errors import BadInput
+from autotune.errors import RefusedCommand
 from autotune.trial import Command
 
 _NAME = re.compile(r"(?<=--)[^.=]*")
@@ -38,7 +38,7 @@ class VLLM(Engine):
                 continue
             text = value if equals else next(rest, None)
             if text is None:
-                raise BadInput(f"vllm {version}: error: argument {option}: expected one argument")
+                raise RefusedCommand(f"vllm {version}", f"argument {option}: expected one argument")
             _merge(dotted, option, text)
         return [*plain, *(word for option, value in dotted.items() for word in (option, json.dumps(value)))]
 

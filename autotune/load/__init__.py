@@ -1,5 +1,31 @@
 """What is sent and what is counted.
 
-`workloads` says what is sent, `datasets` how long prompts and answers are, `metrics` holds every
-formula. The simulated node and a load generator for real servers use the same three.
+    workloads     what is sent, by name
+    datasets      how long prompts and answers are
+    prompts       what they say
+    metrics       every formula
+    measurement   one workload on one warm server, over HTTP
+    generator     one load point: a schedule in, a log of requests out
+    stream        the measured path: HTTP and server-sent events, stamped per read of the socket
+    outcomes      how a request can end
+    control       `ServerClient`: all else that is said to a server (not imported here: httpx is slow to load)
+
+The contract is `measure`. The simulated node uses the same workloads and metrics, without a server.
 """
+
+from autotune.load.generator import Limits, Progress
+from autotune.load.measurement import LoadOptions, Measurement, PointMeasurement, measure
+from autotune.load.outcomes import Outcome, OutcomeKind
+from autotune.load.target import Target
+
+__all__ = [
+    "Limits",
+    "LoadOptions",
+    "Measurement",
+    "Outcome",
+    "OutcomeKind",
+    "PointMeasurement",
+    "Progress",
+    "Target",
+    "measure",
+]

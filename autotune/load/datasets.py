@@ -98,17 +98,25 @@ class FileLengths(Part):
         read, written = self._rows()
         return np.resize(read, prompts), np.resize(written, prompts)
 
+    def texts(self, prompts: int) -> list[str | None]:
+        """The prompts' own text where the file gives it, in the order of `draw`."""
+        given = [text for _, _, text in self._lines()]
+        return [given[i % len(given)] for i in range(prompts)]
+
     def _rows(self) -> tuple[Tokens, Tokens]:
+        table = np.array([(read, written) for read, written, _ in self._lines()], dtype=np.int64)
+        return table[:, 0], table[:, 1]
+
+    def _lines(self) -> list[tuple[int, int, str | None]]:
         path = Path(self.file)
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(f"workload file {path} cannot be read as UTF-8 text: {error}") from error
-        pairs = [_pair(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-        if not pairs:
+        requests = [_request(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+        if not requests:
             raise MalformedFile(path, "holds no request; one JSON object per line is expected", 1)
-        table = np.array(pairs, dtype=np.int64)
-        return table[:, 0], table[:, 1]
+        return requests
 
 
 Lengths = Annotated[FixedLengths | TableLengths | FileLengths, Field(discriminator="kind")]
@@ -119,7 +127,7 @@ def _stratified(table: Mapping[float, float], count: int, generator: np.random.G
     return np.rint(np.interp(slices, list(table), list(table.values()))).astype(np.int64)
 
 
-def _pair(path: Path, number: int, line: str) -> tuple[int, int]:
+def _request(path: Path, number: int, line: str) -> tuple[int, int, str | None]:
     form = 'write {"input_tokens": N, "output_tokens": M} or {"prompt": "…", "output_tokens": M} with whole numbers > 0'
     try:
         row: Any = json.loads(line)
@@ -132,4 +140,4 @@ def _pair(path: Path, number: int, line: str) -> tuple[int, int]:
     read, written = row.get("input_tokens", guess), row.get("output_tokens")
     if type(read) is not int or type(written) is not int or min(read, written) < 1:
         raise MalformedFile(path, form, number)
-    return read, written
+    return read, written, prompt if isinstance(prompt, str) and prompt else None

@@ -108,6 +108,11 @@ class RequestRecords:
     def __len__(self) -> int:
         return len(self.sent_s)
 
+    @classmethod
+    def empty(cls) -> RequestRecords:
+        """A run without a request."""
+        return cls(_empty(), _empty(), _empty(), _empty(), _empty(), ok=np.empty(0, dtype=np.bool_))
+
     def successful(self) -> RequestRecords:
         """Only the requests that succeeded; the token series stays."""
         ok = self.ok

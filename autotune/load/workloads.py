@@ -7,6 +7,7 @@ documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]`` and ``jsonl:FIL
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -81,6 +82,7 @@ class Requests:
         group: which shared beginning it has, shape (n,); -1 = none.
         prefix_tokens: length of the shared beginning.
         concurrency: how many may be in flight; n where there is no limit.
+        texts: what the prompts say, n entries with None where only the length is given; empty = lengths only.
     """
 
     input_tokens: Tokens
@@ -89,6 +91,7 @@ class Requests:
     group: Tokens
     prefix_tokens: int
     concurrency: int
+    texts: Sequence[str | None] = ()
 
 
 class Workload(BaseModel):
@@ -143,6 +146,7 @@ class Workload(BaseModel):
             group=group,
             prefix_tokens=self.prefix.tokens if self.prefix else 0,
             concurrency=point.arrival.concurrency or point.prompts,
+            texts=point.lengths.texts(point.prompts) if isinstance(point.lengths, FileLengths) else (),
         )
 
 

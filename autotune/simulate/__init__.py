@@ -5,8 +5,10 @@
     weights.py       how many weights a model has and who holds them
     memory.py        the memory plan, and out-of-memory
     steptime.py      seconds per step: rooflines, communication, host
-    batching.py      the continuous-batching loop in virtual time
+    scheduling.py    continuous batching: what a step computes and changes; also the emulator's
     replica.py       one attention replica: queue, admission, KV pool
+    prefix.py        its prefix cache
+    batching.py      the loop over it in virtual time
     recording.py     when tokens came
     roofline.py      a cruder prediction, the search's prior
 
@@ -24,7 +26,7 @@ from autotune.simulate.memory import MemoryPlan, memory_failure, plan_memory, st
 from autotune.simulate.server import Server, ServerSetup
 from autotune.trial import Failure, FailureKind, Metrics
 
-__all__ = ["LoadPointOutcome", "MemoryPlan", "Outcome", "ServerSetup", "run_server", "simulate"]
+__all__ = ["LoadPointOutcome", "MemoryPlan", "Outcome", "ServerSetup", "run_server", "simulate", "start_failure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def simulate(server: ServerSetup, workload: Workload, seed: int) -> Outcome:
 def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
     """`simulate` for a server whose decisions are taken; calibration passes its own coefficients this way."""
     plan = plan_memory(server)
-    failure = _too_many_gpus(server) or memory_failure(server, plan) or _too_long(server, plan, workload)
+    failure = start_failure(server, plan) or _too_long(server, plan, workload)
     if failure is not None:
         return Outcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
     runs: list[RequestRecords] = []
@@ -92,6 +94,11 @@ def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
     metrics["cache_hit_rate"] = cached / read
     metrics["client_bound"] = False
     return Outcome(metrics, None, startup_s(server, plan), plan, tuple(points), preemptions)
+
+
+def start_failure(server: Server, plan: MemoryPlan) -> Failure | None:
+    """Why a server would not start; None when it does."""
+    return _too_many_gpus(server) or memory_failure(server, plan)
 
 
 def _too_many_gpus(server: Server) -> Failure | None:

@@ -6,8 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from autotune.load.workloads import Requests
+from autotune.simulate.prefix import PrefixCache
 from autotune.simulate.server import Server
 
 _WATERMARK = 0.99
@@ -17,7 +18,12 @@ _WATERMARK = 0.99
 class Sequences:
     """How far each request is; arrays of shape (n,).
 
+    Args:
+        read: prompt tokens, shape (n,).
+        write: tokens asked for, shape (n,).
+
     Attributes:
+        read: prompt tokens as they were sent.
         prompt: tokens to compute before decoding; grows when a preempted request is computed anew.
         output: tokens asked for.
         context: its own tokens in the KV pool.
@@ -25,11 +31,11 @@ class Sequences:
         replica: which replica has it.
     """
 
-    def __init__(self, requests: Requests) -> None:
-        self.requests = requests
-        n = len(requests.input_tokens)
-        self.prompt = requests.input_tokens.astype(np.int64).copy()
-        self.output = requests.output_tokens.astype(np.float64)
+    def __init__(self, read: NDArray[np.int64], write: NDArray[np.int64]) -> None:
+        n = len(read)
+        self.read = read.astype(np.int64)
+        self.prompt = self.read.copy()
+        self.output = write.astype(np.float64)
         self.context = np.zeros(n)
         self.written = np.zeros(n)
         self.replica = np.zeros(n, dtype=np.int64)
@@ -63,11 +69,10 @@ class Replica:
         cached_tokens: prompt tokens that were found in the prefix cache, over the run.
     """
 
-    def __init__(self, server: Server, sequences: Sequences, capacity: int) -> None:
-        self._server, self._sequences, self._capacity = server, sequences, capacity
+    def __init__(self, server: Server, sequences: Sequences, cache: PrefixCache, capacity: int) -> None:
+        self._server, self._sequences, self._cache, self._capacity = server, sequences, cache, capacity
         self.waiting: deque[int] = deque()
         self._filling: deque[list[int]] = deque()  # [request, tokens left]
-        self._cached: set[int] = set()
         self._owed = 0.0  # output tokens still to come of what runs and fills
         self.running = 0
         self.in_flight = 0
@@ -102,14 +107,17 @@ class Replica:
         if not self.waiting or busy >= self._server.running_limit:
             return False
         s, request = self._sequences, self.waiting[0]
-        shared = self._shared_tokens(request)
+        shared = self._cache.match(request)
         prompt, output = int(s.prompt[request]), s.left(request)
         reserve = self._server.coefficients.reserve_share * (self._owed + output)
-        if self.used + prompt - shared + reserve > self._capacity * _WATERMARK:
+        self._cache.hold(request)
+        missing = self.used + prompt - shared + reserve - self._capacity * _WATERMARK
+        if missing > 0 and not self._freed(missing):
+            self._cache.release(request)
             if busy:
                 return False
             # Nothing runs: the shared beginnings make room, and the request fits alone.
-            self._cached.clear()
+            self._cache.clear()
             self.used, shared = 0.0, 0
         self.waiting.popleft()
         self._filling.append([request, max(1, prompt - shared)])
@@ -120,18 +128,16 @@ class Replica:
             self.cached_tokens += shared
         return True
 
-    def _shared_tokens(self, request: int) -> int:
-        requests = self._sequences.requests
-        return requests.prefix_tokens if int(requests.group[request]) in self._cached else 0
+    def _freed(self, tokens: float) -> bool:
+        """Whether the prefix cache could make room for so many tokens."""
+        evicted = self._cache.evict(tokens)
+        self.used -= evicted
+        return evicted >= tokens
 
     def start(self, request: int) -> None:
         """A prompt is computed: the first token is there (after a preemption, the next one), decoding begins."""
-        requests = self._sequences.requests
-        group = int(requests.group[request])
-        if self._server.prefix_caching and group >= 0 and group not in self._cached:
-            self._cached.add(group)
-            # The beginning now belongs to the cache, not to this request.
-            self._sequences.context[request] -= requests.prefix_tokens
+        # What the cache keeps belongs to it from now on, not to this request.
+        self._sequences.context[request] -= self._cache.keep(request)
         self._sequences.written[request] += 1
         self._owed -= 1
         self.running += 1
@@ -146,23 +152,46 @@ class Replica:
         self.used -= self._sequences.context[request]
         self._owed -= self._sequences.left(request)
         self.running -= 1
+        self._cache.release(request)
 
     def finish(self, request: int) -> None:
         """A running sequence has all its tokens."""
         self.release(request)
         self.in_flight -= 1
 
+    def abort(self, request: int) -> bool:
+        """Give up a request wherever it is; returns whether it was decoding."""
+        filling = next((item for item in self._filling if item[0] == request), None)
+        if request in self.waiting:
+            self.waiting.remove(request)
+        elif filling is not None:
+            self._filling.remove(filling)
+            self.used -= self._sequences.context[request]
+            self._owed -= self._sequences.left(request)
+            self._cache.release(request)
+        else:
+            self.finish(request)
+            return True
+        self.in_flight -= 1
+        return False
+
+    def empty_cache(self) -> None:
+        """Throw out of the prefix cache what nobody uses."""
+        self.used -= self._cache.evict(float("inf"))
+
     def preempt(self, request: int) -> None:
         """Throw a running sequence out; it comes first in the queue and is computed anew, its own output included."""
         s = self._sequences
         self.release(request)
-        s.prompt[request] = s.requests.input_tokens[request] + int(s.written[request])
+        s.prompt[request] = s.read[request] + int(s.written[request])
         self.waiting.appendleft(request)
 
     def crowded(self, gain: float) -> bool:
         """Whether the next step's tokens would not fit, and throwing a sequence out would help."""
-        alone = self.running == 1 and not self._filling
-        return self.running > 0 and not alone and self.used + self.running * gain > self._capacity
+        missing = self.used + self.running * gain - self._capacity
+        if self.running == 0 or missing <= 0 or self._freed(missing):
+            return False
+        return self.running > 1 or bool(self._filling)
 
     def steps_until_full(self, gain: float) -> float:
         """Decode steps that the pool has room for."""

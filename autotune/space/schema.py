@@ -144,9 +144,11 @@ class Serving(Entry):
     host_flag: str = "--host"
     port_flag: str = "--port"
     environment: dict[str, str] = Field(default={}, description="set for servers that autotune launches")
+    arguments: list[str] = Field(default=[], description="added to the command of servers that autotune launches")
     health: str = "/health"
     reset_cache: str | None = Field(default=None, description="POST empties the prefix cache; None: there is no way")
     resolved_arguments: str | None = Field(default=None, description="GET tells what the engine made of its arguments")
+    metrics_path: str = "/metrics"
     metrics: dict[str, str] = Field(default={}, description="our name to the engine's Prometheus name")
 
 

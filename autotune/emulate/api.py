@@ -1,0 +1,219 @@
+"""Answers the requests: routes, completions, metrics, the cache's reset and the resolved arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from time import perf_counter, time
+from typing import Any
+
+from autotune.emulate.answers import Answer
+from autotune.emulate.card import EmulationCard
+from autotune.emulate.engine import LiveEngine
+from autotune.emulate.faults import Faults
+from autotune.emulate.http import Exchange
+from autotune.emulate.launch import Launch
+from autotune.emulate.requests import Asked, Limits, RequestRefused, read_request
+
+_TOKENS_BEFORE_CLOSE = 3
+
+
+class Completion:
+    """One request for completions on its way: gathers the tokens of its prompts and writes them.
+
+    Args:
+        break_off: close the stream after a few tokens.
+    """
+
+    def __init__(self, exchange: Exchange, answer: Answer, engine: LiveEngine, break_off: bool) -> None:
+        self._exchange, self._answer, self._engine = exchange, answer, engine
+        self._break_off = break_off and answer.asked.stream
+        self._open = len(answer.asked.prompts)
+        self._slots: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Hand the prompts to the engine."""
+        asked = self._answer.asked
+        self._exchange.on_abandoned = self._abandon
+        if asked.stream:
+            self._exchange.begin_stream()
+        for index, (prompt, tokens) in enumerate(zip(asked.prompts, asked.output_tokens, strict=True)):
+            self._slots[index] = self._engine.submit(prompt, tokens, _Part(self, index))
+
+    def tokens(self, index: int, count: int, *, last: bool) -> None:
+        """Tokens of one prompt came."""
+        answer = self._answer
+        if last:
+            del self._slots[index]
+            self._open -= 1
+        if not answer.asked.stream:
+            answer.generated[index] += count
+            if not self._open:
+                self._exchange.respond(200, answer.whole())
+            return
+        data = answer.events(index, count, last=last)
+        self._exchange.write(data if self._open else data + answer.end())
+        if not self._open:
+            self._exchange.finished()
+        elif self._break_off and answer.generated[index] >= _TOKENS_BEFORE_CLOSE:
+            self._exchange.break_off()
+
+    def _abandon(self) -> None:
+        for slot in self._slots.values():
+            self._engine.abandon(slot)
+
+
+class _Part:
+    """One prompt of a request."""
+
+    __slots__ = ("_completion", "_index")
+
+    def __init__(self, completion: Completion, index: int) -> None:
+        self._completion, self._index = completion, index
+
+    def tokens(self, count: int, *, last: bool) -> None:
+        self._completion.tokens(self._index, count, last=last)
+
+
+class Api:
+    """The engine's HTTP interface over a live engine."""
+
+    def __init__(self, launch: Launch, engine: LiveEngine, faults: Faults) -> None:
+        self._launch, self._engine, self._faults = launch, engine, faults
+        self._card: EmulationCard = launch.card
+        api = self._card.api
+        self._limits = Limits(
+            models=launch.models,
+            check_model=api.checks_model,
+            context=launch.server.context_length,
+            pool=engine.capacity,
+            completion_tokens=api.completion_tokens,
+            too_long=api.too_long,
+            unknown_model=api.unknown_model,
+        )
+        self._began_s = perf_counter()
+        self._streams = 0
+        self._keys = _keys(launch.parsed.args.get("api_key"))
+        self._handlers: dict[str, tuple[str, Callable[[Exchange], None]]] = {
+            "health": ("GET", lambda exchange: exchange.respond(200)),
+            "models": ("GET", self._models),
+            "version": ("GET", lambda exchange: _json(exchange, {"version": launch.parsed.version})),
+            "arguments": ("GET", self._arguments),
+            "metrics": ("GET", self._metrics),
+            "reset": ("POST", self._reset),
+            "completions": ("POST", lambda exchange: self._complete(exchange, chat=False)),
+            "chat": ("POST", lambda exchange: self._complete(exchange, chat=True)),
+        }
+        self._routes = {path: self._handlers[name] for path, name in api.routes.items() if self._offers(name)}
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Answer a request."""
+        request = exchange.request
+        method, handler = self._routes.get(request.path, ("", None))
+        if self._unavailable():
+            exchange.respond(503, b"Service Unavailable", "text/plain; charset=utf-8")
+        elif handler is None:
+            _json(exchange, {"detail": "Not Found"}, 404)
+        elif request.method != method:
+            _json(exchange, {"detail": "Method Not Allowed"}, 405)
+        elif not self._admitted(exchange):
+            _json(exchange, {"error": "Unauthorized"}, 401)
+        else:
+            handler(exchange)
+
+    def _offers(self, name: str) -> bool:
+        api, args = self._card.api, self._launch.parsed.args
+        if name == "metrics" and api.metrics_option is not None:
+            return bool(args.get(api.metrics_option))
+        if name == "reset" and api.reset_variable is not None:
+            return self._launch.parsed.env.get(api.reset_variable, "0") not in ("", "0")
+        return True
+
+    def _admitted(self, exchange: Exchange) -> bool:
+        if not self._keys or not exchange.request.path.startswith("/v1/"):
+            return True
+        return exchange.request.headers.get(b"authorization", b"").decode() in self._keys
+
+    def _unavailable(self) -> bool:
+        period_s = self._faults.get("unavailable-bursts", 0.0)
+        if not period_s:
+            return False
+        return (perf_counter() - self._began_s) % period_s > 0.75 * period_s
+
+    # What the routes answer
+
+    def _models(self, exchange: Exchange) -> None:
+        base = {"object": "model", "created": int(time()), "owned_by": self._card.api.owner}
+        more = {"root": self._launch.parsed.model, "parent": None, "max_model_len": self._limits.context}
+        _json(exchange, {"object": "list", "data": [{"id": name, **base, **more} for name in self._launch.models]})
+
+    def _arguments(self, exchange: Exchange) -> None:
+        """Every option with its value, the knobs as the engine runs them, and its version."""
+        args, knobs = self._launch.parsed.args, self._launch.understood.effective.configuration.knobs
+        server = self._launch.server
+        resolved = {
+            "context_length": server.context_length,
+            "max_running_requests": server.running_limit,
+            "max_total_num_tokens": self._engine.capacity,
+            "version": self._launch.parsed.version,
+        }
+        _json(exchange, {**args, **resolved, "effective_knobs": dict(knobs)})
+
+    def _metrics(self, exchange: Exchange) -> None:
+        figures = self._engine.figures()
+        labels = self._card.labels.replace("{model}", self._launch.models[0])
+        lines: list[str] = []
+        for metric in self._card.metrics:
+            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+            lines.append(f"{metric.name}{{{labels}}} {figures[metric.value]}")
+        lines += ["# HELP autotune_emulator_lost_seconds_total time that the emulator fell behind and gave up"]
+        lines += ["# TYPE autotune_emulator_lost_seconds_total counter"]
+        lines += [f"autotune_emulator_lost_seconds_total {figures['lost_s']}", ""]
+        exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    def _reset(self, exchange: Exchange) -> None:
+        empty = self._engine.reset_cache()
+        text = self._card.api.reset_answer.encode()
+        exchange.respond(200 if empty or not text else 400, text, "text/plain; charset=utf-8")
+
+    def _complete(self, exchange: Exchange, *, chat: bool) -> None:
+        try:
+            asked = read_request(exchange.request.body, chat=chat, limits=self._limits)
+        except RequestRefused as error:
+            _json(exchange, self._error(error), error.status)
+            return
+        Completion(exchange, self._answer(asked), self._engine, self._closes(asked)).start()
+
+    def _answer(self, asked: Asked) -> Answer:
+        api = self._card.api
+        return Answer(asked, self._launch.models[0], api.chunk, api.choice)
+
+    def _closes(self, asked: Asked) -> bool:
+        """Whether this stream is one of those that break off."""
+        self._streams += asked.stream
+        every = int(self._faults.get("close-mid-stream", 0))
+        return bool(every) and self._streams % every == 0
+
+    def _error(self, error: RequestRefused) -> dict[str, Any]:
+        content = {"message": error.message, "type": error.kind, "param": None, "code": error.status}
+        return {"error": content} if self._card.api.error_nested else {"object": "error", **content}
+
+
+async def die_mid_load(engine: LiveEngine, tokens: float, die: Callable[[], None]) -> None:
+    """Call `die` once so many tokens were generated."""
+    while engine.totals.generated_tokens < tokens:
+        await asyncio.sleep(0.002)
+    die()
+
+
+def _keys(option: Any) -> frozenset[str]:
+    """The ``Authorization`` headers that are accepted; empty = any."""
+    keys = option if isinstance(option, list) else [option]
+    named = [*filter(None, keys), *filter(None, [os.environ.get("VLLM_API_KEY")])]
+    return frozenset(f"Bearer {key}" for key in named)
+
+
+def _json(exchange: Exchange, document: Any, status: int = 200) -> None:
+    exchange.respond(status, json.dumps(document, default=str).encode())

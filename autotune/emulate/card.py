@@ -1,0 +1,141 @@
+"""What an engine's server looks like from outside: ``search_spaces/emulation/<engine>.yaml``.
+
+Log lines are templates: ``{name}`` is replaced by a figure of the launch, such as ``{model}``, ``{pid}`` or ``{port}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.errors import UnknownName
+from autotune.space.expression import Expression
+from autotune.space.library import load, spaces_root
+from autotune.space.schema import VersionRange
+
+_HOLE = re.compile(r"\{(\w+)\}")
+
+
+class Entry(BaseModel):
+    """A part of the document: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Rewording(Entry):
+    """How the engine's own parser words what `argparse` words as `pattern`; ``\\1`` stands for a group."""
+
+    pattern: str
+    say: str
+
+
+class Refusal(Entry):
+    """What a command line that the engine's parser refuses ends with."""
+
+    exit_code: int
+    usage: list[str] = []
+    rewordings: list[Rewording] = Field(description="the first whose pattern matches counts")
+
+
+class Phase(Entry):
+    """A part of the start-up: its lines are spread over its share of the time."""
+
+    share: float = Field(ge=0, description="of the start-up's time")
+    lines: list[str] = []
+    shard: str | None = Field(default=None, description="progress line, once per shard of the checkpoint")
+
+
+class Crash(Entry):
+    """The log of a server that dies: lines around the telling one."""
+
+    exit_code: int
+    before: list[str] = []
+    telling: str = Field(default="{message}", description="how the telling line stands in the log")
+    after: list[str] = []
+
+
+class Refused(Entry):
+    """A configuration that fails at start, which no rule and no arithmetic of ours knows."""
+
+    name: str
+    when: Expression
+    log: str
+    reason: str
+    versions: VersionRange = "*"
+    source: str
+
+
+class MetricLine(Entry):
+    """One metric of the engine's Prometheus page; `value` names one of `LiveEngine.figures`."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    value: str
+    help: str
+
+
+class Api(Entry):
+    """The dialect of the HTTP interface."""
+
+    owner: str = Field(description="`owned_by` of the model list")
+    error_nested: bool = Field(description="whether an error's fields stand under the key `error`")
+    checks_model: bool = Field(description="whether a request for another model is answered with 404")
+    choice: dict[str, Any] = Field(description="further keys of a streamed choice")
+    chunk: dict[str, Any] = Field(description="further keys of a streamed chunk")
+    too_long: str = Field(description="message for a request beyond the context")
+    unknown_model: str
+    completion_tokens: int | None = Field(description="answer's length on /v1/completions if not asked for")
+    routes: dict[str, str] = Field(description="path to what answers it: health, version, info, metrics, reset …")
+    metrics_option: str | None = Field(default=None, description="option without which there are no metrics")
+    reset_variable: str | None = Field(default=None, description="environment variable without which there is no reset")
+    reset_answer: str = ""
+
+
+class EmulationCard(Entry):
+    """A document of ``search_spaces/emulation``."""
+
+    engine: str
+    stream: Literal["stdout", "stderr"] = Field(description="where the log goes; progress bars go to stderr")
+    shard_gb: float = Field(gt=0, description="size of a checkpoint's file")
+    block_tokens: Expression = Field(description="tokens per block of the prefix cache; of model and knobs")
+    refusal: Refusal
+    startup: list[Phase]
+    ready: list[str]
+    crash: Crash
+    port_taken: str
+    stopping: list[str] = []
+    stop_signal: bool = Field(description="ends by SIGTERM itself (143) instead of exit code 0")
+    api: Api
+    labels: str = Field(description="labels of every metric")
+    metrics: list[MetricLine]
+    refuses: list[Refused] = []
+    source: str
+
+
+def emulation_card(engine: str) -> EmulationCard:
+    """The packaged card of an engine; raises `UnknownName` when there is none."""
+    folder = spaces_root() / "emulation"
+    path = folder / f"{engine}.yaml"
+    if not path.is_file():
+        raise UnknownName("engine for emulation", engine, (p.stem for p in folder.glob("*.yaml")))
+    return _load(path)
+
+
+@lru_cache(maxsize=16)
+def _load(path: Path) -> EmulationCard:
+    return load(path, EmulationCard)
+
+
+def filled(template: str, facts: Mapping[str, object]) -> str:
+    """A template with its holes filled; a name that is no fact stays as it is (log lines may hold braces)."""
+    return _HOLE.sub(lambda match: str(facts.get(match[1], match[0])), template)
+
+
+def all_filled(templates: Iterable[str], facts: Mapping[str, object]) -> list[str]:
+    """Every template filled."""
+    return [filled(template, facts) for template in templates]

@@ -1,0 +1,223 @@
+"""The simulated node by the wall clock: each step's tokens leave together when its time has passed.
+
+The scheduler and the step times are those of `autotune.simulate`. A step's end is an absolute deadline, and the next
+step begins at that deadline and not when the timer fired, so lateness does not add up. Only a server that is further
+behind than `_PATIENCE_S` gives up the lost time, and counts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from autotune.emulate.prefix import BlockCache, block_hashes
+from autotune.simulate.replica import Sequences
+from autotune.simulate.scheduling import FrontEnd, Scheduler, Step
+from autotune.simulate.server import Server
+
+_PATIENCE_S = 0.5
+_EARLY_S = 0.0005
+"""A timer of the event loop fires on whole milliseconds; half of one is as good as due."""
+_ROOM = 64
+
+
+class Sink(Protocol):
+    """Where the tokens of a request go."""
+
+    def tokens(self, count: int, *, last: bool) -> None:
+        """So many tokens came in one step."""
+        ...
+
+
+class LiveSequences(Sequences):
+    """Sequences that come and go: a slot is used again when its request has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(np.zeros(_ROOM, dtype=np.int64), np.zeros(_ROOM, dtype=np.int64))
+        self.sent = np.zeros(_ROOM, dtype=np.int64)
+        self._free = list(range(_ROOM))
+
+    def place(self, read: int, write: int) -> int:
+        """A slot for a request of so many prompt tokens and so many to generate."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self.read[slot] = self.prompt[slot] = read
+        self.output[slot] = write
+        self.context[slot] = self.written[slot] = self.sent[slot] = 0
+        return slot
+
+    def free(self, slot: int) -> None:
+        """The slot's request has ended."""
+        self._free.append(slot)
+
+    def _grow(self) -> None:
+        n = len(self)
+        for name in ("read", "prompt", "output", "context", "written", "replica", "sent"):
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
+        self._free = list(range(n, 2 * n))
+
+
+@dataclass(slots=True)
+class Totals:
+    """What has been counted since the start."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    lost_s: float = 0.0
+
+
+class LiveEngine:
+    """Continuous batching by the wall clock. All calls come from one event loop.
+
+    Args:
+        capacity: tokens of KV per replica.
+        block_tokens: tokens per block of the prefix cache.
+        speed: virtual seconds per second of the wall clock.
+    """
+
+    def __init__(self, server: Server, capacity: int, block_tokens: int, speed: float) -> None:
+        self.server, self.capacity, self.block_tokens = server, capacity, block_tokens
+        self._speed = speed
+        self._blocks: dict[int, tuple[int, ...]] = {}
+        self._sinks: dict[int, Sink] = {}
+        self._state = LiveSequences()
+        self._caches = [
+            BlockCache(block_tokens, server.prefix_caching, self._blocks) for _ in range(server.data_parallel)
+        ]
+        self._scheduler = Scheduler(server, self._state, self._caches, capacity)
+        self._front = FrontEnd(server)
+        self._step: Step | None = None
+        self._due_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._abandoned: set[int] = set()
+        self._origin_s = perf_counter()
+        self.totals = Totals()
+
+    def submit(self, prompt: Sequence[int], output_tokens: int, sink: Sink) -> int:
+        """Queue a request; returns the number by which it can be abandoned.
+
+        Args:
+            prompt: token ids; with the answer they must fit the context and the pool.
+        """
+        slot = self._state.place(len(prompt), output_tokens)
+        # At least the prompt's last token is computed anew, as its successor comes from it.
+        self._blocks[slot] = block_hashes(prompt[:-1], self.block_tokens)
+        self._sinks[slot] = sink
+        self.totals.prompt_tokens += len(prompt)
+        self._front.accept(slot, self._now_s())
+        if self._step is None:
+            self._due_s = self._front.next_s()
+            self._set_timer()
+        return slot
+
+    def abandon(self, slot: int) -> None:
+        """Nobody waits for a request any more; it leaves at the end of the step."""
+        if slot in self._sinks:
+            self._abandoned.add(slot)
+
+    def reset_cache(self) -> bool:
+        """Empty the prefix caches; False when something runs, whose blocks stay."""
+        for replica in self._scheduler.replicas:
+            replica.empty_cache()
+        return not self._sinks
+
+    def figures(self) -> dict[str, float]:
+        """What the metrics page tells; token counts and shares of one."""
+        scheduler = self._scheduler
+        waiting = sum(len(replica.waiting) for replica in scheduler.replicas)
+        idle = sum(cache.idle_tokens for cache in self._caches)
+        used = max(0.0, sum(replica.used for replica in scheduler.replicas) - idle)
+        pool = self.capacity * len(self._caches)
+        queried = self.totals.prompt_tokens
+        return {
+            "running": float(len(self._sinks) - waiting),
+            "waiting": float(waiting),
+            "kv_usage": used / pool,
+            "kv_used_tokens": used,
+            "cache_queries": float(queried),
+            "cache_hits": float(scheduler.cached_tokens),
+            "cache_hit_rate": scheduler.cached_tokens / queried if queried else 0.0,
+            "preemptions": float(scheduler.preemptions),
+            "prompt_tokens": float(queried),
+            "generated_tokens": float(self.totals.generated_tokens),
+            "requests": float(self.totals.requests),
+            "capacity_tokens": float(pool),
+            "lost_s": self.totals.lost_s,
+        }
+
+    # The loop
+
+    def _now_s(self) -> float:
+        return (perf_counter() - self._origin_s) * self._speed
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due_s < math.inf:
+            delay_s = max(0.0, self._due_s - self._now_s()) / self._speed
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        """End what is due and begin the next; several steps at once when they are shorter than a timer's tick."""
+        self._timer = None
+        while self._due_s <= self._now_s() + _EARLY_S * self._speed:
+            if self._step is not None:
+                self._end(self._step)
+            behind_s = self._now_s() - self._due_s
+            if behind_s > _PATIENCE_S * self._speed:
+                self.totals.lost_s += behind_s / self._speed
+                self._due_s += behind_s
+            self._begin(self._due_s)
+        self._set_timer()
+
+    def _begin(self, at_s: float) -> None:
+        """Begin a step, or wait for the next request."""
+        self._drop_abandoned()
+        for slot in self._front.done(at_s):
+            self._scheduler.add(slot)
+        chunks = self._scheduler.take_chunks()
+        if any(chunks) or len(self._scheduler.running):
+            self._step = self._scheduler.begin(chunks)
+            self._due_s = at_s + self._step.seconds
+        else:
+            self._step, self._due_s = None, self._front.next_s()
+
+    def _end(self, step: Step) -> None:
+        """Send the tokens of a step."""
+        scheduler, state = self._scheduler, self._state
+        scheduler.end(step)
+        ended = set(scheduler.take_ended().tolist())
+        ids = np.concatenate([step.ids, np.array(step.started, dtype=np.int64)])
+        reached = np.minimum(np.floor(state.written[ids] + 1e-9), state.output[ids]).astype(np.int64)
+        fresh = reached - state.sent[ids]
+        state.sent[ids] = reached
+        self.totals.generated_tokens += int(fresh.sum())
+        for slot, count in zip(ids.tolist(), fresh.tolist(), strict=True):
+            last = slot in ended
+            if count or last:
+                self._sinks[slot].tokens(count, last=last)
+        for slot in ended:
+            self.totals.requests += 1
+            self._forget(slot)
+
+    def _drop_abandoned(self) -> None:
+        for slot in self._abandoned:
+            if slot in self._sinks:
+                if not self._front.drop(slot):
+                    self._scheduler.abort(slot)
+                self._forget(slot)
+        self._abandoned.clear()
+
+    def _forget(self, slot: int) -> None:
+        del self._sinks[slot], self._blocks[slot]
+        self._state.free(slot)

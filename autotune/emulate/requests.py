@@ -1,0 +1,184 @@
+"""Reads the bodies of ``/v1/completions`` and ``/v1/chat/completions``.
+
+There is no tokenizer: text counts as one token per piece of up to six letters, per three digits and per other sign,
+which is near what real tokenizers make of English. Token ids count as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+_PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s+|[^\w\s]|_")
+_NATURAL_TOKENS = 220
+"""Mean length of an answer that may end by itself: that of ShareGPT's answers, about."""
+_TEMPLATE_TOKENS = 3
+"""A chat template's marks around one message, about."""
+
+
+class RequestRefused(Exception):
+    """A request that is answered with an error.
+
+    Attributes:
+        status: of HTTP.
+        kind: the error's type as the engines name it.
+    """
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.message = status, kind, message
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for completions.
+
+    Attributes:
+        prompts: token ids of each.
+        output_tokens: how many to generate for each.
+        finish_reasons: why each ends: ``length``, or ``stop`` where the answer ends by itself.
+    """
+
+    chat: bool
+    stream: bool
+    include_usage: bool
+    prompts: list[list[int]]
+    output_tokens: list[int]
+    finish_reasons: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server accepts.
+
+    Attributes:
+        models: names under which it serves.
+        check_model: whether another name is refused.
+        context: prompt + answer, tokens.
+        pool: the same, by the KV cache of a replica.
+        completion_tokens: answer's length on ``/v1/completions`` when none is asked for; None: what is left.
+        too_long: template of the message for a request that is too long.
+        unknown_model: template of the message for another model.
+    """
+
+    models: tuple[str, ...]
+    check_model: bool
+    context: int
+    pool: int
+    completion_tokens: int | None
+    too_long: str
+    unknown_model: str
+
+
+def read_request(body: bytes, *, chat: bool, limits: Limits) -> Asked:
+    """Read and check a request; raises `RequestRefused`."""
+    document = _document(body)
+    if limits.check_model and document.get("model", limits.models[0]) not in limits.models:
+        message = limits.unknown_model.replace("{name}", str(document["model"]))
+        raise RequestRefused(404, "NotFoundError", message)
+    if document.get("n", 1) != 1:
+        raise RequestRefused(400, "BadRequestError", "the emulator gives one answer per prompt: n must be 1")
+    prompts = [_chat_tokens(document)] if chat else _prompts(document.get("prompt"))
+    wanted = _wanted(document, chat)
+    if wanted is None and not chat:
+        wanted = limits.completion_tokens
+    natural = not document.get("ignore_eos", False)
+    least = _count(document, "min_tokens") or 0
+    answers = [_answer(prompt, wanted, least, natural, limits) for prompt in prompts]
+    options = document.get("stream_options") or {}
+    stream = bool(document.get("stream", False))
+    return Asked(
+        chat=chat,
+        stream=stream,
+        include_usage=not stream or bool(options.get("include_usage", False)),
+        prompts=prompts,
+        output_tokens=[tokens for tokens, _ in answers],
+        finish_reasons=[reason for _, reason in answers],
+    )
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body)
+    except ValueError as error:
+        raise RequestRefused(400, "BadRequestError", f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise RequestRefused(400, "BadRequestError", "the body is not a JSON object")
+    return document
+
+
+def _wanted(document: dict[str, Any], chat: bool) -> int | None:
+    newer = _count(document, "max_completion_tokens") if chat else None
+    return newer if newer is not None else _count(document, "max_tokens")
+
+
+def _count(document: dict[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise RequestRefused(400, "BadRequestError", f"{name} must be a whole number of at least 0, not {value!r}")
+    return value
+
+
+def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, limits: Limits) -> tuple[int, str]:
+    """Tokens to generate and the reason of the end; raises `RequestRefused` when they do not fit."""
+    room = min(limits.context, limits.pool) - len(prompt)
+    if room < 1 or (wanted or 0) > room:
+        facts = {"context": limits.context, "prompt": len(prompt), "answer": wanted or 0}
+        facts["total"] = facts["prompt"] + facts["answer"]
+        message = limits.too_long
+        for name, value in facts.items():
+            message = message.replace(f"{{{name}}}", str(value))
+        raise RequestRefused(400, "BadRequestError", message)
+    most = max(1, room if wanted is None else wanted)
+    if not natural:
+        return most, "length"
+    # The same prompt always gets the same answer: an even spread around the mean, by the prompt's hash.
+    spread = crc32(repr(prompt[-32:]).encode()) % (2 * _NATURAL_TOKENS - 1)
+    end = max(least, 1 + spread)
+    return (end, "stop") if end < most else (most, "length")
+
+
+def text_tokens(text: str) -> list[int]:
+    """Stand-in token ids of a text."""
+    return [crc32(piece.encode()) for piece in _PIECE.findall(text)] or [0]
+
+
+def _prompts(prompt: Any) -> list[list[int]]:
+    """A text, a list of texts, token ids, or a list of lists of token ids."""
+    if isinstance(prompt, str):
+        return [text_tokens(prompt)]
+    if isinstance(prompt, list) and prompt:
+        if _are_ids(prompt):
+            return [prompt]
+        if all(isinstance(part, str) for part in prompt):
+            return [text_tokens(part) for part in prompt]
+        if all(isinstance(part, list) and part and _are_ids(part) for part in prompt):
+            return prompt
+    message = "prompt must be a text, a list of texts, a list of token ids, or a list of such lists"
+    raise RequestRefused(400, "BadRequestError", message)
+
+
+def _are_ids(values: list[Any]) -> bool:
+    return set(map(type, values)) == {int}
+
+
+def _chat_tokens(document: dict[str, Any]) -> list[int]:
+    messages = document.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+        raise RequestRefused(400, "BadRequestError", "messages must be a list of at least one message")
+    tokens: list[int] = []
+    for message in messages:
+        role = crc32(str(message.get("role")).encode())
+        tokens += [role] * _TEMPLATE_TOKENS + text_tokens(_content(message.get("content")))
+    return [*tokens, 0]
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return "" if content is None else str(content)

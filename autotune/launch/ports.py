@@ -1,0 +1,146 @@
+"""Ports that are leased: two tuners on one machine never get the same one.
+
+A lease is a bound socket in Linux's abstract namespace, named after the port. Unlike a lock file it lives exactly
+where ports live (one namespace per network namespace: containers that share ``/tmp`` but no network do not disturb each
+other, those that share the network do), belongs to no user, and goes when the last process that holds it goes. The
+watchdog holds it too, so that a lease ends with the server and not with a tuner that was killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from autotune.errors import BadInput
+
+LOOPBACK = "127.0.0.1"
+RANGE = range(20000, 32000)
+"""Below Linux's ephemeral ports (from 32768), which outgoing connections take without asking."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortLease:
+    """A port that is ours until `release`."""
+
+    port: int
+    lock: socket.socket
+
+    def release(self) -> None:
+        """Give it back; may be called again."""
+        self.lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def lease_port(ports: Iterable[int] | None = None) -> PortLease:
+    """Lease a port that nobody holds or listens on; raises `BadInput` when there is none.
+
+    Args:
+        ports: those to choose from, tried in order; `RANGE` from a random place on by default.
+    """
+    candidates = list(_from_somewhere(RANGE) if ports is None else ports)
+    for port in candidates:
+        lock = _lock(port)
+        if lock is None:
+            continue
+        if is_free(port):
+            return PortLease(port, lock)
+        lock.close()
+    raise BadInput(
+        f"none of {len(candidates)} ports ({min(candidates, default=0)} to {max(candidates, default=0)}) is free; "
+        "end the servers that hold them"
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on a loopback port now; lingering connections of an earlier one do not count."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+            probe.listen(1)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
+
+
+def _lock(port: int) -> socket.socket | None:
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        lock.bind(f"\0autotune-port-{port}")
+    except OSError as error:
+        lock.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return lock
+
+
+def _from_somewhere(ports: range) -> list[int]:
+    # The system's randomness: tuners started together with one seed must not queue for the same ports.
+    start = random.Random(os.urandom(8)).randrange(len(ports))
+    return [*ports[start:], *ports[:start]]
+
+
+def strangers_on(port: int, members: Callable[[], Iterable[int]]) -> bool:
+    """Whether anybody but these processes listens on a port of this machine, as far as it can be seen.
+
+    Several processes may listen on one port (``SO_REUSEPORT``, which vLLM sets), and a stranger's answers would be
+    taken for the server's.
+    """
+    listening = _listening(port)
+    # Asked for afterwards: a worker that began to listen in between is among them.
+    for pid in members():
+        try:
+            listening -= set(_sockets(pid))
+        except PermissionError:
+            return False
+        except OSError:
+            continue
+    return bool(listening)
+
+
+_LOCAL = ("00000000", "0100007F", "0" * 32, "0" * 24 + "01000000")
+_LISTEN = "0A"
+
+
+def _listening(port: int) -> set[str]:
+    """Inodes of the sockets that listen on a port at a local or any address (Linux, proc(5): ``/proc/net/tcp``)."""
+    found: set[str] = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (Path("/proc/net") / table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for fields in (line.split() for line in lines):
+            address, _, number = fields[1].partition(":")
+            if fields[3] == _LISTEN and address in _LOCAL and int(number, 16) == port:
+                found.add(fields[9])
+    return found
+
+
+def _sockets(pid: int) -> Iterator[str]:
+    """Inodes of a process's sockets."""
+    folder = f"/proc/{pid}/fd"
+    for name in os.listdir(folder):
+        try:
+            target = os.readlink(f"{folder}/{name}")
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:["):
+            yield target[8:-1]

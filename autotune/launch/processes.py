@@ -1,0 +1,193 @@
+"""The processes of one launch: finding them all, and ending them. Linux, standard library only.
+
+A process belongs to a launch by any of three signs, each of which another program can lose but not all three:
+
+* the marker, a unique value of `MARKER` in the environment that it was started with (kept through ``setsid`` and
+  double forks; lost when a program overwrites its environment block to change its title);
+* the session or group of the launch's first process (kept when the environment is overwritten; lost by ``setsid``);
+* descent from the watchdog, to which the kernel gives every orphan of the launch (`PR_SET_CHILD_SUBREAPER`).
+
+Nothing is ever chosen by its name.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MARKER = "AUTOTUNE_LAUNCH"
+"""Environment variable that every process of a launch inherits."""
+
+_PROC = Path("/proc")
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of the process table.
+
+    Attributes:
+        state: ``R``, ``S``, ``D`` (cannot be killed until a driver answers), ``Z`` (ended, not yet collected) …
+        threads: a ``Z`` with more than one thread still lives: only its first thread has ended.
+    """
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    group: int
+    session: int
+    threads: int
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZX" or self.threads > 1
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.name} ({self.state})"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What makes a process a member of one launch.
+
+    Attributes:
+        marker: the value of `MARKER`.
+        leader: the launch's first process, which leads its session; 0 = do not look at sessions. Only valid while
+            that process is not collected, as its number could be another's afterwards.
+        ancestor: the watchdog; 0 = do not look at descent.
+    """
+
+    marker: str
+    leader: int = 0
+    ancestor: int = 0
+
+    def alive(self) -> list[Process]:
+        """The members that live, without the watchdog and the caller."""
+        table = process_table()
+        found = {pid for pid in table if self._is_member(table[pid])} if self.leader else set()
+        found |= {pid for pid in table if pid not in found and is_marked(pid, self.marker)}
+        roots = {*found, self.ancestor} if self.ancestor else found
+        found |= _descendants(table, roots)
+        return [table[pid] for pid in sorted(found - {self.ancestor, os.getpid()}) if table[pid].alive]
+
+    def _is_member(self, process: Process) -> bool:
+        return self.leader in (process.session, process.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How processes were ended: seconds, the signals needed in order, and the processes that remain."""
+
+    seconds: float
+    signals: tuple[str, ...]
+    survivors: tuple[str, ...]
+
+
+def process_table() -> dict[int, Process]:
+    """Every process of the machine by its number."""
+    return {process.pid: process for process in _processes()}
+
+
+def _processes() -> Iterator[Process]:
+    for entry in os.listdir(_PROC):
+        if entry.isdecimal() and (process := read_process(int(entry))) is not None:
+            yield process
+
+
+def read_process(pid: int) -> Process | None:
+    """One process; None when it is gone. The name stands in parentheses and may hold any character."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    state, parent, group, session, threads = fields[0], *(int(fields[i]) for i in (1, 2, 3, 17))
+    return Process(pid, name, state, parent, group, session, threads)
+
+
+def is_marked(pid: int, marker: str) -> bool:
+    """Whether a process was started with this marker; False for other users' processes, which cannot be read."""
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return f"{MARKER}={marker}".encode() in environment.split(b"\0")
+
+
+def _descendants(table: dict[int, Process], roots: Collection[int]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found: set[int] = set()
+    waiting = list(roots)
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def end(
+    alive: Callable[[], list[Process]],
+    terminate_s: float,
+    kill_s: float,
+    pause: Callable[[float], bool] | None = None,
+) -> Ending:
+    """SIGTERM, time to end, SIGKILL, until no member lives.
+
+    Args:
+        alive: the members that live.
+        terminate_s: how long they are given after SIGTERM.
+        kill_s: how long the kernel is given after SIGKILL.
+        pause: waits so many seconds; True = there is no time left for grace.
+    """
+    began, wait = time.monotonic(), pause or _sleep
+    signals: list[str] = []
+    left = alive()
+    for number, limit_s in ((signal.SIGTERM, terminate_s), (signal.SIGKILL, kill_s)):
+        if not left:
+            break
+        signals.append(number.name)
+        left = _signal_until_gone(alive, left, number, limit_s, wait)
+    return Ending(time.monotonic() - began, tuple(signals), tuple(str(process) for process in left))
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def _signal_until_gone(
+    alive: Callable[[], list[Process]],
+    left: list[Process],
+    number: signal.Signals,
+    limit_s: float,
+    pause: Callable[[float], bool],
+) -> list[Process]:
+    """Each member gets the signal once; those that appear meanwhile too."""
+    deadline = time.monotonic() + limit_s
+    signalled: set[int] = set()
+    while left:
+        for process in left:
+            if process.pid not in signalled:
+                signalled.add(process.pid)
+                _send(process.pid, number)
+        hurry = pause(_POLL_S)
+        left = alive()
+        if time.monotonic() >= deadline or (hurry and number is signal.SIGTERM):
+            break
+    return left
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return

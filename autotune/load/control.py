@@ -1,0 +1,120 @@
+"""Everything said to a server besides the load: is it there, what does it serve, empty your cache.
+
+httpx, which is right for single calls and too slow for a measured stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from autotune.errors import BadInput, UnknownName
+from autotune.load.events import error_message
+from autotune.load.target import Target
+
+
+class ServerClient:
+    """One server, below its URL; use it as a context manager.
+
+    Args:
+        timeout_s: for one call.
+    """
+
+    def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
+        self._target = target
+        headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+        # Proxies of the environment are left out here as they are in the measured path.
+        self._http = httpx.Client(base_url=target.url, headers=headers, timeout=timeout_s, trust_env=False)
+
+    def __enter__(self) -> ServerClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def healthy(self, path: str = "/health") -> bool:
+        """Whether the server says that it is well; False also when it does not answer."""
+        with contextlib.suppress(httpx.HTTPError):
+            return self._http.get(path).is_success
+        return False
+
+    def models(self) -> list[str] | None:
+        """The names of the models served; None when the server has no such list.
+
+        Raises `BadInput` when nothing listens, or an API key is wanted.
+        """
+        answer = self._get("/v1/models")
+        if answer.status_code in (401, 403):
+            raise BadInput(
+                f"{self._target.url} refuses the API key ({answer.status_code}); "
+                "name the variable that holds it with --api-key-env"
+            )
+        try:
+            listed = answer.json()["data"] if answer.is_success else None
+            return None if listed is None else [str(model["id"]) for model in listed]
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def check_model(self, model: str) -> None:
+        """Raise `UnknownName` when the server lists its models and this is none of them."""
+        served = self.models()
+        if served is not None and model not in served:
+            raise UnknownName("model", model, served, f"These are the models that {self._target.url} serves.")
+
+    def one_token(self, model: str) -> str | None:
+        """Generate one token; None when that worked, else what the server said."""
+        body = {"model": model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+        try:
+            answer = self._http.post("/v1/completions", json=body)
+        except httpx.HTTPError as error:
+            return f"no answer: {error}"
+        if answer.is_success and _choices(answer):
+            return None
+        return f"HTTP {answer.status_code}: {self._words(answer)}"
+
+    def metrics_text(self, path: str = "/metrics") -> str | None:
+        """The server's metrics in Prometheus text; None when it has none."""
+        with contextlib.suppress(httpx.HTTPError):
+            answer = self._http.get(path)
+            return answer.text if answer.is_success else None
+        return None
+
+    def reset_cache(self, path: str) -> bool:
+        """Ask the server to empty its prefix cache with a POST; whether it did."""
+        with contextlib.suppress(httpx.HTTPError):
+            return self._http.post(path).is_success
+        return False
+
+    def get_json(self, path: str) -> Any:
+        """Any document of the server, such as its resolved arguments; None when it gives none."""
+        with contextlib.suppress(httpx.HTTPError, ValueError):
+            answer = self._http.get(path)
+            return answer.json() if answer.is_success else None
+        return None
+
+    def _get(self, path: str) -> httpx.Response:
+        try:
+            return self._http.get(path)
+        except httpx.HTTPError as error:
+            raise BadInput(f"nothing answers at {self._target.url}{path} ({error}); is the server running?") from error
+
+    def _words(self, answer: httpx.Response) -> str:
+        try:
+            body = answer.json()
+        except ValueError:
+            return self._target.redacted(answer.text[:300])
+        return self._target.redacted(error_message(body) if isinstance(body, dict) else str(body)[:300])
+
+
+def _choices(answer: httpx.Response) -> bool:
+    try:
+        return bool(answer.json()["choices"])
+    except (ValueError, KeyError, TypeError):
+        return False

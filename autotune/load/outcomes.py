@@ -1,0 +1,70 @@
+"""How one request ended: a closed list, so that every fault is named and counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OutcomeKind(StrEnum):
+    """The closed list.
+
+    ``ok``; ``connect_error``: no connection; ``http_status``: the server refused; ``closed``: the connection ended
+    before the answer did; ``stall_timeout``: nothing came for too long; ``malformed``: not the protocol;
+    ``server_error``: the stream reports an error; ``no_usage``: the token counts are missing; ``wrong_length``: not
+    as many tokens as were asked for.
+    """
+
+    OK = "ok"
+    CONNECT_ERROR = "connect_error"
+    HTTP_STATUS = "http_status"
+    CLOSED = "closed"
+    STALL_TIMEOUT = "stall_timeout"
+    MALFORMED = "malformed"
+    SERVER_ERROR = "server_error"
+    NO_USAGE = "no_usage"
+    WRONG_LENGTH = "wrong_length"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one request ended.
+
+    Attributes:
+        message: what happened, with the server's own words where it gave some; empty when it succeeded.
+        status: the HTTP status; 0 unless the kind is ``http_status``.
+    """
+
+    kind: OutcomeKind
+    message: str = ""
+    status: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.kind is OutcomeKind.OK
+
+    @property
+    def name(self) -> str:
+        """The kind as reports count it; a status is part of it, e.g. ``http_404``."""
+        return f"http_{self.status}" if self.kind is OutcomeKind.HTTP_STATUS else self.kind.value
+
+
+OK = Outcome(OutcomeKind.OK)
+
+
+def tally(outcomes: Iterable[Outcome]) -> dict[str, int]:
+    """How many requests ended in which way, the most frequent first."""
+    return dict(Counter(outcome.name for outcome in outcomes).most_common())
+
+
+def failure_sentence(outcomes: Iterable[Outcome]) -> str:
+    """One sentence on the requests that failed, each way with the first message; empty when none failed."""
+    listed = list(outcomes)
+    counts = tally(outcome for outcome in listed if not outcome.ok)
+    if not counts:
+        return ""
+    first: Mapping[str, str] = {outcome.name: outcome.message for outcome in reversed(listed)}
+    parts = [f"{count} {name} ({first[name]})" if first[name] else f"{count} {name}" for name, count in counts.items()]
+    return f"{sum(counts.values())} of {len(listed)} requests failed: {'; '.join(parts)}"

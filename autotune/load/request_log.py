@@ -1,0 +1,128 @@
+"""What one load left behind, in columns: one element per request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.load.metrics import RequestRecords
+from autotune.load.outcomes import Outcome, tally
+from autotune.load.stream import Exchange
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLog:
+    """The requests of one load, or of one worker's share of it.
+
+    Attributes:
+        records: what the metrics are made of; times in seconds of ``CLOCK_MONOTONIC``, one clock for all
+            processes of a machine. A request that failed has NaN where it knows nothing.
+        outcomes: how each request ended, n entries.
+        retries: connections that turned out stale before the request was answered, shape (n,).
+        send_delay_s: how much later than planned each was sent, shape (n,); zeros in a closed loop.
+        cached_tokens: prompt tokens that the server took from its cache, shape (n,); NaN where it does not tell.
+        chunks: events with text, shape (n,).
+    """
+
+    records: RequestRecords
+    outcomes: tuple[Outcome, ...]
+    retries: NDArray[np.int64]
+    send_delay_s: Floats
+    cached_tokens: Floats
+    chunks: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    @classmethod
+    def of(cls, exchanges: Sequence[Exchange], retries: Sequence[int], send_delay_s: Floats) -> RequestLog:
+        """The columns of exchanges that have all ended."""
+        outcomes = tuple(_outcome(exchange) for exchange in exchanges)
+        ok = np.array([outcome.ok for outcome in outcomes], dtype=bool)
+        counts = np.array([_counts(exchange) for exchange in exchanges], dtype=np.float64).reshape(-1, 3)
+        times = [np.frombuffer(exchange.events.times_ns, dtype=np.int64) for exchange in exchanges]
+        chunks = np.array([len(t) for t in times], dtype=np.int64)
+        good = [t for t, fine in zip(times, ok, strict=True) if fine]
+        records = RequestRecords(
+            sent_s=np.array([exchange.sent_ns for exchange in exchanges]) / 1e9,
+            first_token_s=np.array([t[0] if len(t) else np.nan for t in times]) / 1e9,
+            finished_s=np.array([exchange.finished_ns for exchange in exchanges]) / 1e9,
+            input_tokens=counts[:, 0],
+            output_tokens=counts[:, 1],
+            ok=ok,
+            itl_ms=_joined([np.diff(t) for t in good]) / 1e6,
+            token_s=_joined(good) / 1e9,
+            # A chunk may carry several tokens and does not say how many: the request's tokens, spread evenly.
+            token_n=np.repeat(counts[ok, 1] / np.maximum(chunks[ok], 1), chunks[ok]),
+        )
+        return cls(records, outcomes, np.array(retries, dtype=np.int64), send_delay_s, counts[:, 2], chunks)
+
+    @classmethod
+    def merged(cls, logs: Sequence[RequestLog]) -> RequestLog:
+        """Several workers' shares of one load as one; raw samples are joined, never statistics of them."""
+        records = [log.records for log in logs]
+        names = RequestRecords.__slots__
+        return cls(
+            RequestRecords(*(np.concatenate([getattr(r, name) for r in records]) for name in names)),
+            tuple(outcome for log in logs for outcome in log.outcomes),
+            np.concatenate([log.retries for log in logs]),
+            np.concatenate([log.send_delay_s for log in logs]),
+            np.concatenate([log.cached_tokens for log in logs]),
+            np.concatenate([log.chunks for log in logs]),
+        )
+
+    @property
+    def tally(self) -> dict[str, int]:
+        """How many requests ended in which way."""
+        return tally(self.outcomes)
+
+    @property
+    def cache_hit_rate(self) -> float | None:
+        """Share of prompt tokens that came from the cache; None unless every answer tells."""
+        ok = self.records.ok
+        cached, read = self.cached_tokens[ok], self.records.input_tokens[ok]
+        if not len(cached) or np.isnan(cached).any() or not read.sum():
+            return None
+        return float(cached.sum() / read.sum())
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Per-request data as JSON, seconds since the first request was sent; None where there is no value."""
+        records = self.records
+        start = float(records.sent_s.min()) if len(self) else 0.0
+        return {
+            "sent_s": _listed(records.sent_s - start),
+            "ttft_s": _listed(records.first_token_s - records.sent_s),
+            "e2el_s": _listed(records.finished_s - records.sent_s),
+            "input_tokens": _listed(records.input_tokens),
+            "output_tokens": _listed(records.output_tokens),
+            "chunks": self.chunks.tolist(),
+            "retries": self.retries.tolist(),
+            "outcome": [outcome.name for outcome in self.outcomes],
+            "message": [outcome.message for outcome in self.outcomes],
+        }
+
+
+def _outcome(exchange: Exchange) -> Outcome:
+    assert exchange.outcome is not None, "a load ends when all its requests have"
+    return exchange.outcome
+
+
+def _counts(exchange: Exchange) -> tuple[float, float, float]:
+    if exchange.usage is None:
+        return np.nan, np.nan, np.nan
+    read, written, cached = exchange.usage
+    return read, written, np.nan if cached is None else cached
+
+
+def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+def _listed(values: Floats) -> list[float | None]:
+    return [None if np.isnan(value) else round(float(value), 6) for value in values]

@@ -1,0 +1,82 @@
+"""Where requests go: one server's address, and the bytes of a request to it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass, field
+from functools import cached_property
+from urllib.parse import urlsplit
+
+from autotune.errors import BadInput
+
+ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server's URL, taken apart.
+
+    Attributes:
+        prefix: path below which the API lies, without ``/v1``; mostly empty.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str = ""
+    api_key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, url: str, api_key: str | None = None) -> Target:
+        """Raises `BadInput` for anything but ``http[s]://HOST[:PORT][/PREFIX]``."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise BadInput(f"URL {url!r} is malformed ({error}); write http://HOST:PORT") from error
+        if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
+            raise BadInput(f"URL {url!r} is not understood; write http://HOST:PORT")
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            raise BadInput("the API key holds characters that no HTTP header can carry")
+        prefix = parts.path.rstrip("/").removesuffix("/v1")
+        return cls(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix, api_key)
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.prefix}"
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as the Host header has them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext | None:
+        return ssl.create_default_context() if self.scheme == "https" else None
+
+    @cached_property
+    def addresses(self) -> list[str]:
+        """The host's numeric addresses, resolved once; raises `BadInput` when there is none."""
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise BadInput(f"host {self.host!r} is not known: {error}") from error
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+    def request(self, path: str, body: bytes) -> bytes:
+        """A whole POST request with a JSON body, ready to be written."""
+        lines = [
+            f"POST {self.prefix}{path} HTTP/1.1",
+            f"Host: {self.authority}",
+            "Content-Type: application/json",
+            "Accept: */*",
+            f"Content-Length: {len(body)}",
+        ]
+        if self.api_key is not None:
+            lines.append(f"Authorization: Bearer {self.api_key}")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+    def redacted(self, text: str) -> str:
+        """The text without the API key, which a server may repeat in its answer."""
+        return text.replace(self.api_key, "***") if self.api_key else text

@@ -1,0 +1,118 @@
+"""Starts emulated servers as a user does: processes of their own on free ports, ready when they say so."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+from openai import OpenAI
+
+V32 = "deepseek-ai/DeepSeek-V3.2"
+R1 = "deepseek-ai/DeepSeek-R1-0528"
+LIMIT_S = 60
+
+COMMANDS = {
+    "vllm": ["vllm", "serve", V32, "-tp", "8", "--max-model-len", "81920"],
+    "sglang": ["python3", "-m", "sglang.launch_server", "--model-path", V32, "--tp", "8", "--enable-metrics"],
+    "tensorrt_llm": ["trtllm-serve", V32, "--tp_size", "8", "--max_seq_len", "32768"],
+}
+"""A command line that runs on 8 GPUs, per engine."""
+
+
+def words(*engine_command: str, options: tuple[str, ...] = ()) -> list[str]:
+    """The command line of an emulator."""
+    return [sys.executable, "-m", "autotune", "emulate", "--hw", "h200", *options, "--", *engine_command]
+
+
+@dataclass
+class Server:
+    """A server that is up."""
+
+    process: subprocess.Popen[str]
+    url: str
+    err: list[str] = field(default_factory=list)
+
+    def openai(self) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
+
+    def post(self, path: str, **body) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=LIMIT_S, trust_env=False)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=LIMIT_S, trust_env=False)
+
+    def complete(self, prompt, max_tokens: int = 4, **more) -> dict:
+        answer = self.post("/v1/completions", prompt=prompt, max_tokens=max_tokens, ignore_eos=True, **more)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def metric(self, name: str, path: str = "/metrics") -> float:
+        """The value of a Prometheus metric."""
+        match = re.search(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", self.get(path).text, re.MULTILINE)
+        assert match, name
+        return float(match[1])
+
+    def ended(self) -> int:
+        """The exit code; waits for the end."""
+        return self.process.wait(LIMIT_S)
+
+
+@contextmanager
+def serving(*engine_command: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Iterator[Server]:
+    """A server until the block ends; fast unless `options` say otherwise."""
+    defaults = ("--port", "0", "--startup-s", "0", "--speed", "50", "--json")
+    process = subprocess.Popen(
+        words(*engine_command, options=(*defaults, *options)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
+    err: list[str] = []
+    reader = threading.Thread(target=lambda: err.extend(process.stderr or ()), daemon=True)
+    reader.start()
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, f"it ended with {process.wait()}: {''.join(err)}"
+        yield Server(process, json.loads(line)["url"], err)
+    finally:
+        process.kill()
+        process.wait()
+        reader.join(LIMIT_S)
+        process.stdout.close()
+        process.stderr.close()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A server that did not come up."""
+
+    code: int
+    log: str
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for line in self.log.replace("\r", "\n").splitlines() if line]
+
+
+def launched(*engine_command: str, options: tuple[str, ...] = ()) -> Ended:
+    """Start a server that is expected to end by itself."""
+    options = ("--port", "0", "--startup-s", "0", *options)
+    done = subprocess.run(
+        words(*engine_command, options=options),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout)

@@ -1,0 +1,78 @@
+"""What the launch tests share: the stand-in's card, a way to launch it, and the search for what is left alive."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from autotune.launch import Grace, Patience, Server, launcher_for
+from autotune.space.schema import EngineCard, LogPattern, Serving
+from autotune.trial import Command, FailureKind
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+GRACE = Grace(terminate_s=1.0, kill_s=10.0)
+PATIENT = Patience(total_s=60.0, silence_s=30.0)
+
+CARD = EngineCard(
+    engine="stand_in",
+    title="Stand-in",
+    program=["python3"],
+    versions=["1.0"],
+    on_node={},
+    knobs={},
+    serving=Serving(environment={"STAND_IN": "yes"}),
+    failures=[
+        LogPattern(
+            pattern=r"error: unrecognized arguments: (?P<flags>.+)",
+            kind=FailureKind.BAD_ARGUMENT,
+            way_out="It does not know {flags}.",
+            source="argparse",
+        ),
+        LogPattern(
+            pattern=r"OutOfMemoryError: CUDA out of memory",
+            kind=FailureKind.OUT_OF_MEMORY,
+            way_out="Use more GPUs.",
+            source="PyTorch",
+        ),
+        LogPattern(
+            pattern=r"\[Errno 98\]|Address already in use", kind=FailureKind.PORT, way_out="Try again.", source="errno"
+        ),
+    ],
+)
+
+
+def stand_in(*options: str) -> Command:
+    return Command((sys.executable, str(STAND_IN), *options))
+
+
+def launch(folder: Path, *options: str, grace: Grace = GRACE) -> Server:
+    return launcher_for("process", grace=grace).launch(stand_in(*options), folder, CARD)
+
+
+def alive_with(token: str) -> list[int]:
+    """Processes that live and have this text in their environment or arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if token.encode() in text and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def until(condition: Callable[[], bool], deadline_s: float = 20.0) -> bool:
+    """Whether a condition came true before the deadline."""
+    deadline, pause = time.monotonic() + deadline_s, threading.Event()
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        pause.wait(0.02)
+    return True
