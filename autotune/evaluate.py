@@ -20,6 +20,7 @@ from autotune.errors import BadInput
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import Workload, load_workload
 from autotune.simulate import Outcome, ServerSetup, simulate
+from autotune.simulate.coefficients import speed_card
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.fingerprint import Effective, as_failure, broken_rules, effective
@@ -97,12 +98,13 @@ def predict(understood: Understood, workload: Workload, seed: int) -> Outcome:
 def prediction(understood: Understood, workload: Workload, seed: int) -> dict[str, Any]:
     """The flat object of ``autotune simulate``: metrics, ``failure``, ``interval90``, ``evidence`` and what was read.
 
-    ``interval90`` holds the total token throughput of a real node with odds of 9 to 1, by the spread of the
-    simulator's errors over the rows that it was fitted to (a log-normal of `residual_sigma`).
+    ``interval90`` should hold a real node's total token throughput with odds of 9 to 1: a log-normal with the
+    spread of the simulator's errors over the rows that it was fitted to (``residual_sigma`` of its figures).
+    What lies far from those rows is less sure than that.
     """
     outcome = predict(understood, workload, seed)
     failed, throughput = outcome.failure, outcome.metrics.get("total_token_throughput")
-    sigma = 0.25
+    sigma = speed_card(understood.card.engine).residual_sigma
     ends = None if throughput is None else [throughput * math.exp(z * sigma) for z in (-Z90, Z90)]
     return {
         **outcome.metrics,

@@ -68,11 +68,20 @@ class Replica:
         self.waiting: deque[int] = deque()
         self._filling: deque[list[int]] = deque()  # [request, tokens left]
         self._cached: set[int] = set()
+        self._cacheable = self._cacheable_groups()
         self._owed = 0.0  # output tokens still to come of what runs and fills
         self.running = 0
         self.in_flight = 0
         self.used = 0.0
         self.cached_tokens = 0
+
+    def _cacheable_groups(self) -> int:
+        """How many shared beginnings the pool may keep, so that the longest request still fits beside them."""
+        requests = self._sequences.requests
+        if not self._server.prefix_caching or requests.prefix_tokens == 0:
+            return 0
+        longest = float((requests.input_tokens + requests.output_tokens).max())
+        return int(max(0.0, self._capacity * _WATERMARK - longest) / requests.prefix_tokens)
 
     def add(self, request: int) -> None:
         """A new request joins the queue."""
@@ -105,12 +114,8 @@ class Replica:
         shared = self._shared_tokens(request)
         prompt, output = int(s.prompt[request]), s.left(request)
         reserve = self._server.coefficients.reserve_share * (self._owed + output)
-        if self.used + prompt - shared + reserve > self._capacity * _WATERMARK:
-            if busy:
-                return False
-            # Nothing runs: the shared beginnings make room, and the request fits alone.
-            self._cached.clear()
-            self.used, shared = 0.0, 0
+        if busy and self.used + prompt - shared + reserve > self._capacity * _WATERMARK:
+            return False
         self.waiting.popleft()
         self._filling.append([request, max(1, prompt - shared)])
         self.used += prompt - shared
@@ -128,7 +133,7 @@ class Replica:
         """A prompt is computed: the first token is there (after a preemption, the next one), decoding begins."""
         requests = self._sequences.requests
         group = int(requests.group[request])
-        if self._server.prefix_caching and group >= 0 and group not in self._cached:
+        if group >= 0 and group not in self._cached and len(self._cached) < self._cacheable:
             self._cached.add(group)
             # The beginning now belongs to the cache, not to this request.
             self._sequences.context[request] -= requests.prefix_tokens
