@@ -101,7 +101,7 @@ def test_the_packaged_spaces_are_valid() -> None:
 def test_a_workload_s_mistake_is_found(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text((spaces_root() / "workloads" / "short.yaml").read_text().replace("prompts:", "promts:"))
-    with pytest.raises(MalformedFile, match="promts") as caught:
+    with pytest.raises(MalformedFile, match=r"promts: unknown key") as caught:
         check(path, schemas={"workloads": Workload})
     assert caught.value.line == path.read_text()[: path.read_text().index("promts")].count("\n") + 1
 
