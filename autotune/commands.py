@@ -292,9 +292,10 @@ def _space_row(space: EngineSpace) -> dict[str, Any]:
 
 def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:
     """``autotune space check``."""
+    from autotune.load.workloads import Workload
     from autotune.space.checking import check
 
-    checked = check(path, engines)
+    checked = check(path, engines, {"workloads": Workload})
     if as_json:
         _print_json({"checked": [str(p) for p in checked]})
         return

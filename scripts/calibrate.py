@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 from measured_rows import Row, seed_rows, sweep_rows
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from autotune.simulate import Outcome, run_server
@@ -29,6 +30,7 @@ from autotune.space.library import spaces_root
 _FREE = re.compile(r"^(?P<head>\s*(?P<name>\w+): )(?P<value>[-+.\de]+)(?P<tail>\s+# fit (?P<low>.+)\.\.(?P<high>.+))$")
 _WEIGHTS = {"total_token_throughput": 1.0, "mean_ttft_ms": 0.15, "median_itl_ms": 0.15, "mean_tpot_ms": 0.1}
 _SEED = 0
+Floats = NDArray[np.float64]
 
 
 class CardText:
@@ -39,19 +41,20 @@ class CardText:
         self.lines = self.path.read_text(encoding="utf-8").splitlines()
         self.free = [(i, m) for i, line in enumerate(self.lines) if (m := _FREE.match(line))]
 
-    def values(self) -> np.ndarray:
+    def values(self) -> Floats:
         return np.array([float(m["value"]) for _, m in self.free])
 
-    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        return tuple(np.array([float(m[side]) for _, m in self.free]) for side in ("low", "high"))
+    def bounds(self) -> tuple[Floats, Floats]:
+        low, high = (np.array([float(m[side]) for _, m in self.free]) for side in ("low", "high"))
+        return low, high
 
-    def text(self, values: np.ndarray) -> str:
+    def text(self, values: Floats) -> str:
         lines = list(self.lines)
         for (number, match), value in zip(self.free, values, strict=True):
             lines[number] = f"{match['head']}{float(f'{value:.3g}'):g}{match['tail']}"
         return "\n".join(lines) + "\n"
 
-    def card(self, values: np.ndarray) -> SpeedCard:
+    def card(self, values: Floats) -> SpeedCard:
         return SpeedCard.model_validate(yaml.safe_load(self.text(values)))
 
 
@@ -81,7 +84,7 @@ def fit(engine: str, rows: list[Row], rounds: int) -> CardText:
     start = np.clip(np.log(text.values()), low + 1e-3, high - 1e-3)
     mine = [row for row in rows if row.setup.engine == engine]
 
-    def function(x: np.ndarray) -> np.ndarray:
+    def function(x: Floats) -> Floats:
         return np.array(list(residuals(mine, text.card(np.exp(x)))))
 
     found = least_squares(

@@ -89,18 +89,24 @@ def _final_row(study: StudyRecord, fingerprint: str, group: list[Launch]) -> tup
     each = ", ".join(f"{text.number(objective_value(study, launch))} (#{launch.trial.number})" for launch in group)
     middle = text.number(average(values))
     spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
-    return f"{_who(study, fingerprint, len(group))} {text.code(fingerprint)}", each, middle, spread
+    return f"{_who(study, fingerprint, group)} {text.code(fingerprint)}", each, middle, spread
 
 
-def _who(study: StudyRecord, fingerprint: str, launches: int) -> str:
-    """Whose configuration it is; one that was launched once was there to show a knob's contribution."""
+def _who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
+    """Whose configuration it is; one that was launched once was there to show what a knob of the winner adds."""
     chosen, baseline = study.recommendation.recommended, study.recommendation.baseline
     names = [
         name
         for name, choice in (("recommended", chosen), ("baseline", baseline))
         if choice is not None and choice.fingerprint == fingerprint
     ]
-    return " and ".join(names) or ("finalist" if launches > 1 else "single")
+    if names or len(group) > 1:
+        return " and ".join(names) or "finalist"
+    configuration = group[0].trial.configuration
+    if chosen is None or configuration.engine != chosen.engine:
+        return "single"
+    back = {name: value for name, value in configuration.knobs.items() if value != chosen.config.get(name)}
+    return f"recommended, but {text.knobs(back)}"
 
 
 def launches(study: StudyRecord) -> str:

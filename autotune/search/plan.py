@@ -9,7 +9,7 @@ one rule serves both ceilings.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from autotune.search.ablation import ablations
 from autotune.search.acquisition import Suggestion
 from autotune.search.history import MAX_UNINFORMATIVE, History
 from autotune.search.process import Floats, Kernels, Process
-from autotune.search.verdict import judge
+from autotune.search.verdict import judge, settings
 from autotune.trial import Role
 
 FINALISTS = 2
@@ -33,6 +33,9 @@ LEAST_SEARCH = 20
 """Launches before the search may end early."""
 LEAST_IMPROVEMENT = 0.0005
 """The search ends when it expects less than 0.05 % more than the best."""
+
+NEARLY = 0.05
+"""A logarithmic difference that single launches hardly tell: 5 %, about two spreads of one launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ class Plan:
         if not [p for p in feasible if p != base]:
             return []
         means = dict(zip(feasible, self._means(searched, feasible), strict=True))
-        ranked = sorted(feasible, key=lambda p: -means[p])
+        ranked = _simple_second(history, sorted(feasible, key=lambda p: -means[p]), means)
         count = FINALISTS if available >= 2 * (FINALISTS + 1) and ranked[0] != base else 1
         out = {p for p in ranked if _given_up(history, p) or (_finals_of(history, p) and not _stands(history, p))}
         return [p for p in ranked if p != base and p not in out][:count]
@@ -188,6 +191,18 @@ class Plan:
         if len(searched) < search_budget(budget):
             return f"the search expected less than {100 * LEAST_IMPROVEMENT:g} % more than the best"
         return "the finals are done"
+
+
+def _simple_second(history: History, ranked: list[int], means: Mapping[int, float]) -> list[int]:
+    """The best first, then the one with the fewest settings among those nearly as good, then the rest as they are.
+
+    Flags that only rode on noise can leave the command in the finals if a rival without them is there.
+    """
+    near = [p for p in ranked[1:] if p != history.candidates.baseline and means[ranked[0]] - means[p] <= NEARLY]
+    if not near:
+        return ranked
+    second = min(near, key=lambda p: settings(history, p))
+    return [ranked[0], second, *(p for p in ranked[1:] if p != second)]
 
 
 def capacity(history: History) -> int:

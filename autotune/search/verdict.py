@@ -4,7 +4,9 @@ Evidence is the launches of the finals, of the baseline also its first one: all 
 were measured. Measurements of the search decided who is a finalist, so they are biased upwards and do
 not count. Gains are ratios of geometric means. Their intervals take the spread of one launch from all
 finalists and the baseline together (noise is a property of the node) and are widened by Bonferroni for
-the number of finalists, so that picking the better finalist does not overstate its gain.
+the number of finalists, so that picking one of them does not overstate its gain. Of the finalists that
+beat the baseline and cannot be told from the best one, the one with the fewest settings wins: a flag
+that only rode on noise should not be recommended.
 """
 
 from __future__ import annotations
@@ -85,7 +87,12 @@ def judge(history: History) -> Judgement:
     told = gain is not None and gain.interval is not None if ran else best is not None
     decided = told and bool(history.of_role(Role.FINAL))
     verdict, winner = _verdict(history, feasible, best, gain if decided else None, spread)
-    own = gain if winner == best else Gain(0.0, None)
+    if verdict is Verdict.BETTER:
+        gains = {p: _gain(groups[p], groups[base], spread, comparisons) for p in feasible}
+        winner = _simplest(history, [p for p in feasible if _certain(gains[p])], spread)
+        own: Gain | None = gains[winner]
+    else:
+        own = gain if winner == best else Gain(0.0, None)
     return Judgement(
         verdict, winner, own if ran and winner is not None else None, best, gain, spread, comparisons, decided
     )
@@ -97,6 +104,11 @@ def _gain(mine: Sequence[float], baseline: Sequence[float], spread: Spread, comp
     return Gain(difference, None if half is None else (difference - half, difference + half))
 
 
+def _certain(gain: Gain) -> bool:
+    """Whether the whole interval lies above zero."""
+    return gain.interval is not None and gain.interval[0] > 0
+
+
 def _verdict(
     history: History, feasible: list[int], best: int | None, gain: Gain | None, spread: Spread
 ) -> tuple[Verdict, int | None]:
@@ -106,17 +118,21 @@ def _verdict(
         return (Verdict.INDISTINGUISHABLE, base) if baseline_stands else (Verdict.INFEASIBLE, None)
     if not history.scores(base):
         return Verdict.UNOPPOSED, best
-    if gain is not None and gain.interval is not None and gain.interval[0] > 0:
+    if gain is not None and _certain(gain):
         return Verdict.BETTER, best
     if not baseline_stands:
         # It breaks an SLO that the best keeps: it cannot be recommended however simple it is.
         return Verdict.INDISTINGUISHABLE, best
     # Undecided, only the best is worth comparing: among single measurements a bad but simple one would pass.
-    return Verdict.INDISTINGUISHABLE, _simplest(history, [base, *(feasible if gain else [best])], spread)
+    return Verdict.INDISTINGUISHABLE, _simplest(history, [base, *(feasible if gain else [best])], spread, base)
 
 
-def _simplest(history: History, equals: list[int], spread: Spread) -> int:
-    """Of those that cannot be told from the best the one with the fewest settings; the earlier one of equals."""
+def _simplest(history: History, equals: list[int], spread: Spread, kept: int | None = None) -> int:
+    """Of those that cannot be told from the best the one with the fewest settings; the earlier one of equals.
+
+    Args:
+        kept: one of them that counts as close: a baseline that the caller could not tell from the best.
+    """
     means = {p: mean(evidence(history, p)) for p in equals}
     best = max(equals, key=lambda p: means[p])
 
@@ -125,8 +141,7 @@ def _simplest(history: History, equals: list[int], spread: Spread) -> int:
         half = spread.half_width(counts)
         return half is None or means[best] - means[position] <= half
 
-    # The baseline stays among them: the caller could not tell it from the best finalist.
-    return min((p for p in equals if p == equals[0] or close(p)), key=lambda p: settings(history, p))
+    return min((p for p in equals if p == kept or close(p)), key=lambda p: settings(history, p))
 
 
 def settings(history: History, position: int) -> int:

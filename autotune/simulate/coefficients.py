@@ -98,6 +98,7 @@ class SpeedCard(_Entry):
     """A document of ``search_spaces/simulation``."""
 
     engine: str
+    residual_sigma: float = Field(gt=0, description="spread of ln(measured / predicted) of total throughput")
     base: Coefficients
     adjustments: list[Adjustment] = []
     source: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from autotune.errors import BadInput, MalformedFile
 from autotune.space.expression import names
 from autotune.space.library import SCHEMAS, Library, kind_of, line_of, load, spaces_root
@@ -14,8 +16,13 @@ _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "Fals
 _READ_NAMES = frozenset({"args", "env", "config"})
 
 
-def check(path: Path | None, engines: Sequence[str] = ()) -> list[Path]:
+def check(
+    path: Path | None, engines: Sequence[str] = (), schemas: Mapping[str, type[BaseModel]] | None = None
+) -> list[Path]:
     """Check one file, a folder laid out like ``search_spaces``, or the packaged ones.
+
+    Args:
+        schemas: of kinds of documents that are defined above this package, e.g. ``workloads``.
 
     Returns the files that are valid; raises `MalformedFile` naming file and line at the first that is not.
     """
@@ -24,7 +31,7 @@ def check(path: Path | None, engines: Sequence[str] = ()) -> list[Path]:
         cards = [Library().engine(name) for name in engines]
         files = [f for f in files if f.parent.name == "engines" and f.stem in {card.engine for card in cards}]
     for file in files:
-        check_file(file)
+        _check_file(file, {**SCHEMAS, **(schemas or {})})
     return files
 
 
@@ -40,13 +47,8 @@ def _files(path: Path) -> Iterator[Path]:
     yield from found
 
 
-def check_file(path: Path) -> None:
-    """Check one document; raises `MalformedFile`."""
-    kind = kind_of(path)
-    if kind == "workloads":
-        # The workloads' schema lives with the load, above this package.
-        return
-    document = load(path, SCHEMAS[kind])
+def _check_file(path: Path, schemas: Mapping[str, type[BaseModel]]) -> None:
+    document = load(path, schemas[kind_of(path)])
     if isinstance(document, EngineCard):
         _check_engine(path, document)
     elif isinstance(document, Narrowing):

@@ -56,7 +56,8 @@ def validate(path: Path, document: dict[str, Any], schema: type[Document]) -> Do
     try:
         return schema.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key is also a missing one: name what stands there.
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         where = ".".join(str(part) for part in first["loc"])
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         problem = first["msg"].removeprefix("Value error, ")

@@ -13,7 +13,11 @@ import pytest
 
 from .cli import PROGRAM, autotune, rows
 
-QUESTION = ["run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--study", "s", "--launches", "20"]
+# A workload of many load points: each launch takes long enough for a signal to come in between.
+QUESTION = [
+    *("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--study", "s"),
+    *("--launches", "12", "--workload", "offline"),
+]
 
 
 @contextmanager
@@ -24,7 +28,7 @@ def running_study(home: Path) -> Iterator[subprocess.Popen[str]]:
         assert process.stderr is not None
         try:
             for line in process.stderr:
-                if "1/20" in line:
+                if "1/12" in line:
                     break
             yield process
         finally:
@@ -53,9 +57,10 @@ def test_an_interruption_keeps_everything_and_says_how_to_go_on(tmp_path: Path, 
 def test_a_second_tuner_is_refused(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with running_study(home) as process:
+        # Stopped, it neither ends nor lets go of its study.
+        process.send_signal(signal.SIGSTOP)
         second = autotune("resume", "s", home=home)
         assert second.code == 2
         assert "another" in second.err
         assert "Traceback" not in second.err
-        process.send_signal(signal.SIGINT)
-        process.wait()
+        process.kill()

@@ -11,12 +11,13 @@ from search_landscapes import Throughput, evaluate, flat, make_spec, opened, pla
 from autotune.recommend import recommend
 from autotune.recommendation import Recommendation, Verdict
 from autotune.search.history import Entry, History
-from autotune.search.verdict import judge
+from autotune.search.verdict import judge, settings
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration, Launch, Role
 
 SMALL = small()
 SPEC = make_spec()
+RNG = np.random.default_rng(0)
 
 
 def study(seed: int, throughput: Throughput, noise: float, launches: int) -> Recommendation:
@@ -140,3 +141,17 @@ def test_what_breaks_an_slo_is_not_recommended() -> None:
         opened_study.close()
     assert all(tpot(x.trial.configuration) > 0.001 for x in launches)
     assert recommend(spec, SMALL, launches).verdict is Verdict.INFEASIBLE
+
+
+def test_of_finalists_that_cannot_be_told_apart_the_one_with_fewer_settings_wins() -> None:
+    """Where they differ clearly, the better one wins however many settings it has."""
+    few, many = sorted(range(1, len(SMALL)), key=lambda p: settings(finals({0: 0.0}, 0.0, RNG), p))[:: len(SMALL) - 2]
+    assert settings(finals({0: 0.0}, 0.0, RNG), few) < settings(finals({0: 0.0}, 0.0, RNG), many)
+    close = [judge(finals({0: 0.0, many: 0.300, few: 0.295}, 0.03, np.random.default_rng(i))) for i in range(50)]
+    assert sum(j.winner == few and j.verdict is Verdict.BETTER for j in close) >= 45
+    apart = [judge(finals({0: 0.0, many: 0.5, few: 0.2}, 0.03, np.random.default_rng(i))) for i in range(50)]
+    assert all(j.winner == many for j in apart)
+    for judgement in close:
+        assert judgement.gain is not None
+        assert judgement.gain.interval is not None
+        assert judgement.gain.interval[0] > 0, "a winner must itself be shown to be better"

@@ -38,7 +38,7 @@ def servers(draw):
     return Server(setup(draw(st.sampled_from(ENGINES)), tp, dp, 8, **knobs))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(servers(), loads(), st.integers(0, 4000))
 def test_invariants(server, requests, spare):
     longest = int((requests.input_tokens + requests.output_tokens).max())

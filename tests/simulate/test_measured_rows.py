@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autotune.simulate import simulate
+from autotune.simulate.coefficients import speed_card
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data"
@@ -41,3 +42,10 @@ def test_mi300x_follows_its_sweep(rows_module):
     rows = [row for row in rows_module.sweep_rows(DATA) if row.setup.hardware.name == "mi300x"]
     assert len(rows) == 12
     assert np.median(np.abs(ratios(rows) - 1)) <= 0.30
+
+
+def test_nine_of_ten_measured_rows_lie_in_the_stated_interval(rows_module):
+    rows = [*rows_module.seed_rows(DATA), *rows_module.sweep_rows(DATA)]
+    sigmas = np.array([speed_card(row.setup.engine).residual_sigma for row in rows])
+    inside = np.abs(np.log(ratios(rows))) <= 1.645 * sigmas
+    assert 0.85 <= inside.mean() <= 0.99

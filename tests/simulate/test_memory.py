@@ -16,6 +16,7 @@ def test_vllm_v32_with_eight_replicas_runs_out_of_memory_at_full_context_only():
     assert "To serve at least one request with the model's max seq len (163840)" in failure.log_excerpt
     assert "GB per GPU are missing" in failure.message
     assert run("vllm", 1, 8, 8, context_length=81920).failure is None
+    assert run("vllm", 1, 8, 8, memory_fraction=0.92).failure is not None  # the default of later versions
 
 
 @pytest.mark.parametrize("layout", [(8, 1), (4, 2), (2, 4)])

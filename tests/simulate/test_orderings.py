@@ -19,8 +19,9 @@ def test_v32_engines_at_their_defaults():
 def test_sglang_v32_dp_attention_beats_anything_of_vllm():
     sglang = tokens_per_s("sglang", 1, 8)
     for tp, dp in ((8, 1), (4, 2), (2, 4), (1, 8)):
-        for ep in (1, 8):
-            assert sglang > tokens_per_s("vllm", tp, dp, ep, **SHORTER)
+        for knobs in ({}, {"speculative_tokens": 1}, {"max_running_requests": 256}):
+            for ep in (1, 8):
+                assert sglang > tokens_per_s("vllm", tp, dp, ep, **SHORTER, **knobs)
 
 
 def test_sglang_dp_attention_more_than_doubles_tp8_and_ep_adds_little():

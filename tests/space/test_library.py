@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.load.workloads import Workload
 from autotune.space.checking import check
 from autotune.space.library import Library, spaces_root
 
@@ -93,8 +94,16 @@ def test_an_overlay_folder_adds_a_node(tmp_path: Path) -> None:
 
 
 def test_the_packaged_spaces_are_valid() -> None:
-    checked = {path.parent.name for path in check(None)}
-    assert {"engines", "models", "hardware"} <= checked
+    checked = {path.parent.name for path in check(None, schemas={"workloads": Workload})}
+    assert checked == {"engines", "models", "hardware", "workloads"}
+
+
+def test_a_workload_s_mistake_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text((spaces_root() / "workloads" / "short.yaml").read_text().replace("prompts:", "promts:"))
+    with pytest.raises(MalformedFile, match=r"promts: unknown key") as caught:
+        check(path, schemas={"workloads": Workload})
+    assert caught.value.line == path.read_text()[: path.read_text().index("promts")].count("\n") + 1
 
 
 def engine_file(folder: Path, old: str, new: str) -> tuple[Path, int]:

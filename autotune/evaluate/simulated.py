@@ -1,0 +1,87 @@
+"""Evaluates on the simulated node, in virtual time.
+
+It is given a command line, not knobs: it parses the trial's own command as the engine's version does, so that
+``autotune simulate`` on the printed command and the study agree by construction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+
+from autotune.evaluate.understanding import predict, understand
+from autotune.load.metrics import METRICS
+from autotune.load.workloads import load_workload
+from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.context import Context
+from autotune.space.library import Library
+from autotune.trial import Evidence, Failure, Metrics, State, Trial, TrialResult
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Evaluates on the simulated node, in virtual time.
+
+    Attributes:
+        noise: sigma of the log-normal factor that one launch's throughput gets.
+    """
+
+    library: Library
+    model: ModelCard
+    hardware: HardwareCard
+    gpus: int
+    noise: float
+    seed: int
+    evidence: Evidence = Evidence.SIMULATED
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        workloads = {name: load_workload(name, self.library) for name in trial.workloads}
+        longest = max(workload.longest_request for workload in workloads.values())
+        context = Context(self.model, self.hardware, self.gpus, trial.engine_version, longest)
+        understood = understand(trial.command, self.library, context, trial.engine_version)
+        factor = self._noise_factor(trial)
+        metrics: dict[str, Metrics] = {}
+        times_s = {"launch": 0.0, "ready": 0.0, "warmup": 0.0, "load": 0.0, "stop": 0.0}
+        failure: Failure | None = None
+        for name, workload in workloads.items():
+            # The same prompts for every configuration, new ones for every repeat.
+            outcome = predict(understood, workload, self.seed + trial.launch_index)
+            times_s["ready"] = outcome.startup_s
+            if outcome.failure is not None:
+                failure = outcome.failure
+                break
+            metrics[name] = scaled(outcome.metrics, factor)
+            times_s["load"] += float(metrics[name]["duration"])
+        return TrialResult(
+            state=State.FAILED if failure else State.COMPLETE,
+            evidence=self.evidence,
+            failure=failure,
+            metrics={} if failure else metrics,
+            times_s=times_s,
+            gpus=self.gpus,
+            node=f"simulated-{self.hardware.name}",
+            started_at=started_at,
+        )
+
+    def _noise_factor(self, trial: Trial) -> float:
+        """One draw per launch, fixed by (seed, candidate, launch index)."""
+        fingerprint = int(trial.configuration.fingerprint, 16)
+        generator = np.random.default_rng([self.seed, fingerprint, trial.launch_index])
+        return math.exp(self.noise * float(generator.standard_normal()))
+
+
+def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
+    """Metrics of a node that is faster by a factor: rates multiplied, times divided."""
+    result: Metrics = {}
+    for name, value in metrics.items():
+        metric = METRICS.get(name)
+        if metric is None or not isinstance(value, int | float) or isinstance(value, bool):
+            result[name] = value
+        else:
+            result[name] = value * factor**metric.time_power
+    return result

@@ -1,0 +1,96 @@
+"""A command line as its engine understands it, and what the simulated node makes of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.engines import recognise
+from autotune.load.workloads import Workload
+from autotune.simulate import Outcome, ServerSetup, simulate
+from autotune.simulate.coefficients import speed_card
+from autotune.space.cards import ModelCard
+from autotune.space.context import Context
+from autotune.space.fingerprint import Effective, as_failure, broken_rules, effective
+from autotune.space.library import Library
+from autotune.space.schema import EngineCard
+from autotune.trial import Command, Evidence, Failure, FailureKind
+
+Z90 = 1.645
+"""Standard deviations of a normal distribution that hold 90 % on both sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """A command line as its engine's version understands it."""
+
+    card: EngineCard
+    context: Context
+    effective: Effective
+    failure: Failure | None
+
+    @property
+    def setup(self) -> ServerSetup:
+        return ServerSetup(
+            engine=self.card.engine,
+            version=self.context.version,
+            knobs=dict(self.effective.configuration.knobs),
+            model=self.context.model,
+            hardware=self.context.hardware,
+            gpus=self.context.gpus,
+        )
+
+
+def understand(command: Command, library: Library, context: Context, version: str | None = None) -> Understood:
+    """Parse a command line as its engine does; raises `BadInput` where the engine's parser would refuse it.
+
+    Args:
+        context: its version is replaced by the one that is asked for (None: the newest known).
+    """
+    engine = recognise(command.argv, library)
+    card, known = engine.card, engine.version(version)
+    context = Context(context.model, context.hardware, context.gpus, known, context.longest_request)
+    parsed = engine.parse(command, known)
+    made = effective(card, engine.knobs(parsed, context), context)
+    broken = [rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE]
+    return Understood(card, context, made, as_failure(broken[0]) if broken else None)
+
+
+def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:
+    """The model that a command line serves."""
+    engine = recognise(command.argv, library)
+    return library.model(engine.parse(command, engine.version(version)).model, model_id)
+
+
+def predict(understood: Understood, workload: Workload, seed: int) -> Outcome:
+    """One load on the simulated node; the failure of a rule comes before the arithmetic."""
+    if understood.failure is not None:
+        return Outcome(failure=understood.failure)
+    return simulate(understood.setup, workload, seed)
+
+
+def prediction(understood: Understood, workload: Workload, seed: int) -> dict[str, Any]:
+    """The flat object of ``autotune simulate``: metrics, ``failure``, ``interval90``, ``evidence`` and what was read.
+
+    ``interval90`` should hold a real node's total token throughput with odds of 9 to 1: a log-normal with the
+    spread of the simulator's errors over the rows that it was fitted to (``residual_sigma`` of its figures).
+    What lies far from those rows is less sure than that.
+    """
+    outcome = predict(understood, workload, seed)
+    failed, throughput = outcome.failure, outcome.metrics.get("total_token_throughput")
+    sigma = speed_card(understood.card.engine).residual_sigma
+    ends = None if throughput is None else [throughput * math.exp(z * sigma) for z in (-Z90, Z90)]
+    return {
+        **outcome.metrics,
+        "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}
+        if failed
+        else None,
+        "interval90": ends,
+        "evidence": Evidence.SIMULATED.value,
+        "workload": workload.name,
+        "engine": understood.card.engine,
+        "engine_version": understood.context.version,
+        "config": dict(understood.effective.configuration.knobs),
+        "effects": [effect.reason for effect in understood.effective.effects],
+    }

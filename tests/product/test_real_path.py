@@ -1,0 +1,195 @@
+"""The real path, against emulated engines: processes, HTTP, load, stop, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .cli import PROGRAM, autotune, rows
+
+ROOT = Path(__file__).resolve().parents[2]
+QUESTION = [
+    *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--on", "emulator"),
+    *("--workload", "random:256:16:64", "--launches", "6", "--seed", "3"),
+    *("--space", str(ROOT / "examples" / "emulated-space.yaml")),
+]
+MARKER = "AUTOTUNE_LAUNCH"
+KILLS = 20
+
+
+def launched_processes(home: Path) -> list[str]:
+    """Processes that a tuner of this home launched, or that watch over them: those that work in its folders."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            environment = (process / "environ").read_bytes()
+            folder = os.readlink(process / "cwd")
+        except OSError:
+            continue
+        if command and folder.startswith(str(home)) and MARKER.encode() + b"=" in environment:
+            found.append(f"{process.name} {command[:120]}")
+    return found
+
+
+def nothing_is_left(home: Path, within_s: float) -> list[str]:
+    """What is still alive when the time is over; empty as soon as nothing is."""
+    deadline = time.monotonic() + within_s
+    while (alive := launched_processes(home)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return alive
+
+
+def held_ports(launches: list[dict[str, Any]]) -> list[int]:
+    held = []
+    for port in {int(p) for row in launches for p in row.get("ports", [])}:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                held.append(port)
+    return held
+
+
+def test_a_study_on_the_emulator(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    done = autotune("run", *QUESTION, "--study", "s", home=home)
+    assert done.code == 0, done.err
+    assert nothing_is_left(home, 0) == []
+    launches = rows(home, "s")
+    assert {row["evidence"] for row in launches} == {"emulated"}
+    assert len(launches) <= 6
+    found = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
+    assert (found["evidence"], found["engine"]) == ("emulated", "sglang")
+    failed = [row for row in launches if row["state"] == "failed"]
+    assert [row["config"]["torch_compile"] for row in failed] == [True]
+    assert "Capture CUDA graph failed" in failed[0]["failure"]["log_excerpt"]
+    assert "Capture CUDA graph failed" in (home / "studies" / "s" / "report.md").read_text()
+    assert found["failures"] == {failed[0]["failure"]["kind"]: 1}
+    for row in launches:
+        assert (home / "studies" / "s" / "trials" / f"{row['number']:04d}" / "server.log").stat().st_size > 0
+        assert row["pids"]
+        assert row["times_s"]["ready"] > 0
+        if row["state"] == "complete":
+            metrics = row["metrics"]["random:256:16:64"]
+            assert (metrics["completed"], metrics["failed"]) == (64, 0)
+            assert (metrics["total_input_tokens"], metrics["total_output_tokens"]) == (64 * 256, 64 * 16)
+            assert "emulate" not in " ".join(row["argv"]), "the row holds the engine's own command"
+
+
+def test_emulated_and_simulated_rows_have_one_shape(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert autotune("run", *QUESTION, "--launches", "1", "--study", "e", home=home).code == 0
+    question = [*QUESTION, "--on", "simulator", "--launches", "1", "--study", "s"]
+    assert autotune("run", *question, home=home).code == 0
+    (emulated,), (simulated,) = rows(home, "e"), rows(home, "s")
+    assert emulated.keys() == simulated.keys()
+    one, other = (row["metrics"]["random:256:16:64"] for row in (emulated, simulated))
+    assert set(simulated["metrics"]["random:256:16:64"]) - {"cache_hit_rate"} <= set(one)
+    assert one["total_token_throughput"] == pytest.approx(other["total_token_throughput"], rel=0.25)
+
+
+def kill_after(arguments: list[str], home: Path, delay_s: float) -> bool:
+    environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
+    with subprocess.Popen(
+        [*PROGRAM, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            process.wait(timeout=delay_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return True
+        return False
+
+
+def finished_rows(home: Path, study: str) -> list[str]:
+    path = home / "studies" / study / "results.jsonl"
+    return [line for line in path.read_text().splitlines(True) if line.endswith("\n")] if path.exists() else []
+
+
+def test_kill_9_of_the_tuner_leaves_nothing_and_loses_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    moments = random.Random(9)
+    kills, studies = 0, 0
+    while kills < KILLS:
+        studies += 1
+        study = f"killed-{studies}"
+        arguments = ["run", *QUESTION, "--study", study]
+        before: list[str] = []
+        killed = True
+        while kills < KILLS and killed:
+            killed = kill_after(arguments, home, moments.uniform(1.0, 12.0))
+            kills += killed
+            assert nothing_is_left(home, 5.0) == [], f"alive 5 s after kill {kills}"
+            if (home / "studies" / study / "study.yaml").exists():
+                arguments = ["resume", study]
+            after = finished_rows(home, study)
+            assert after[: len(before)] == before, "a finished launch was lost or made again"
+            before = after
+        done = autotune(*arguments, home=home)
+        assert done.code == 0, done.err
+        launches = rows(home, study)
+        assert finished_rows(home, study)[: len(before)] == before
+        assert [row["number"] for row in launches] == list(range(len(launches)))
+        assert nothing_is_left(home, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "kinds"),
+    [
+        ("die-at-start", {"crashed"}),
+        ("die-mid-load:200", {"crashed", "load_errors"}),
+        ("unavailable-bursts", {"load_errors"}),
+        ("close-mid-stream", {"load_errors"}),
+    ],
+)
+def test_each_fault_has_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, kinds: set[str]) -> None:
+    monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", fault)
+    home = tmp_path / "home"
+    done = autotune("run", *QUESTION, "--launches", "1", "--study", "s", home=home)
+    assert done.code == 3, done.err
+    (row,) = rows(home, "s")
+    assert row["state"] == "failed"
+    assert row["failure"]["kind"] in kinds, row["failure"]
+    assert row["failure"]["message"]
+    assert nothing_is_left(home, 0) == []
+
+
+@pytest.mark.parametrize("fault", ["ignore-sigterm", "fork-away"])
+def test_a_server_that_clings_to_life_is_measured_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", fault)
+    home = tmp_path / "home"
+    done = autotune("run", *QUESTION, "--launches", "1", "--study", "s", home=home)
+    assert done.code == 0, done.err
+    assert rows(home, "s")[0]["state"] == "complete"
+    assert nothing_is_left(home, 0) == []
+
+
+def test_bad_input_of_the_real_path(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    question = ["run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    for arguments, words in (
+        ([*question, "--on", "process", "--engine", "vllm"], ["vllm", "PATH"]),
+        ([*question, "--on", f"external:{url}"], [url]),
+        ([*question, "--on", "external:"], ["external:URL"]),
+    ):
+        done = autotune(*arguments, home=home)
+        assert done.code == 2, (done.code, done.err)
+        assert "Traceback" not in done.err
+        for word in words:
+            assert word in done.err, done.err
