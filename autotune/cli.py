@@ -69,7 +69,7 @@ def cli() -> None:
     "--launches", type=int, default=30, show_default=True, help="Ceiling for server launches, finals included."
 )
 @click.option("--hours", type=float, help="Ceiling for the node's time.")
-@click.option("--on", default="auto", show_default=True, help="Where trials run: auto or simulator.")
+@click.option("--on", default="auto", show_default=True, help="auto, process, external:URL, emulator, simulator.")
 @click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True)
 @click.option("--sampler", default="gp", show_default=True, help="gp, tpe or random.")
 @click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")

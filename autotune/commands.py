@@ -74,11 +74,17 @@ def _tune(spec: StudySpec, home: Home, as_json: bool) -> None:
 
 def _announce(spec: StudySpec, on: str) -> None:
     """The first line says what the numbers will be."""
-    why = "no node to measure was asked for" if on == "simulator" else "this version has no way to launch real engines"
     node = f"{spec.gpus}×{spec.hardware.name}"
-    _messages.print(
-        f"SIMULATED: {why}; all numbers come from a simulated {node} node, not from a real one.", highlight=False
-    )
+    if spec.on == "simulator":
+        why = "no node to measure was asked for" if on == "simulator" else "no engine was asked to run (--on process)"
+        line = f"SIMULATED: {why}; all numbers come from a simulated {node} node, not from a real one."
+    elif spec.on == "emulator":
+        line = (
+            f"EMULATED: real processes and HTTP, but the engines are stand-ins at the times of a simulated {node} node."
+        )
+    else:
+        line = f"measured on {spec.on}"
+    _messages.print(line, highlight=False)
 
 
 def _finished(home: Home, study: str) -> Recommendation | None:
@@ -175,13 +181,12 @@ def _print_prediction(predicted: Mapping[str, Any]) -> None:
 
 def emulate(options: Mapping[str, Any], as_json: bool) -> int:
     """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
-    from autotune.emulate import Emulation
-    from autotune.emulate import emulate as serve
+    from autotune import emulate as emulator
 
     library = library_for(None)
     hardware = library.node(options["hardware"])
-    gpus = check_gpus(options["gpus"], hardware)
-    return serve(Emulation(**{**options, "hardware": hardware, "gpus": gpus}), library, as_json)
+    looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware)}
+    return emulator.emulate(emulator.Emulation(**{**options, **looked_up}), library, as_json)
 
 
 def report(study: str, format_: str, home: Path, as_json: bool) -> None:

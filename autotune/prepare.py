@@ -78,7 +78,7 @@ class Prepared:
         simulator is itself the evidence, its own prediction as prior would be the answer.
         """
         spec = self.spec
-        if METRICS[spec.objective].time_power != 1:
+        if METRICS[spec.objective].time_power != 1 or len(self.candidates) == 1:
             return None
         configurations = [candidate.configuration for candidate in self.candidates.items]
         workload = load_workload(spec.workloads[0], self.library)
@@ -88,14 +88,18 @@ class Prepared:
 def prepare(spec: StudySpec, library: Library) -> Prepared:
     """Enumerate what may be tried; raises `BadInput` when nothing may be."""
     longest = max(load_workload(name, library).longest_request for name in spec.workloads)
+    if spec.on.startswith("external:"):
+        return _external(spec, library, longest)
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
     for choice in spec.engines:
         card = library.engine(choice.name)
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
+        kind = engine(card.engine, library)
         reason = _unsuited(card, context) or _unpinnable(card, spec.pins)
+        if reason is None and spec.on == "process":
+            reason = kind.missing()
         if reason is None:
-            kind = engine(card.engine, library)
             pins = _pinned(kind, context, spec.pins)
             space = enumerate_engine(*_narrow(kind, context, pins, library.narrowed.get(card.engine)))
             spaces[card.engine] = EngineSpace(kind, context, space, pins)
@@ -107,6 +111,18 @@ def prepare(spec: StudySpec, library: Library) -> Prepared:
         reasons = "; ".join(f"{e.engine}: {e.reason}" for e in excluded)
         raise BadInput(f"no engine is left to try on {spec.hardware.name}: {reasons}")
     return _with_baseline(spec, library, spaces, tuple(excluded), longest)
+
+
+def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
+    """One server that somebody else runs is the only candidate, and it is its own baseline."""
+    choice = spec.engines[0]
+    kind = engine(choice.name, library)
+    context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
+    found = Configuration(kind.name, {"url": spec.on.removeprefix("external:")})
+    candidate = Candidate(found, choice.version)
+    spaces = {kind.name: EngineSpace(kind, context, Enumeration([found], 1), {})}
+    # Its command line is not known to us; what stands for it says where it is.
+    return Prepared(spec, library, CandidateSet((candidate,), 0), spaces, (), Command((spec.on,)))
 
 
 def _unsuited(card: EngineCard, context: Context) -> str | None:

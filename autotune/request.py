@@ -19,7 +19,7 @@ from autotune.space.schema import EngineCard
 from autotune.spec import AUTO, EngineChoice, Slo, StudySpec, check_study_name
 from autotune.trial import Scalar
 
-AVAILABLE = ("auto", "simulator")
+AVAILABLE = ("auto", "simulator", "emulator", "process", "external:URL")
 SIMULATOR_NOISE = 0.03
 
 
@@ -82,7 +82,6 @@ def build_spec(request: Request) -> StudySpec:
         # A path stays the path that the engine gets; the id remains an alias.
         model = model.model_copy(update={"id": request.model, "aliases": [*model.aliases, model.id]})
     _check_budget(request)
-    _check_on(request.on)
     workloads = tuple(request.workloads) or ("sharegpt",)
     for name in workloads:
         load_workload(name, library)
@@ -101,10 +100,10 @@ def build_spec(request: Request) -> StudySpec:
         engine_args=_engine_args(request.engine_args, library),
         launches=request.launches,
         hours=request.hours,
-        on="simulator",
+        on=_on(request.on),
         executor=request.executor,
         sampler=request.sampler,
-        noise=SIMULATOR_NOISE if request.noise is None else request.noise,
+        noise=_noise(request),
         seed=request.seed,
         space=str(request.space.resolve()) if request.space else None,
     )
@@ -119,9 +118,22 @@ def _check_budget(request: Request) -> None:
         raise BadInput(f"--noise {request.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
 
 
-def _check_on(on: str) -> None:
-    if on not in AVAILABLE:
+def _on(on: str) -> str:
+    """Where trials run; ``auto`` is the simulator until this version can tell which GPUs the machine has."""
+    kind, _, rest = on.partition(":")
+    if on not in AVAILABLE[:-1] and not (kind == "external" and rest):
         raise BadInput(f"--on {on}: this version runs trials on: {', '.join(AVAILABLE)}")
+    return "simulator" if on == "auto" else on
+
+
+def _noise(request: Request) -> float:
+    """Only simulated launches get noise added; real ones have their own."""
+    simulated = _on(request.on) == "simulator"
+    if request.noise is None:
+        return SIMULATOR_NOISE if simulated else 0.0
+    if not simulated and request.noise > 0:
+        raise BadInput(f"--noise {request.noise:g}: launches on {request.on} have noise of their own")
+    return request.noise
 
 
 def check_gpus(asked: int | None, hardware: HardwareCard) -> int:

@@ -42,7 +42,7 @@ def evaluation_seconds(home: Path) -> tuple[int, float]:
     """Launches of the study, and the time that evaluating them again takes (evaluation is deterministic)."""
     folder = Home(home)
     spec = folder.spec("bench")
-    evaluate = evaluator_for(spec, library_for(None))
+    evaluate = evaluator_for(spec, library_for(None), folder.study_folder("bench"))
     lines = (folder.study_folder("bench") / "results.jsonl").read_text().splitlines()
     launches = [Launch.from_json(json.loads(line)) for line in lines]
     started_s = time.perf_counter()

@@ -134,7 +134,7 @@ class Api:
     def _admitted(self, exchange: Exchange) -> bool:
         if not self._keys or not exchange.request.path.startswith("/v1/"):
             return True
-        return exchange.request.headers.get(b"authorization", b"").decode() in self._keys
+        return exchange.request.headers.get(b"authorization", b"").decode("latin-1") in self._keys
 
     def _unavailable(self) -> bool:
         period_s = self._faults.get("unavailable-bursts", 0.0)

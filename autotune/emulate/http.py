@@ -112,6 +112,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # The request came whole and is answered as if nothing else had been offered.
+            return
+        except httptools.HttpParserCallbackError:
+            raise
         except httptools.HttpParserError:
             self.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             self.close()
@@ -142,7 +147,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         request = HttpRequest(
             method=self._parser.get_method().decode(),
-            path=httptools.parse_url(self._url).path.decode(),
+            path=self._url.partition(b"?")[0].decode("latin-1"),
             headers=self._headers,
             body=b"".join(self._body),
             keep_alive=self._parser.should_keep_alive(),

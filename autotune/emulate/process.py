@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import sys
+from typing import Any
 
 import uvloop
 
@@ -75,10 +76,13 @@ class _Serving:
     def __init__(self, launch: Launch, faults: Faults, log: Log, as_json: bool) -> None:
         self._launch, self._faults, self._log, self._as_json = launch, faults, log, as_json
         self._connections: set[Connection] = set()
+        self._bug: BaseException | None = None
 
     async def run(self, listener: socket.socket | None) -> int:
+        """Serve until a signal; raises what went wrong in a callback, as a server that goes on would only hang."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
+        loop.set_exception_handler(lambda _, context: self._note_bug(context, stop))
         signals = (signal.SIGINT,) if "ignore-sigterm" in self._faults else (signal.SIGINT, signal.SIGTERM)
         for number in signals:
             loop.add_signal_handler(number, stop.set)
@@ -98,7 +102,16 @@ class _Serving:
         await stop.wait()
         dying.cancel()
         server.close()
+        if self._bug is not None:
+            raise self._bug
         return self._end()
+
+    def _note_bug(self, context: dict[str, Any], stop: asyncio.Event) -> None:
+        error = context.get("exception")
+        if error is None or isinstance(error, OSError):
+            return
+        self._bug = error
+        stop.set()
 
     def _announce(self, port: int) -> None:
         if "late-bind" not in self._faults:

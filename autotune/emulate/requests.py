@@ -89,6 +89,8 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> Asked:
     least = _count(document, "min_tokens") or 0
     answers = [_answer(prompt, wanted, least, natural, limits) for prompt in prompts]
     options = document.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise RequestRefused(400, "BadRequestError", "stream_options must be an object")
     stream = bool(document.get("stream", False))
     return Asked(
         chat=chat,
@@ -103,7 +105,7 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> Asked:
 def _document(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestRefused(400, "BadRequestError", f"the body is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise RequestRefused(400, "BadRequestError", "the body is not a JSON object")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -114,6 +116,19 @@ class Engine:
             scope = context.scope({**fixed, **knobs})
             knobs[name] = fixed[name] if name in fixed else default_of(knob, scope, context.version)
         return knobs
+
+    def missing(self) -> str | None:
+        """Why this machine cannot start the engine, in words; None when its program is there."""
+        program, *rest = self.card.program
+        path = shutil.which(program)
+        if path is None:
+            return f"{self.card.title} is not installed: {program!r} is not on the PATH"
+        if rest[:1] == ["-m"]:
+            package = rest[1].partition(".")[0]
+            code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+            if subprocess.run([path, "-c", code], check=False, capture_output=True).returncode != 0:
+                return f"{self.card.title} is not installed: {program} on the PATH has no package {package!r}"
+        return None
 
     def command(self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()) -> Command:
         """The command that serves a configuration: knobs that differ from their default, then what always goes along.

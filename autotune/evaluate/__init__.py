@@ -2,12 +2,14 @@
 
     understanding   a command line as its engine's version understands it, and its prediction
     simulated       on the simulated node, in virtual time
+    launched        by launching a server, loading it over HTTP, and stopping it
 
 An evaluator is a picklable callable.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from autotune.errors import UnknownName
@@ -32,10 +34,19 @@ class Evaluator(Protocol):
         ...
 
 
-def evaluator_for(spec: StudySpec, library: Library) -> Evaluator:
-    """The evaluator that a study names; raises `UnknownName`."""
+def evaluator_for(spec: StudySpec, library: Library, folder: Path) -> Evaluator:
+    """The evaluator that a study names; raises `UnknownName`.
+
+    Args:
+        folder: the study's, for what launches leave behind.
+    """
+    # Imported when asked for: HTTP clients and event loops take time that a simulated study need not spend.
     if spec.on == "simulator":
         from autotune.evaluate.simulated import Simulated
 
         return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
-    raise UnknownName("way to run trials", spec.on, ["simulator"])
+    if spec.on in ("process", "emulator") or spec.on.startswith("external:"):
+        from autotune.evaluate.launched import Launched
+
+        return Launched(spec, library, folder)
+    raise UnknownName("way to run trials", spec.on, ["simulator", "emulator", "process", "external:URL"])

@@ -7,6 +7,7 @@ server that somebody else runs (``external:URL``).
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import time
 from collections.abc import Iterator
@@ -65,20 +66,19 @@ class Launched:
     """Launches each trial's command, measures every workload that it asks for on the warm server, stops it.
 
     Attributes:
-        on: ``process``, ``emulator`` or ``external:URL``.
+        spec: says where: ``process``, ``emulator`` or ``external:URL``.
         folder: the study's; each trial gets ``trials/<number>/`` in it.
     """
 
     spec: StudySpec
     library: Library
     folder: Path
-    on: str
-    patience: Patience = Patience()
-    grace: Grace = Grace()
+    patience: Patience = field(default_factory=Patience)
+    grace: Grace = field(default_factory=Grace)
 
     @property
     def evidence(self) -> Evidence:
-        return Evidence.EMULATED if self.on == "emulator" else Evidence.MEASURED
+        return Evidence.EMULATED if self.spec.on == "emulator" else Evidence.MEASURED
 
     def __call__(self, trial: Trial) -> TrialResult:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -99,22 +99,22 @@ class Launched:
         return TrialResult(
             state=_state(failure, loaded),
             evidence=self.evidence,
-            failure=failure or (Failure(FailureKind.LOAD_ERRORS, loaded.invalid) if loaded.invalid else None),
+            failure=failure or (Failure(FailureKind.INFRASTRUCTURE, loaded.invalid) if loaded.invalid else None),
             metrics={} if failure else loaded.metrics,
             times_s=phases.times_s,
             gpus=self.spec.gpus,
-            node=_node_name(),
+            node=platform.node(),
             pids=pids,
             started_at=started_at,
         )
 
     def _launcher(self) -> Launcher:
-        if self.on.startswith("external:"):
-            return launcher_for(self.on, self.spec.model.id)
+        if self.spec.on.startswith("external:"):
+            return launcher_for(self.spec.on, self.spec.model.id)
         return launcher_for("process", grace=self.grace)
 
     def _command(self, trial: Trial) -> Command:
-        if self.on != "emulator":
+        if self.spec.on != "emulator":
             return trial.command
         return emulated(trial.command, self.spec.hardware, self.spec.gpus, trial.engine_version)
 
@@ -169,9 +169,3 @@ def emulated(command: Command, hardware: HardwareCard, gpus: int, version: str) 
     argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *settings, *command.argv)
     card = yaml.safe_dump(hardware.model_dump(mode="json"), sort_keys=False)
     return Command(argv, {}, {**command.files, "hardware.yaml": card})
-
-
-def _node_name() -> str:
-    import platform
-
-    return platform.node()

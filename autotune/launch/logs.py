@@ -24,7 +24,7 @@ _EXCERPT_CHARACTERS = 500
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _NAMED_GROUP = re.compile(r"\(\?P<\w+>")
-_EXCEPTION = re.compile(r"(?<![\w.\"'(])(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b(?::| *$)")
+_EXCEPTION = re.compile(r"(?<![\w.\"'(])(?:[a-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception)\b(?::| *$)")
 _ERROR = re.compile(r"\bERROR\b|\bFATAL\b|\bCRITICAL\b|\[[EF]\]|\b[Ee]rror:|\bpanic:|Segmentation fault")
 _HARMLESS = re.compile(r"\b(?:WARNING|WARN|INFO|DEBUG)\b|\[[WID]\]")
 
