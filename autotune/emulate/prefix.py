@@ -84,9 +84,3 @@ class BlockCache:
             self._idle.popitem(last=False)
             freed += self._block_tokens
         return float(freed)
-
-    def clear(self) -> None:
-        """Throw out everything; nothing runs."""
-        self._users.clear()
-        self._idle.clear()
-        self._held.clear()

@@ -86,7 +86,9 @@ class Watchdog:
         while self._stop is None and not self._abandoned:
             self._wait(_TICK_S)
             self._notice_exit()
-        _tell(ended=asdict(self._end()))
+        ending = self._end()
+        self._collect_all()
+        _tell(ended=asdict(ending))
 
     def _end(self) -> Ending:
         asked = self._stop or {}
@@ -140,6 +142,12 @@ class Watchdog:
             if process.parent == os.getpid() and process.pid != self._leader and process.state == "Z":
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)
+
+    def _collect_all(self) -> None:
+        """Collect what has ended, the first process too: not every init does it for us at once."""
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
     def _on_terminate(self, number: int, frame: FrameType | None) -> None:
         del number, frame

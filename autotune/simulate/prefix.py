@@ -10,6 +10,9 @@ from typing import Protocol
 from autotune.load.workloads import Requests
 from autotune.simulate.server import Server
 
+WATERMARK = 0.99
+"""Admission leaves one percent of the pool free, as vLLM does, so that a step can grow what already runs."""
+
 
 class PrefixCache(Protocol):
     """Which beginnings of prompts are in a replica's pool; counts are tokens."""
@@ -34,18 +37,21 @@ class PrefixCache(Protocol):
         """Throw out what nobody uses, at least so much if there is so much; returns how much it was."""
         ...
 
-    def clear(self) -> None:
-        """Throw out everything."""
-        ...
-
 
 class GroupCache:
-    """The cache of a workload whose prompts share beginnings by group; such a beginning stays once it is there."""
+    """The cache of a workload whose prompts share beginnings by group; such a beginning stays once it is there.
 
-    def __init__(self, server: Server, requests: Requests) -> None:
-        self._enabled = server.prefix_caching
+    Args:
+        capacity: tokens of the pool; it keeps so many beginnings that the longest request still fits beside them.
+    """
+
+    def __init__(self, server: Server, requests: Requests, capacity: int) -> None:
         self._group, self._tokens = requests.group, requests.prefix_tokens
         self._cached: set[int] = set()
+        self._most = 0
+        if server.prefix_caching and self._tokens:
+            longest = float((requests.input_tokens + requests.output_tokens).max())
+            self._most = int(max(0.0, capacity * WATERMARK - longest) / self._tokens)
 
     def match(self, request: int) -> int:
         """All of the group's beginning, or nothing."""
@@ -57,7 +63,7 @@ class GroupCache:
     def keep(self, request: int) -> int:
         """The first of a group leaves its beginning to the cache."""
         group = int(self._group[request])
-        if not self._enabled or group < 0 or group in self._cached:
+        if group < 0 or group in self._cached or len(self._cached) >= self._most:
             return 0
         self._cached.add(group)
         return self._tokens
@@ -69,7 +75,3 @@ class GroupCache:
         """Nothing: beginnings stay."""
         del tokens
         return 0.0
-
-    def clear(self) -> None:
-        """Forget all groups."""
-        self._cached.clear()

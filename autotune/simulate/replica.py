@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.simulate.prefix import PrefixCache
+from autotune.simulate.prefix import WATERMARK, PrefixCache
 from autotune.simulate.server import Server
-
-_WATERMARK = 0.99
-"""Admission leaves one percent of the pool free, as vLLM does, so that a step can grow what already runs."""
 
 
 class Sequences:
@@ -111,14 +108,10 @@ class Replica:
         prompt, output = int(s.prompt[request]), s.left(request)
         reserve = self._server.coefficients.reserve_share * (self._owed + output)
         self._cache.hold(request)
-        missing = self.used + prompt - shared + reserve - self._capacity * _WATERMARK
-        if missing > 0 and not self._freed(missing):
+        missing = self.used + prompt - shared + reserve - self._capacity * WATERMARK
+        if missing > 0 and not self._freed(missing) and busy:
             self._cache.release(request)
-            if busy:
-                return False
-            # Nothing runs: the shared beginnings make room, and the request fits alone.
-            self._cache.clear()
-            self.used, shared = 0.0, 0
+            return False
         self.waiting.popleft()
         self._filling.append([request, max(1, prompt - shared)])
         self.used += prompt - shared

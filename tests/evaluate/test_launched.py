@@ -1,0 +1,90 @@
+"""The launched evaluator on its own: a trial in, a result out, with patience shorter than a product's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.engines import engine
+from autotune.errors import BadInput
+from autotune.evaluate.launched import Launched
+from autotune.launch import Grace, Patience
+from autotune.space.context import Context
+from autotune.space.library import Library
+from autotune.spec import EngineChoice, StudySpec
+from autotune.trial import Command, Configuration, Evidence, FailureKind, Role, State, Trial
+
+LIBRARY = Library()
+SPEC = StudySpec(
+    study="s",
+    model=LIBRARY.model("deepseek-ai/DeepSeek-V3.2"),
+    hardware=LIBRARY.node("h200"),
+    gpus=8,
+    engines=(EngineChoice(name="vllm", version="0.32.0"),),
+    workloads=("random:64:8:16",),
+    on="emulator",
+)
+
+
+def trial(name: str) -> Trial:
+    kind = engine(name, LIBRARY)
+    context = Context(SPEC.model, SPEC.hardware, 8, kind.version(None))
+    configuration = Configuration(name, kind.default_knobs(context))
+    command = kind.command(configuration, context)
+    return Trial(0, Role.BASELINE, configuration, kind.version(None), command, SPEC.workloads)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt_llm"])
+def test_each_engine_is_launched_loaded_and_stopped(tmp_path: Path, name: str) -> None:
+    result = Launched(SPEC, LIBRARY, tmp_path)(trial(name))
+    assert (result.state, result.failure, result.evidence) == (State.COMPLETE, None, Evidence.EMULATED)
+    metrics = result.metrics["random:64:8:16"]
+    assert (metrics["completed"], metrics["total_output_tokens"]) == (16, 128)
+    assert set(result.times_s) == {"launch", "ready", "warmup", "load", "stop"}
+    assert result.times_s["warmup"] > 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in result.pids)
+
+
+def test_silence_at_start_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", "hang-at-start")
+    evaluate = Launched(SPEC, LIBRARY, tmp_path, patience=Patience(total_s=60, silence_s=2), grace=Grace(1, 5))
+    result = evaluate(trial("vllm"))
+    assert result.state is State.FAILED
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.TIMEOUT
+    assert not any(Path(f"/proc/{pid}").exists() for pid in result.pids)
+
+
+def test_a_second_workload_meets_a_warm_server_and_new_prompts(tmp_path: Path) -> None:
+    asked = replace(trial("vllm"), workloads=("random:64:8:16", "random:128:4:8"))
+    result = Launched(SPEC, LIBRARY, tmp_path)(asked)
+    assert result.state is State.COMPLETE
+    assert list(result.metrics) == ["random:64:8:16", "random:128:4:8"]
+    assert {path.name for path in (tmp_path / "trials" / "0000").glob("random*.json")} == {
+        "random-64-8-16.json",
+        "random-128-4-8.json",
+    }
+
+
+def test_out_of_memory_is_told_from_the_log(tmp_path: Path) -> None:
+    base = trial("vllm")
+    argv = ("vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "-dp", "8", "--enable-expert-parallel")
+    result = Launched(SPEC, LIBRARY, tmp_path)(replace(base, command=Command(argv)))
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.OUT_OF_MEMORY
+    assert "max seq len" in result.failure.log_excerpt
+
+
+def test_a_missing_program_is_bad_input(tmp_path: Path) -> None:
+    process = SPEC.model_copy(update={"on": "process"})
+    missing = replace(trial("vllm"), command=Command(("no-such-engine", "serve", "m")))
+    with pytest.raises(BadInput, match="not on the PATH"):
+        Launched(process, LIBRARY, tmp_path)(missing)
+
+
+def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "trials").write_text("a file where a folder should be")
+    with pytest.raises(BadInput, match="cannot be written"):
+        Launched(SPEC, LIBRARY, tmp_path)(trial("vllm"))
