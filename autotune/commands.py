@@ -76,7 +76,11 @@ def _announce(spec: StudySpec, on: str) -> None:
     """The first line says what the numbers will be."""
     node = f"{spec.gpus}×{spec.hardware.name}"
     if spec.on == "simulator":
-        why = "no node to measure was asked for" if on == "simulator" else "no engine was asked to run (--on process)"
+        why = (
+            "asked for with --on simulator"
+            if on == "simulator"
+            else f"this machine has no {node} with an engine installed"
+        )
         line = f"SIMULATED: {why}; all numbers come from a simulated {node} node, not from a real one."
     elif spec.on == "emulator":
         line = (

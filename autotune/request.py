@@ -10,7 +10,9 @@ from pathlib import Path
 
 import yaml
 
+from autotune.engines import engine
 from autotune.errors import BadInput, UnknownName
+from autotune.launch.gpus import has
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.space.cards import HardwareCard
@@ -86,6 +88,7 @@ def build_spec(request: Request) -> StudySpec:
     for name in workloads:
         load_workload(name, library)
     engines = _engines(request, library)
+    on = _on(request, library, hardware)
     return StudySpec(
         study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
         model=model,
@@ -100,10 +103,10 @@ def build_spec(request: Request) -> StudySpec:
         engine_args=_engine_args(request.engine_args, library),
         launches=request.launches,
         hours=request.hours,
-        on=_on(request.on),
+        on=on,
         executor=request.executor,
         sampler=request.sampler,
-        noise=_noise(request),
+        noise=_noise(request, on),
         seed=request.seed,
         space=str(request.space.resolve()) if request.space else None,
     )
@@ -118,21 +121,26 @@ def _check_budget(request: Request) -> None:
         raise BadInput(f"--noise {request.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
 
 
-def _on(on: str) -> str:
-    """Where trials run; ``auto`` is the simulator until this version can tell which GPUs the machine has."""
-    kind, _, rest = on.partition(":")
-    if on not in AVAILABLE[:-1] and not (kind == "external" and rest):
-        raise BadInput(f"--on {on}: this version runs trials on: {', '.join(AVAILABLE)}")
-    return "simulator" if on == "auto" else on
+def _on(request: Request, library: Library, hardware: HardwareCard) -> str:
+    """Where trials run; ``auto`` is this machine's own engines where it has the node's GPUs and one, else simulated."""
+    kind, _, rest = request.on.partition(":")
+    if request.on not in AVAILABLE[:-1] and not (kind == "external" and rest):
+        raise BadInput(f"--on {request.on}: this version runs trials on: {', '.join(AVAILABLE)}")
+    if request.on != "auto":
+        return request.on
+    if not has(hardware.name, check_gpus(request.gpus, hardware)):
+        return "simulator"
+    startable = [card for card in _engines(request, library) if engine(card.engine, library).missing() is None]
+    return "process" if startable else "simulator"
 
 
-def _noise(request: Request) -> float:
+def _noise(request: Request, on: str) -> float:
     """Only simulated launches get noise added; real ones have their own."""
-    simulated = _on(request.on) == "simulator"
+    simulated = on == "simulator"
     if request.noise is None:
         return SIMULATOR_NOISE if simulated else 0.0
     if not simulated and request.noise > 0:
-        raise BadInput(f"--noise {request.noise:g}: launches on {request.on} have noise of their own")
+        raise BadInput(f"--noise {request.noise:g}: launches on {on} have noise of their own")
     return request.noise
 
 

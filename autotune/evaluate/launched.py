@@ -151,6 +151,7 @@ class Launched:
     @staticmethod
     def _keep(measurement: Measurement, folder: Path, name: str) -> None:
         """Per-request columns beside the log."""
+        folder.mkdir(parents=True, exist_ok=True)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
         write_atomically(folder / f"{safe}.json", json.dumps(measurement.to_json(columns=True)))
 

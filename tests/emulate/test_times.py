@@ -41,8 +41,20 @@ async def one_stream(url: str, index: int) -> tuple[list[float], int]:
     return times, tokens
 
 
-async def all_streams(url: str) -> list[tuple[list[float], int]]:
-    return await asyncio.gather(*(one_stream(url, index) for index in range(STREAMS)))
+async def all_streams(url: str, first: int) -> list[tuple[list[float], int]]:
+    return await asyncio.gather(*(one_stream(url, first + index) for index in range(STREAMS)))
+
+
+def quickest(url: str) -> tuple[float, float]:
+    """Median TPOT and duration in s. A busy machine delays tokens and never hastens them: the best of three counts."""
+    found = []
+    for attempt in range(3):
+        begin = perf_counter()
+        seen = asyncio.run(all_streams(url, attempt * STREAMS))
+        assert [(len(times), tokens) for times, tokens in seen] == [(WRITTEN, WRITTEN)] * STREAMS
+        tpot_s = median((times[-1] - times[0]) / (WRITTEN - 1) for times, _ in seen)
+        found.append((tpot_s, max(times[-1] for times, _ in seen) - begin))
+    return min(tpot for tpot, _ in found), min(duration for _, duration in found)
 
 
 @pytest.mark.parametrize("speed", [1, 3])
@@ -71,19 +83,15 @@ def test_its_times_are_the_simulators(command, speed):
     workload = load_workload(f"random:{READ}:{WRITTEN}:{STREAMS}")
     predicted = predict(understand(command_of(command), LIBRARY, context), workload, 0).metrics
     with serving(*command, options=("--speed", str(speed))) as server:
-        begin = perf_counter()
-        seen = asyncio.run(all_streams(server.url))
-    assert [(len(times), tokens) for times, tokens in seen] == [(WRITTEN, WRITTEN)] * STREAMS
-    tpot_ms = median((times[-1] - times[0]) / (WRITTEN - 1) for times, _ in seen) * 1e3 * speed
-    assert tpot_ms == pytest.approx(predicted["median_tpot_ms"], rel=0.04)
-    duration_s = (max(times[-1] for times, _ in seen) - begin) * speed
-    assert duration_s == pytest.approx(predicted["duration"], rel=0.06)
+        tpot_s, duration_s = quickest(server.url)
+    assert tpot_s * 1e3 * speed == pytest.approx(predicted["median_tpot_ms"], rel=0.04)
+    assert duration_s * speed == pytest.approx(predicted["duration"], rel=0.06)
 
 
 def test_tokens_of_one_step_leave_together():
     """The tokens of all streams come in bursts a step apart: hardly more bursts than one stream has tokens."""
     with serving("vllm", "serve", R1, "-tp", "8", options=("--speed", "0.5")) as server:
-        seen = asyncio.run(all_streams(server.url))
+        seen = asyncio.run(all_streams(server.url, 0))
     step_s = median((times[-1] - times[0]) / (WRITTEN - 1) for times, _ in seen)
     gaps = np.diff(sorted(at for times, _ in seen for at in times))
     assert len(gaps) == STREAMS * WRITTEN - 1

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from .cli import PROGRAM, autotune, rows
+from .server import COMMAND, emulated
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTION = [
@@ -169,6 +170,21 @@ def test_a_server_that_clings_to_life_is_measured_and_ended(
     assert nothing_is_left(home, 0) == []
 
 
+def test_a_server_that_somebody_else_runs_is_measured_and_left_alone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    question = ["run", "--model", COMMAND[2], "--hw", "h200", "--workload", "random:64:4:32", "--launches", "2"]
+    with emulated() as url:
+        done = autotune(*question, "--on", f"external:{url}", "--study", "s", home=home)
+        again = autotune("bench", "--url", url, "--model", COMMAND[2], "--workload", "random:64:4:8", home=home)
+        other = autotune(*question, "--on", f"external:{url}", "--model", "deepseek-ai/DeepSeek-R1", home=home)
+    assert done.code == 0, done.err
+    assert again.code == 0, "the server was not left alone"
+    assert other.code == 2
+    assert COMMAND[2] in other.err, "a wrong model is answered with what is served"
+    found = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
+    assert (found["verdict"], found["config"]) == ("indistinguishable", {"url": url})
+
+
 def test_bad_input_of_the_real_path(tmp_path: Path) -> None:
     home = tmp_path / "home"
     question = ["run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
@@ -185,3 +201,4 @@ def test_bad_input_of_the_real_path(tmp_path: Path) -> None:
         assert "Traceback" not in done.err
         for word in words:
             assert word in done.err, done.err
+        assert not home.exists(), "bad input left something behind"

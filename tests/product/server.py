@@ -1,0 +1,29 @@
+"""An emulated server that a test runs for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .cli import PROGRAM
+
+# Without its prefix cache, so that a repeated run is the same load.
+COMMAND = ["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "-tp", "8", "--no-enable-prefix-caching"]
+
+
+@contextmanager
+def emulated() -> Iterator[str]:
+    """An emulated vLLM on a free port, at the node's own speed; gives its URL."""
+    options = ["emulate", "--hw", "h200", "--port", "0", "--startup-s", "0", "--json"]
+    with subprocess.Popen(
+        [*PROGRAM, *options, "--", *COMMAND], env=os.environ.copy(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            # The one line on stdout comes when it serves.
+            yield json.loads(process.stdout.readline())["url"]
+        finally:
+            process.terminate()
