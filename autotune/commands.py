@@ -301,10 +301,13 @@ def _space_row(space: EngineSpace) -> dict[str, Any]:
 
 def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:
     """``autotune space check``."""
+    from autotune.emulate.card import EmulationCard
     from autotune.load.workloads import Workload
+    from autotune.simulate.coefficients import SpeedCard
     from autotune.space.checking import check
 
-    checked = check(path, engines, {"workloads": Workload})
+    schemas = {"workloads": Workload, "simulation": SpeedCard, "emulation": EmulationCard}
+    checked = check(path, engines, schemas)
     if as_json:
         _print_json({"checked": [str(p) for p in checked]})
         return

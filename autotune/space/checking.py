@@ -12,6 +12,7 @@ from autotune.space.expression import names
 from autotune.space.library import SCHEMAS, Library, kind_of, line_of, load, spaces_root
 from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
+_FOLDERS = ("engines", "models", "hardware", "workloads", "simulation", "emulation")
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config"})
 
@@ -41,14 +42,17 @@ def _files(path: Path) -> Iterator[Path]:
         return
     if not path.is_dir():
         raise BadInput(f"{path}: no such file or folder")
-    found = sorted(f for kind in ("engines", "models", "hardware", "workloads") for f in (path / kind).glob("*.yaml"))
+    found = sorted(f for kind in _FOLDERS for f in (path / kind).glob("*.yaml"))
     if not found:
-        raise BadInput(f"{path}: no engines/, models/, hardware/ or workloads/ with *.yaml files in it")
+        raise BadInput(f"{path}: none of the folders {', '.join(_FOLDERS)} with *.yaml files is in it")
     yield from found
 
 
 def _check_file(path: Path, schemas: Mapping[str, type[BaseModel]]) -> None:
-    document = load(path, schemas[kind_of(path)])
+    kind = kind_of(path)
+    if kind not in schemas:
+        raise MalformedFile(path, f"a document of {kind}/ cannot be checked here", 1)
+    document = load(path, schemas[kind])
     if isinstance(document, EngineCard):
         _check_engine(path, document)
     elif isinstance(document, Narrowing):

@@ -107,6 +107,8 @@ _KIND_BY_KEY = {
     "architecture": "models",
     "bandwidth_tb_s": "hardware",
     "points": "workloads",
+    "residual_sigma": "simulation",
+    "refusal": "emulation",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -35,6 +36,29 @@ def autotune(*arguments: str, home: Path, cwd: Path | None = None) -> Finished:
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def kill_after(arguments: list[str], home: Path, delay_s: float) -> bool:
+    """Run until the moment comes, then `kill -9`; False when it had ended before."""
+    environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
+    with subprocess.Popen(
+        [*PROGRAM, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            process.wait(timeout=delay_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return True
+        return False
+
+
+def finished_rows(home: Path, study: str) -> list[str]:
+    """The whole lines of results.jsonl: launches that were finished."""
+    path = home / "studies" / study / "results.jsonl"
+    if not path.exists():
+        return []
+    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def rows(home: Path, study: str) -> list[dict[str, Any]]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import sqlite3
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from .cli import PROGRAM, autotune, rows
+from .cli import autotune, finished_rows, kill_after, rows
 
 QUESTION = [
     *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--launches", "12", "--seed", "5"),
@@ -28,29 +25,6 @@ def recommendation(home: Path, study: str) -> dict[str, Any]:
 
 def essence(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in {"started_at", "pids"}}
-
-
-def kill_after(arguments: list[str], home: Path, delay_s: float) -> bool:
-    """Run until the moment comes, then `kill -9`; False when it had ended before."""
-    environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
-    with subprocess.Popen(
-        [*PROGRAM, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            process.wait(timeout=delay_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            return True
-        return False
-
-
-def complete_rows(home: Path, study: str) -> list[str]:
-    """The whole lines of results.jsonl: launches that were finished."""
-    path = home / "studies" / study / "results.jsonl"
-    if not path.exists():
-        return []
-    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def children(home: Path, study: str) -> list[int]:
@@ -83,7 +57,7 @@ def test_nothing_is_lost_or_run_twice(tmp_path: Path) -> None:
             kills += killed
             if (home / "studies" / study / "study.yaml").exists():
                 arguments = ["resume", study]
-            kept = complete_rows(home, study)
+            kept = finished_rows(home, study)
             assert [essence(json.loads(line)) for line in kept] == reference[: len(kept)]
         finished = autotune(*arguments, home=home)
         assert finished.code == 0, finished.err

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import socket
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from .cli import PROGRAM, autotune, rows
+from .cli import autotune, finished_rows, kill_after, rows
 from .server import COMMAND, emulated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,25 +85,6 @@ def test_emulated_and_simulated_rows_have_one_shape(tmp_path: Path) -> None:
     one, other = (row["metrics"]["random:256:16:64"] for row in (emulated, simulated))
     assert set(simulated["metrics"]["random:256:16:64"]) - {"cache_hit_rate"} <= set(one)
     assert one["total_token_throughput"] == pytest.approx(other["total_token_throughput"], rel=0.25)
-
-
-def kill_after(arguments: list[str], home: Path, delay_s: float) -> bool:
-    environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
-    with subprocess.Popen(
-        [*PROGRAM, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            process.wait(timeout=delay_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            return True
-        return False
-
-
-def finished_rows(home: Path, study: str) -> list[str]:
-    path = home / "studies" / study / "results.jsonl"
-    return [line for line in path.read_text().splitlines(True) if line.endswith("\n")] if path.exists() else []
 
 
 def test_kill_9_of_the_tuner_leaves_nothing_and_loses_nothing(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from autotune.emulate.card import EmulationCard
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.load.workloads import Workload
+from autotune.simulate.coefficients import SpeedCard
 from autotune.space.checking import check
 from autotune.space.library import Library, spaces_root
 
@@ -94,8 +96,9 @@ def test_an_overlay_folder_adds_a_node(tmp_path: Path) -> None:
 
 
 def test_the_packaged_spaces_are_valid() -> None:
-    checked = {path.parent.name for path in check(None, schemas={"workloads": Workload})}
-    assert checked == {"engines", "models", "hardware", "workloads"}
+    schemas = {"workloads": Workload, "simulation": SpeedCard, "emulation": EmulationCard}
+    checked = {path.parent.name for path in check(None, schemas=schemas)}
+    assert checked == {"engines", "models", "hardware", "workloads", "simulation", "emulation"}
 
 
 def test_a_workload_s_mistake_is_found(tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def test_check_names_the_line_of_a_bad_expression(tmp_path: Path) -> None:
 
 
 def test_check_of_nothing_says_what_would_be_right(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="engines/"):
+    with pytest.raises(BadInput, match="engines, models"):
         check(tmp_path)
     with pytest.raises(BadInput, match="no such file"):
         check(tmp_path / "absent.yaml")
