@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
@@ -306,7 +307,11 @@ def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> Non
     from autotune.simulate.coefficients import SpeedCard
     from autotune.space.checking import check
 
-    schemas = {"workloads": Workload, "simulation": SpeedCard, "emulation": EmulationCard}
+    schemas: dict[str, type[BaseModel]] = {
+        "workloads": Workload,
+        "simulation": SpeedCard,
+        "emulation": EmulationCard,
+    }
     checked = check(path, engines, schemas)
     if as_json:
         _print_json({"checked": [str(p) for p in checked]})
