@@ -242,10 +242,12 @@ def list_studies(home: Path, as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
-        table.add_column(column.replace("_", " "), overflow="fold")
+        table.add_column(column.replace("_", " "), no_wrap=True)
     for row in rows:
         table.add_row(*("–" if value is None else str(value) for value in row.values()))
-    Console(soft_wrap=True).print(table, highlight=False)
+    # A file or a pipe has no width: nothing is cut there.
+    terminal = Console()
+    (terminal if terminal.is_terminal else Console(width=250)).print(table, highlight=False)
 
 
 def _study_row(home: Home, name: str) -> dict[str, Any]:

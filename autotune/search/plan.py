@@ -111,7 +111,8 @@ class Plan:
         return sorted(ordered, key=lambda p: rank[p])
 
     def _search(self, history: History, budget: int) -> Decision | None:
-        if len(history) >= search_budget(budget):
+        # While nothing has run there is no final to keep launches for.
+        if len(history) >= (search_budget(budget) if _anything_ran(history) else budget):
             return None
         suggestion = self._suggest(history)
         if suggestion is None:
@@ -218,6 +219,10 @@ def capacity(history: History) -> int:
 def search_budget(budget: int) -> int:
     """Launches before the finals; two are too few for any."""
     return budget - min(RESERVE, budget // 2) if budget > 2 else budget
+
+
+def _anything_ran(history: History) -> bool:
+    return any(history.scores(position) for position in history.by_position)
 
 
 def _ran(history: History) -> bool:
