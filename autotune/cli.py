@@ -55,7 +55,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.option("--model", required=True, help="Hugging Face id, or a folder with config.json.")
+@click.option("--model", required=True, help="Hugging Face id, a folder with config.json, or a YAML file.")
 @click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x) or a YAML file.")
 @click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
 @click.option("--engine", "engines", multiple=True, help="Engine to search; repeatable. Default: all that fit.")
@@ -68,14 +68,14 @@ def cli() -> None:
 @click.option(
     "--launches", type=int, default=30, show_default=True, help="Ceiling for server launches, finals included."
 )
-@click.option("--hours", type=float, help="Ceiling for the node's time.")
+@click.option("--hours", type=float, help="Ceiling for the node's time; virtual hours when simulated.")
 @click.option("--on", default="auto", show_default=True, help="auto, process, external:URL, emulator, simulator.")
 @click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True)
 @click.option("--sampler", default="gp", show_default=True, help="gp, tpe or random.")
 @click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
 @click.option("--model-id", help="The model's id, when --model is a path.")
 @click.option("--study", help="Name of the study; default: model, hardware and time.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--noise", type=float, help="Sigma of the launch-to-launch noise; default 0.03 on the simulator.")
 @click.option("--dry-run", is_flag=True, help="Show what would be tried, and launch nothing.")
 @_common(home_is_used=True)
@@ -101,7 +101,7 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 @_load_options
 @click.option("--workload", default="sharegpt", show_default=True)
 @click.option("--concurrency", type=int, help="Offer the workload's prompts in a closed loop of this many.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 @_common(home_is_used=False)
 def simulate(as_json: bool, **options: Any) -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from autotune.errors import BadInput, NothingFeasible, UnknownName
+from autotune.errors import BadInput, MalformedFile, NothingFeasible, UnknownName
 from autotune.home import Home, write_atomically
 from autotune.recommendation import Recommendation, Verdict
 from autotune.request import Request, Simulation, build_spec, check_gpus, library_for
@@ -57,7 +57,7 @@ def resume(study: str, home: Path, as_json: bool) -> None:
     if finished is not None:
         _conclude(finished, folder, as_json)
         return
-    _announce(spec, spec.on)
+    _announce(spec, None)
     _tune(spec, folder, as_json)
 
 
@@ -67,21 +67,21 @@ def _tune(spec: StudySpec, home: Home, as_json: bool) -> None:
 
     # A polite kill is an interruption like Ctrl-C: finish the row, say how to resume.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    _messages.print(f"study {spec.study} in {home.study_folder(spec.study)}", highlight=False)
     with ConsoleProgress(spec, _messages) as progress:
         recommendation = run_study(spec, home, progress)
     _conclude(recommendation, home, as_json)
 
 
-def _announce(spec: StudySpec, on: str) -> None:
-    """The first line says what the numbers will be."""
+def _announce(spec: StudySpec, on: str | None) -> None:
+    """The first line says what the numbers will be.
+
+    Args:
+        on: what was asked for; None = the study was begun before.
+    """
     node = f"{spec.gpus}×{spec.hardware.name}"
     if spec.on == "simulator":
-        why = (
-            "asked for with --on simulator"
-            if on == "simulator"
-            else f"this machine has no {node} with an engine installed"
-        )
+        no_node = f"this machine has no {node} with an engine installed"
+        why = {None: "as the study began", "simulator": "as asked for"}.get(on, no_node)
         line = f"SIMULATED: {why}; all numbers come from a simulated {node} node, not from a real one."
     elif spec.on == "emulator":
         line = (
@@ -96,7 +96,11 @@ def _finished(home: Home, study: str) -> Recommendation | None:
     path = home.study_folder(study) / "recommendation.json"
     if not path.is_file():
         return None
-    return Recommendation.from_json(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        return Recommendation.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        problem = "not a recommendation; remove it, and `autotune resume` writes it again from the launches"
+        raise MalformedFile(path, problem) from error
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
@@ -146,13 +150,15 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
 
 def simulate(asked: Simulation, as_json: bool) -> None:
     """``autotune simulate``."""
-    from autotune.engines import command_of
+    from autotune.engines import command_of, split_command
     from autotune.evaluate import model_of, prediction, understand
     from autotune.load.workloads import load_workload
     from autotune.space.context import Context
 
     library = library_for(None)
-    command = command_of(asked.engine_command)
+    words = asked.engine_command
+    # A whole line in quotes is one word; a person means the words in it.
+    command = split_command(words[0]) if len(words) == 1 else command_of(words)
     load = load_workload(asked.workload, library)
     if asked.concurrency is not None:
         if asked.concurrency < 1:
@@ -233,6 +239,8 @@ def export(study: str, format_: str, output: Path | None, home: Path, as_json: b
 def list_studies(home: Path, as_json: bool) -> None:
     """``autotune list``."""
     folder = Home(home)
+    if home.exists() and not home.is_dir():
+        raise BadInput(f"--home {home}: not a folder")
     rows = [_study_row(folder, name) for name in folder.names()]
     if as_json:
         _print_json(rows)
@@ -251,20 +259,29 @@ def list_studies(home: Path, as_json: bool) -> None:
 
 
 def _study_row(home: Home, name: str) -> dict[str, Any]:
-    spec = home.spec(name)
+    try:
+        return _readable_row(home, name, home.spec(name), _finished(home, name))
+    except MalformedFile as error:
+        _messages.print(f"autotune: {error}", highlight=False)
+        columns = ("model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours")
+        return {"study": name, **dict.fromkeys(columns), "verdict": "unreadable"}
+
+
+def _readable_row(home: Home, name: str, spec: StudySpec, done: Recommendation | None) -> dict[str, Any]:
     path = home.study_folder(name)
-    done = _finished(home, name)
     rows = path / "results.jsonl"
     launches = rows.read_bytes().count(b"\n") if rows.is_file() else 0
     age_h = (datetime.now(UTC).timestamp() - (path / "study.yaml").stat().st_mtime) / 3600
-    gain = done.gain_percent if done else None
+    gain = done.gain_percent if done and done.verdict in (Verdict.BETTER, Verdict.INDISTINGUISHABLE) else None
+    if done and done.recommended and done.baseline and done.recommended.fingerprint == done.baseline.fingerprint:
+        gain = None
     return {
         "study": name,
         "model": spec.model.id,
         "hardware": f"{spec.gpus}x{spec.hardware.name}",
         "evidence": done.evidence.value if done else None,
         "verdict": done.verdict.value if done else "unfinished",
-        "gain": f"{gain:+.1f} %" if gain is not None and done and done.verdict is not Verdict.INFEASIBLE else None,
+        "gain": None if gain is None else f"{gain:+.1f} %",
         "launches": launches,
         "age_hours": round(age_h, 1),
     }

@@ -47,8 +47,7 @@ class UnknownName(BadInput):
         close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
         guess = next((n for n in names if close and n.lower() == close[0]), None)
         parts = [f"unknown {what} {name!r}"]
-        if guess is not None:
-            parts.append(f"; did you mean {guess!r}?")
+        parts.append("." if guess is None else f"; did you mean {guess!r}?")
         parts.append(f" Known: {', '.join(names) if names else 'none'}.")
         if hint:
             parts.append(f" {hint}")

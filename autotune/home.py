@@ -72,4 +72,5 @@ class Home:
         try:
             return StudySpec.from_yaml(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, ValidationError) as error:
-            raise MalformedFile(path, f"not a study's specification: {error}") from error
+            what = str(error).splitlines()[0]
+            raise MalformedFile(path, f"not a study's specification ({what})") from error

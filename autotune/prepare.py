@@ -137,8 +137,8 @@ def _unsuited(card: EngineCard, context: Context) -> str | None:
 def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
     for name, value in pins.items():
         knob = card.knobs.get(name)
-        if knob is not None and knob.choices is not None and value not in (*knob.choices, AUTO):
-            return f"it cannot take {name}={value}"
+        if knob is not None and value != AUTO and (reason := knob.refuses(value)):
+            return f"it cannot take {name}={value} ({reason})"
     return None
 
 
@@ -241,5 +241,10 @@ def _parse_baseline(
     parsed = kind.parse(command, version)
     if library.model(parsed.model).architecture != spec.model.architecture:
         raise BadInput(f"it serves {parsed.model!r}, the study is about {spec.model.id!r}")
-    configuration = effective(kind.card, kind.knobs(parsed, context), context).configuration
+    raw = kind.knobs(parsed, context)
+    for name, value in raw.knobs.items():
+        knob = kind.card.knobs[name]
+        if knob.choices is None and (reason := knob.refuses(value)):
+            raise BadInput(f"{name}={value}: {kind.card.title} wants {reason}")
+    configuration = effective(kind.card, raw, context).configuration
     return Candidate(configuration, version), space

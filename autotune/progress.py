@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
@@ -17,6 +18,8 @@ from autotune.trial import Launch, State, Trial
 class Progress(Protocol):
     """Told of every step of a study."""
 
+    def opened(self, folder: Path) -> None: ...
+
     def started(self, trial: Trial, study: Study) -> None: ...
 
     def finished(self, launch: Launch, study: Study) -> None: ...
@@ -26,6 +29,9 @@ class Progress(Protocol):
 
 class Silent:
     """Says nothing."""
+
+    def opened(self, folder: Path) -> None:
+        """Ignored."""
 
     def started(self, trial: Trial, study: Study) -> None:
         """Ignored."""
@@ -54,6 +60,10 @@ class ConsoleProgress:
     def __exit__(self, *exception: object) -> None:
         if self._status is not None:
             self._status.stop()
+
+    def opened(self, folder: Path) -> None:
+        """Say where everything will lie."""
+        self._console.print(f"study {self._spec.study} in {folder}", highlight=False, soft_wrap=True)
 
     def phase(self, text: str) -> None:
         """Show a phase that is no launch."""

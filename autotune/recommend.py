@@ -147,7 +147,11 @@ class _Sheet:
         rows = [m for launch in self._measured(position) if (m := launch.result.metrics.get(workload))]
         if not rows:
             return None
-        return {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
+        means = {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
+        if workload == self._spec.workloads[0]:
+            # The objective has one mean everywhere, the geometric one that gains are ratios of.
+            means[self._spec.objective] = self._objective(position).value
+        return means
 
     def contributions(self) -> list[Contribution]:
         """What each knob adds, the largest first; of knobs whose absence was not measured nothing is said."""
@@ -199,7 +203,8 @@ def _explained(stop_reason: str, judgement: Judgement) -> str:
     parts = [stop_reason] if stop_reason else []
     gain = judgement.challenger_gain
     if judgement.verdict is Verdict.INDISTINGUISHABLE and not judgement.decided:
-        parts.append("too few launches to tell the best from the baseline: it takes two of each in the finals")
+        if judgement.challenger is not None:
+            parts.append("too few launches to tell the best from the baseline: one of them must run twice")
     elif judgement.verdict is Verdict.INDISTINGUISHABLE and gain is not None and gain.interval is not None:
         low, high = (percent(end) for end in gain.interval)
         parts.append(

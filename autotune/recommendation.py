@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from autotune.trial import Command, Evidence, Metrics, Scalar
+from autotune.trial import Evidence, Metrics, Scalar
 
 SCHEMA = 1
 
@@ -52,10 +52,6 @@ class Choice(_Value):
     files: dict[str, str] = {}
     command: str
     objective: Objective
-
-    def as_command(self) -> Command:
-        """Its command as a value."""
-        return Command(tuple(self.argv), self.env, self.files)
 
 
 class WorkloadComparison(_Value):

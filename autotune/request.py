@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -72,7 +73,11 @@ def library_for(space: Path | None) -> Library:
         return Library()
     if not space.exists():
         raise BadInput(f"--space {space}: no such file or folder")
-    return Library((space,)) if space.is_dir() else Library(files=(space,))
+    if not space.is_dir():
+        return Library(files=(space,))
+    if not any(space.glob("*/*.yaml")):
+        raise BadInput(f"--space {space}: no engines/*.yaml, models/*.yaml, hardware/*.yaml or workloads/*.yaml in it")
+    return Library((space,))
 
 
 def build_spec(request: Request) -> StudySpec:
@@ -96,7 +101,7 @@ def build_spec(request: Request) -> StudySpec:
         gpus=check_gpus(request.gpus, hardware),
         engines=tuple(EngineChoice(name=card.engine, version=card.newest) for card in engines),
         workloads=tuple(dict.fromkeys(workloads)),
-        objective=_metric(request.objective, "objective"),
+        objective=_objective(request.objective),
         slos=_slos(request.slos),
         baseline=request.baseline,
         pins=_pins(request.pins, engines),
@@ -115,8 +120,8 @@ def build_spec(request: Request) -> StudySpec:
 def _check_budget(request: Request) -> None:
     if request.launches < 1:
         raise BadInput(f"--launches {request.launches}: a budget of at least 1 launch is needed (default 30)")
-    if request.hours is not None and request.hours <= 0:
-        raise BadInput(f"--hours {request.hours:g}: the time budget must be above 0")
+    if request.hours is not None and not (request.hours > 0 and math.isfinite(request.hours)):
+        raise BadInput(f"--hours {request.hours:g}: the time budget must be a number above 0")
     if request.noise is not None and not 0 <= request.noise < 1:
         raise BadInput(f"--noise {request.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
 
@@ -166,6 +171,13 @@ def _metric(name: str, what: str) -> str:
     return name
 
 
+def _objective(name: str) -> str:
+    goals = [metric for metric, known in METRICS.items() if known.time_power != 0]
+    if name not in goals:
+        raise UnknownName("objective metric", name, goals)
+    return name
+
+
 def _slos(texts: Sequence[str]) -> tuple[Slo, ...]:
     slos = tuple(Slo.parse(text) for text in texts)
     for slo in slos:
@@ -193,11 +205,12 @@ def _pins(texts: Sequence[str], engines: Sequence[EngineCard]) -> dict[str, Scal
 
 
 def _check_pin(name: str, value: Scalar, engines: Sequence[EngineCard]) -> None:
-    choices = [card.knobs[name].choices for card in engines if name in card.knobs]
-    if value == AUTO or any(allowed is None or value in allowed for allowed in choices):
+    if value == AUTO:
         return
-    every = sorted({str(v) for allowed in choices for v in allowed or []})
-    raise BadInput(f"--set {name}={value}: no engine takes this value; known values: {', '.join(every)}")
+    reasons = {card.engine: card.knobs[name].refuses(value) for card in engines if name in card.knobs}
+    if all(reason is not None for reason in reasons.values()):
+        right = "; ".join(f"{engine}: {reason}" for engine, reason in reasons.items())
+        raise BadInput(f"--set {name}={value}: no engine takes this value. {right}")
 
 
 def _scalar(text: str, value: str) -> Scalar:

@@ -39,6 +39,7 @@ def run(spec: StudySpec, home: Home, progress: Progress) -> Recommendation:
     library = library_for(Path(spec.space) if spec.space else None)
     prepared = prepare(spec, library)
     folder = home.open(spec)
+    progress.opened(folder)
     executor = executor_for(spec.executor, evaluator_for(spec, library, folder))
     study = open_study(folder, spec, prepared.candidates, prepared.command_of, prepared.prior())
     with closing(study), closing(executor):

@@ -15,7 +15,7 @@ from autotune.space.context import Context
 from autotune.space.fingerprint import Effective, as_failure, broken_rules, effective
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
-from autotune.trial import Command, Evidence, Failure, FailureKind
+from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind
 
 Z90 = 1.645
 """Standard deviations of a normal distribution that hold 90 % on both sides."""
@@ -52,9 +52,23 @@ def understand(command: Command, library: Library, context: Context, version: st
     card, known = engine.card, engine.version(version)
     context = Context(context.model, context.hardware, context.gpus, known, context.longest_request)
     parsed = engine.parse(command, known)
-    made = effective(card, engine.knobs(parsed, context), context)
+    raw = engine.knobs(parsed, context)
+    refused = _out_of_range(card, raw)
+    if refused is not None:
+        return Understood(card, context, Effective(raw, ()), refused)
+    made = effective(card, raw, context)
     broken = [rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE]
     return Understood(card, context, made, as_failure(broken[0]) if broken else None)
+
+
+def _out_of_range(card: EngineCard, configuration: Configuration) -> Failure | None:
+    """A number that no engine takes, though its parser lets it through: it is refused while the server starts."""
+    for name, value in configuration.knobs.items():
+        knob = card.knobs[name]
+        reason = knob.refuses(value) if knob.choices is None else None
+        if reason is not None:
+            return Failure(FailureKind.BAD_ARGUMENT, f"{name}={value} is refused: {card.title} wants {reason}.")
+    return None
 
 
 def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:

@@ -11,6 +11,8 @@ from autotune.load.workloads import load_workload
 from autotune.report import StudyRecord, text, words
 from autotune.trial import Evidence, Metrics, State
 
+_REAL_TIME = (Evidence.MEASURED, Evidence.EMULATED)
+
 
 def setup(study: StudyRecord) -> str:
     """Model, hardware, engines, objective and load."""
@@ -18,7 +20,14 @@ def setup(study: StudyRecord) -> str:
     hardware = spec.hardware
     limits = ", ".join(text.code(str(slo)) for slo in spec.slos) or "none"
     pins = text.knobs(spec.pins) or "none"
-    engines = "; ".join(f"{engine.name} {engine.version}" for engine in spec.engines)
+    excluded = {exclusion.engine for exclusion in study.recommendation.excluded}
+    launched = {launch.trial.configuration.engine for launch in study.launches}
+    engines = "; ".join(
+        f"{engine.name} {engine.version}" + ("" if engine.name in launched else " (not launched)")
+        for engine in spec.engines
+        if engine.name not in excluded
+    )
+    clock = "" if study.recommendation.evidence in _REAL_TIME else " of the simulated node"
     noise = f"log-normal, sigma {spec.noise:g}, one draw per launch" if spec.noise else "none added"
     rows = [
         ("Model", text.code(spec.model.id)),
@@ -34,7 +43,7 @@ def setup(study: StudyRecord) -> str:
         ("Pinned knobs", pins),
         ("Baseline", text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)"),
         ("Budget", f"{spec.launches} launches" + (f", {spec.hours:g} hours" if spec.hours else "")),
-        ("Used", f"{study.recommendation.launches} launches, {text.seconds(study.recommendation.duration_s)}"),
+        ("Used", f"{study.recommendation.launches} launches, {text.seconds(study.recommendation.duration_s)}{clock}"),
         ("Sampler, seed, noise", f"{spec.sampler}, seed {spec.seed}, {noise}"),
     ]
     return "\n\n".join(["## Setup", text.table(("What", "Value"), rows), _loads(study)])

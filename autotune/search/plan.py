@@ -87,6 +87,10 @@ class Plan:
         if not history.spent(candidates.baseline):
             return Step(Role.BASELINE, candidates.baseline)
         places = max(0, search_budget(budget) - 1)
+        of_engines = len({candidates.items[p].configuration.engine for p in candidates.starts})
+        if places <= of_engines + len(candidates.defaults):
+            # Too few for everything: what somebody found good, one per engine, tells most.
+            return self._head_start(history, candidates.starts, Role.START, min(places, of_engines))
         defaults = self._head_start(history, candidates.defaults, Role.DEFAULT, places // HEAD_START)
         if defaults is not None:
             return defaults
@@ -111,8 +115,8 @@ class Plan:
         return sorted(ordered, key=lambda p: rank[p])
 
     def _search(self, history: History, budget: int) -> Decision | None:
-        # While nothing has run there is no final to keep launches for.
-        if len(history) >= (search_budget(budget) if _anything_ran(history) else budget):
+        # While nothing is there to put to the test there is no final to keep launches for.
+        if len(history) >= (search_budget(budget) if _has_challenger(history) else budget):
             return None
         suggestion = self._suggest(history)
         if suggestion is None:
@@ -183,12 +187,14 @@ class Plan:
     def _ending(self, history: History) -> str:
         searched = history.before_finals()
         budget = capacity(history)
+        lonely = len(history.candidates) > 1 and not _has_challenger(searched)
+        alone = "; no challenger of the baseline ran and kept the limits" if lonely else ""
         if len(history) >= history.spec.launches:
-            return f"the budget of {history.spec.launches} launches is used"
+            return f"the budget of {history.spec.launches} launches is used{alone}"
         if len(history) >= budget:
-            return f"the budget of {history.spec.hours:g} hours is used"
+            return f"the budget of {history.spec.hours:g} hours is used{alone}"
         if searched.exhausted:
-            return "every candidate was tried"
+            return f"every candidate was tried{alone}"
         if len(searched) < search_budget(budget):
             return f"the search expected less than {100 * LEAST_IMPROVEMENT:g} % more than the best"
         return "the finals are done"
@@ -221,8 +227,9 @@ def search_budget(budget: int) -> int:
     return budget - min(RESERVE, budget // 2) if budget > 2 else budget
 
 
-def _anything_ran(history: History) -> bool:
-    return any(history.scores(position) for position in history.by_position)
+def _has_challenger(history: History) -> bool:
+    """Whether a configuration other than the baseline ran and kept the limits."""
+    return any(history.feasible(p) for p in history.by_position if p != history.candidates.baseline)
 
 
 def _ran(history: History) -> bool:

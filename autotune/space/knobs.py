@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from autotune.space.context import Context
@@ -42,8 +42,3 @@ def defaults(card: EngineCard, context: Context) -> dict[str, Scalar]:
 
 def _holds(case: Case | Values, scope: Mapping[str, Any], version: str) -> bool:
     return in_range(version, case.versions) and bool(evaluate(case.when, scope))
-
-
-def known_values(values: Iterable[Scalar]) -> str:
-    """Values as a person reads them in a message."""
-    return ", ".join("null" if value is None else str(value) for value in values)

@@ -171,6 +171,8 @@ class Library:
 
         Raises `UnknownName` saying which file would describe the model.
         """
+        if name.endswith((".yaml", ".yml")) and model_id is None:
+            return load(Path(name), ModelCard)
         card = self._model_by_name(model_id or name)
         if card is not None:
             return card

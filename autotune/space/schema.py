@@ -9,6 +9,7 @@ PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -91,11 +92,43 @@ class Knob(Entry):
     default: Scalar | list[Case] = None
     search: list[Scalar] | list[Values] = Field(description="the values that enumeration tries")
     choices: list[Scalar] | None = Field(default=None, description="every value `--set` may pin; None: any value")
+    minimum: float | None = Field(default=None, description="of a number; the engine refuses less")
+    maximum: float | None = None
     active: Expression = Field(default="True", description="where false, the knob keeps its default")
     emit: list[Addition] = []
     emit_default: bool = Field(default=False, description="write it also when it equals the default")
     read: Expression | list[Reading]
     source: str = ""
+
+    @property
+    def _may_be_left_to_the_engine(self) -> bool:
+        defaults = [case.value for case in self.default] if isinstance(self.default, list) else [self.default]
+        return None in defaults
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether it counts something: no value that is tried has a fraction."""
+        tried = [v for entry in self.search for v in (entry.values if isinstance(entry, Values) else [entry])]
+        return not any(isinstance(value, float) for value in tried)
+
+    def refuses(self, value: Scalar) -> str | None:
+        """Why a value cannot be, in words; None when it can. A knob with bounds takes numbers, or None."""
+        if self.choices is not None and value not in self.choices:
+            return f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
+        if self.minimum is None and self.maximum is None:
+            return None
+        if value is None and self._may_be_left_to_the_engine:
+            return None
+        low = "" if self.minimum is None else f" of at least {self.minimum:g}"
+        high = "" if self.maximum is None else f" of at most {self.maximum:g}"
+        whole = self._is_whole
+        right = f"a {'whole ' if whole else ''}number{low}{' and' if low and high else ''}{high}"
+        if whole and isinstance(value, float):
+            return right
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return right
+        below = self.minimum is not None and value < self.minimum
+        return right if below or (self.maximum is not None and value > self.maximum) else None
 
 
 class Rule(Entry):
