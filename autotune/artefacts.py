@@ -22,7 +22,7 @@ def write_artefacts(folder: Path, spec: StudySpec, launches: Sequence[Launch], r
     for format_ in ("md", "html"):
         write_atomically(folder / f"report.{format_}", render(record, format_))
     script = folder / "serve.sh"
-    if recommendation.recommended is None:
+    if recommendation.recommended is None or recommendation.recommended.external:
         script.unlink(missing_ok=True)
     else:
         write_atomically(script, export(recommendation, "shell"), mode=0o755)

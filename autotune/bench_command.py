@@ -20,6 +20,7 @@ from autotune.load.control import ServerClient
 from autotune.load.prompts import FileTokenizer
 from autotune.load.workloads import Workload, load_workload
 from autotune.space.library import Library
+from autotune.trial import Evidence
 
 _messages = Console(stderr=True, soft_wrap=True)
 _WIDTH = 56
@@ -74,6 +75,7 @@ def bench(asked: Bench, as_json: bool) -> None:
     _check_writable(asked.save_result)
     with ServerClient(target) as server:
         server.check_model(asked.model)
+        evidence = Evidence.EMULATED if server.emulated() else Evidence.MEASURED
     options = LoadOptions(
         endpoint=asked.endpoint,
         api_key=api_key,
@@ -81,14 +83,14 @@ def bench(asked: Bench, as_json: bool) -> None:
         tokenizer=FileTokenizer.load(asked.tokenizer) if asked.tokenizer else None,
     )
     measured = _measured(asked, workload, options)
-    result = _result(asked, workload, measured)
+    result = {**_result(asked, workload, measured), "evidence": evidence.value}
     if asked.save_result is not None:
         write_atomically(asked.save_result, json.dumps(result, allow_nan=False) + "\n")
         _messages.print(f"wrote {asked.save_result}", highlight=False)
     if as_json:
         click.echo(json.dumps({**result, "points": measured.to_json()["points"]}, indent=2, allow_nan=False))
     else:
-        _print(workload, measured)
+        _print(workload, measured, evidence)
     _judge(measured)
 
 
@@ -170,7 +172,6 @@ def _result(asked: Bench, workload: Workload, measured: Measurement) -> dict[str
         "workload": workload.name,
         "load": _load(workload),
         "seed": asked.seed,
-        "evidence": "measured",
         **measured.to_json(columns=True),
     }
 
@@ -188,12 +189,13 @@ def _judge(measured: Measurement) -> None:
         raise LoadFailed("the client did not keep up, so the numbers are not the server's; see `client` in the result")
 
 
-def _print(workload: Workload, measured: Measurement) -> None:
+def _print(workload: Workload, measured: Measurement, evidence: Evidence) -> None:
     for point in measured.points if len(measured.points) > 1 else ():
         figure = point.metrics["total_token_throughput"]
         click.echo(f"{point.label:<16}{point.arrival:<32}{figure:>12,.2f} tok/s")
     metrics = measured.metrics
-    click.echo(" Serving Benchmark Result ".center(_WIDTH, "="))
+    name = "Serving Benchmark Result" if evidence is Evidence.MEASURED else "Serving Benchmark Result (EMULATED)"
+    click.echo(f" {name} ".center(_WIDTH, "="))
     _line("Workload", workload.name)
     _line("Load", _load(workload))
     for title, name, digits in _FIGURES:

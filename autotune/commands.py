@@ -123,7 +123,8 @@ def _print_recommendation(recommendation: Recommendation, home: Home) -> None:
     click.echo(f"\n{conclusion(recommendation)}\n")
     if recommendation.recommended is not None:
         click.echo(f"{recommendation.recommended.command}\n")
-        click.echo(f"serve    {folder / 'serve.sh'}")
+        if not recommendation.recommended.external:
+            click.echo(f"serve    {folder / 'serve.sh'}")
     click.echo(f"report   {folder / 'report.md'}")
     click.echo(f"mlflow   {ui_command(home.path)}")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.engines import Engine, engine, recognise, split_command
 from autotune.errors import BadInput
-from autotune.launch import launcher_for
+from autotune.launch.external import ExternalLauncher
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.recommendation import Exclusion
@@ -117,10 +116,10 @@ def prepare(spec: StudySpec, library: Library) -> Prepared:
 
 def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     """One server that somebody else runs is the only candidate, and it is its own baseline."""
-    choice = spec.engines[0]
-    kind = engine(choice.name, library)
     # Only asks whether it is there and serves the model: better now than after a study has begun.
-    launcher_for(spec.on, spec.model.id).launch(Command(()), Path(), kind.card)
+    server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id).launch()
+    choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
+    kind = engine(choice.name, library)
     context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
     found = Configuration(kind.name, {"url": spec.on.removeprefix("external:")})
     candidate = Candidate(found, choice.version)

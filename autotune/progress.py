@@ -27,22 +27,6 @@ class Progress(Protocol):
     def phase(self, text: str) -> None: ...
 
 
-class Silent:
-    """Says nothing."""
-
-    def opened(self, folder: Path) -> None:
-        """Ignored."""
-
-    def started(self, trial: Trial, study: Study) -> None:
-        """Ignored."""
-
-    def finished(self, launch: Launch, study: Study) -> None:
-        """Ignored."""
-
-    def phase(self, text: str) -> None:
-        """Ignored."""
-
-
 class ConsoleProgress:
     """One line per launch and, on a terminal, a status line that is kept up to date."""
 

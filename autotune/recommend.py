@@ -61,7 +61,7 @@ def recommend(
         gpus=spec.gpus,
         evidence=launches[0].result.evidence if launches else Evidence.MEASURED,
         verdict=judgement.verdict,
-        stop_reason=_explained(stop_reason, judgement),
+        stop_reason=_explained(stop_reason, judgement, len(history.by_position) > 1),
         recommended=sheet.choice(judgement.winner),
         baseline=sheet.choice(candidates.baseline if history.scores(candidates.baseline) else None),
         gain_percent=percent(gain.log) if gain else None,
@@ -199,11 +199,12 @@ class _Sheet:
         return difference, None if half is None else (difference - half, difference + half)
 
 
-def _explained(stop_reason: str, judgement: Judgement) -> str:
+def _explained(stop_reason: str, judgement: Judgement, challenged: bool) -> str:
     parts = [stop_reason] if stop_reason else []
     gain = judgement.challenger_gain
     if judgement.verdict is Verdict.INDISTINGUISHABLE and not judgement.decided:
-        if judgement.challenger is not None:
+        # Where challengers were tried and none ran, more launches of the same would not have helped.
+        if judgement.challenger is not None or not challenged:
             parts.append("too few launches to tell the best from the baseline: one of them must run twice")
     elif judgement.verdict is Verdict.INDISTINGUISHABLE and gain is not None and gain.interval is not None:
         low, high = (percent(end) for end in gain.interval)

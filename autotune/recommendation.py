@@ -53,6 +53,11 @@ class Choice(_Value):
     command: str
     objective: Objective
 
+    @property
+    def external(self) -> bool:
+        """Whether somebody else runs the server, so that its command line is not known."""
+        return self.argv[0].startswith("external:")
+
 
 class WorkloadComparison(_Value):
     """One workload, before and after; None where it was not measured."""

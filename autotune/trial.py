@@ -21,6 +21,10 @@ Metrics = dict[str, Any]
 """Metrics of one workload under the names of `autotune.load.metrics`."""
 
 
+EMULATOR_NAME = "autotune-emulate"
+"""The ``Server`` header of an emulated engine, so that its numbers can be told from measured ones."""
+
+
 class Role(StrEnum):
     """Why a launch was made."""
 

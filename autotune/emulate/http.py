@@ -15,6 +15,8 @@ from typing import Protocol, cast
 
 import httptools
 
+from autotune.trial import EMULATOR_NAME
+
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _LARGEST_BODY = 64 * 2**20
 
@@ -69,7 +71,7 @@ class Exchange:
 
     def _head(self, status: int, fields: str) -> bytes:
         keep = "" if self.request.keep_alive else "connection: close\r\n"
-        return f"HTTP/1.1 {status} {_REASONS[status]}\r\n{fields}{keep}\r\n".encode()
+        return f"HTTP/1.1 {status} {_REASONS[status]}\r\nserver: {EMULATOR_NAME}\r\n{fields}{keep}\r\n".encode()
 
 
 class Application(Protocol):

@@ -98,7 +98,7 @@ class Launched:
         failure = report.failure() or loaded.failure
         return TrialResult(
             state=_state(failure, loaded),
-            evidence=self.evidence,
+            evidence=Evidence.EMULATED if server.emulated else self.evidence,
             failure=failure or (Failure(FailureKind.INFRASTRUCTURE, loaded.invalid) if loaded.invalid else None),
             metrics={} if failure else loaded.metrics,
             times_s=phases.times_s,

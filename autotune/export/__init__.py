@@ -55,6 +55,8 @@ def export(recommendation: Recommendation, format: str) -> str:
             f"study {recommendation.study!r} has no recommendation to export (verdict {recommendation.verdict.value}); "
             f"`autotune report {recommendation.study}` says why"
         )
+    if choice.external:
+        raise BadInput(f"somebody else runs the server ({choice.argv[0]}), so there is no command to export")
     wanted = FORMATS[format]
     if wanted.engine not in (None, choice.engine):
         fitting = [name for name, known in FORMATS.items() if known.engine in (None, choice.engine)]

@@ -107,6 +107,11 @@ class Server(Protocol):
         ...
 
     @property
+    def emulated(self) -> bool:
+        """Whether a server that we did not start says that it stands in for an engine."""
+        ...
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """Its processes; after the end those seen last. Empty for a server that somebody else runs."""
         ...

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httpx
@@ -16,7 +16,7 @@ from autotune.errors import BadInput, UnknownName
 from autotune.launch import Patience, StopReport
 from autotune.launch.readiness import PATHS, Readiness, Watched, served_models
 from autotune.space.schema import EngineCard
-from autotune.trial import Command, Failure, FailureKind
+from autotune.trial import EMULATOR_NAME, Command, Failure, FailureKind
 
 _ANSWER_S = 10.0
 
@@ -33,21 +33,31 @@ class ExternalLauncher:
     url: str
     model: str | None = None
 
-    def launch(self, command: Command, folder: Path, card: EngineCard) -> ExternalServer:
+    def launch(
+        self, command: Command | None = None, folder: Path | None = None, card: EngineCard | None = None
+    ) -> ExternalServer:
         """Check that the URL answers and serves the model; raises `BadInput` otherwise. Starts nothing."""
         del command, folder, card
         url = normalised(self.url)
-        served = _ask_models(url)
+        answer = _ask_models(url)
+        served = served_models(answer.json())
         if self.model is not None and self.model not in served:
             raise UnknownName(f"model at {url}:", self.model, served)
-        return ExternalServer(url, self.model or served[0])
+        emulated = answer.headers.get("server") == EMULATOR_NAME
+        return ExternalServer(url, self.model or served[0], emulated, _owner(answer.json()))
 
 
 class ExternalServer:
-    """A server of which only the URL is known; see `Server`. `stop` leaves it running."""
+    """A server of which only the URL is known; see `Server`. `stop` leaves it running.
 
-    def __init__(self, url: str, model: str) -> None:
+    Attributes:
+        emulated: whether it says of itself that it stands in for an engine.
+        owner: the engine, as its model list names it (``owned_by``); empty where it does not.
+    """
+
+    def __init__(self, url: str, model: str, emulated: bool = False, owner: str = "") -> None:
         self._url, self._model = url, model
+        self.emulated, self.owner = emulated, owner
 
     @property
     def url(self) -> str:
@@ -116,7 +126,14 @@ def normalised(url: str) -> str:
     return text.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _ask_models(url: str) -> list[str]:
+def _owner(document: Any) -> str:
+    try:
+        return str(document["data"][0]["owned_by"])
+    except (LookupError, TypeError):
+        return ""
+
+
+def _ask_models(url: str) -> httpx.Response:
     try:
         answer = httpx.get(f"{url}/v1/models", timeout=_ANSWER_S)
     except httpx.TransportError as error:
@@ -130,7 +147,7 @@ def _ask_models(url: str) -> list[str]:
         raise BadInput(f"{url} answers, but not as an OpenAI-compatible server ({problem}); correct the URL") from error
     if not served:
         raise BadInput(f"{url} serves no model (its /v1/models is empty)")
-    return served
+    return answer
 
 
 def _reason(error: httpx.TransportError) -> str:

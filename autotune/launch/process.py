@@ -70,6 +70,8 @@ class Origin:
 class ProcessServer:
     """A server that runs as a process group of this machine; see `Server`."""
 
+    emulated = False
+
     def __init__(self, guard: Guard, lease: PortLease, origin: Origin) -> None:
         self._guard, self._lease, self._origin = guard, lease, origin
         self._members = Membership(origin.marker, guard.leader, guard.pid)

@@ -14,6 +14,7 @@ import httpx
 from autotune.errors import BadInput, UnknownName
 from autotune.load.events import error_message
 from autotune.load.target import Target
+from autotune.trial import EMULATOR_NAME
 
 
 class ServerClient:
@@ -61,6 +62,10 @@ class ServerClient:
             return None if listed is None else [str(model["id"]) for model in listed]
         except (ValueError, KeyError, TypeError):
             return None
+
+    def emulated(self) -> bool:
+        """Whether the server says of itself that it stands in for an engine."""
+        return bool(self._get("/v1/models").headers.get("server") == EMULATOR_NAME)
 
     def check_model(self, model: str) -> None:
         """Raise `UnknownName` when the server lists its models and this is none of them."""

@@ -37,6 +37,10 @@ def conclusion(study: StudyRecord) -> str:
     choice = outcome.recommended
     if choice is None:
         parts.append(_nothing(study))
+    elif choice.external:
+        parts.append(
+            f"Somebody else runs the server ({text.code(choice.argv[0])}); how it was started is not known here."
+        )
     else:
         command = redact.text(choice.command, redact.found(choice.argv, choice.env))
         parts += [f"Serving command ({choice.engine} {choice.engine_version}):", text.block(command, "bash")]

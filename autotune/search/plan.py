@@ -187,7 +187,8 @@ class Plan:
     def _ending(self, history: History) -> str:
         searched = history.before_finals()
         budget = capacity(history)
-        lonely = len(history.candidates) > 1 and not _has_challenger(searched)
+        tried = any(p != history.candidates.baseline for p in searched.by_position)
+        lonely = tried and not _has_challenger(searched)
         alone = "; no challenger of the baseline ran and kept the limits" if lonely else ""
         if len(history) >= history.spec.launches:
             return f"the budget of {history.spec.launches} launches is used{alone}"

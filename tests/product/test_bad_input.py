@@ -34,6 +34,14 @@ def refused(done: Finished, *words: str) -> None:
         ([*GOOD, "--set", "kv_cache_dtyp=auto"], ["did you mean 'kv_cache_dtype'"]),
         ([*GOOD, "--set", "kv_cache_dtype"], ["knob=value"]),
         ([*GOOD, "--set", "kv_cache_dtype=fp7"], ["fp7", "auto"]),
+        ([*GOOD, "--set", "tensor_parallel=foo"], ["whole number of at least 1"]),
+        ([*GOOD, "--set", "tensor_parallel=0"], ["whole number of at least 1"]),
+        ([*GOOD, "--set", "tensor_parallel="], ["whole number of at least 1"]),
+        ([*GOOD, "--set", "memory_fraction=7"], ["at most 1"]),
+        ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 0"], ["tensor_parallel=0", "at least 1"]),
+        ([*GOOD, "--objective", "failed"], ["total_token_throughput"]),
+        ([*GOOD, "--hours", "nan"], ["above 0"]),
+        ([*GOOD, "--seed", "-1"], ["--seed"]),
         ([*GOOD, "--baseline", "ollama serve"], ["vllm serve"]),
         ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --tensor-paralel 8"], ["--tensor-paralel"]),
         ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --kv-cache-dtype fp7"], ["fp7"]),
@@ -59,6 +67,10 @@ def test_run_refuses(tmp_path: Path, arguments: list[str], words: list[str]) -> 
     home = tmp_path / "home"
     refused(autotune("run", *arguments, home=home), *words)
     assert not home.exists(), "bad input left something behind"
+
+
+def test_a_space_folder_without_spaces(tmp_path: Path) -> None:
+    refused(autotune("run", *GOOD, "--space", str(tmp_path), home=tmp_path / "home"), "engines/*.yaml")
 
 
 def test_a_malformed_space_file_is_named_with_its_line(tmp_path: Path) -> None:
@@ -113,3 +125,37 @@ def test_simulate_refuses(tmp_path: Path, command: list[str], words: list[str]) 
 def test_an_unknown_engine_version_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     command = ["simulate", "--hw", "h200", "--engine-version", "9.9", "--", "vllm", "serve", "deepseek-ai/DeepSeek-R1"]
     refused(autotune(*command, home=tmp_path / "home"), "9.9", "0.13.0")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-tp", "0"], "tensor_parallel=0 is refused"),
+        (["-tp", "8", "--gpu-memory-utilization", "7"], "memory_fraction=7.0 is refused"),
+        (["-tp", "8", "--max-model-len=-5"], "context_length=-5 is refused"),
+    ],
+)
+def test_a_number_that_no_engine_takes_is_a_predicted_failure(tmp_path: Path, options: list[str], said: str) -> None:
+    command = ["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", *options]
+    done = autotune("simulate", "--hw", "h200", "--json", "--", *command, home=tmp_path / "home")
+    assert done.code == 0, done.err
+    assert done.json["failure"]["kind"] == "bad_argument"
+    assert said in done.json["failure"]["message"]
+
+
+def test_a_whole_line_in_quotes_is_understood(tmp_path: Path) -> None:
+    line = "VLLM_USE_DEEP_GEMM=0 vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8"
+    done = autotune("simulate", "--hw", "h200", "--json", "--", line, home=tmp_path / "home")
+    assert done.code == 0, done.err
+    assert done.json["config"]["deep_gemm"] is False
+
+
+def test_one_damaged_study_does_not_hide_the_others(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert autotune("run", *GOOD, "--launches", "1", "--study", "good", home=home).code == 0
+    assert autotune("run", *GOOD, "--launches", "1", "--study", "bad", home=home).code == 0
+    (home / "studies" / "bad" / "recommendation.json").write_text("{")
+    listed = autotune("list", "--json", home=home)
+    assert listed.code == 0, listed.err
+    assert {row["study"]: row["verdict"] for row in listed.json} == {"good": "indistinguishable", "bad": "unreadable"}
+    assert "recommendation.json" in listed.err

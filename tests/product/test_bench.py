@@ -55,6 +55,8 @@ def test_bench_measures_what_simulate_predicts(tmp_path: Path) -> None:
                 break
         counted = reference_tokens(url, lengths)
     assert measured.code == 0, measured.err
+    assert "EMULATED" in measured.out
+    assert found["evidence"] == "emulated"
     assert (found["completed"], found["failed"]) == (4 * STREAMS, 0)
     for name in ("total_input_tokens", "total_output_tokens"):
         assert found[name] == predicted[name]

@@ -162,6 +162,11 @@ def test_a_server_that_somebody_else_runs_is_measured_and_left_alone(tmp_path: P
     assert COMMAND[2] in other.err, "a wrong model is answered with what is served"
     found = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
     assert (found["verdict"], found["config"]) == ("indistinguishable", {"url": url})
+    assert found["evidence"] == "emulated", "an emulated engine says so, whoever runs it"
+    assert not (home / "studies" / "s" / "serve.sh").exists()
+    exported = autotune("export", "s", "--to", "shell", home=home)
+    assert exported.code == 2
+    assert "somebody else" in exported.err
 
 
 def test_bad_input_of_the_real_path(tmp_path: Path) -> None:

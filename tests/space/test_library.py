@@ -46,6 +46,13 @@ def test_a_folder_is_known_by_its_config(tmp_path: Path) -> None:
     assert not card.latent_attention
 
 
+def test_a_model_s_own_yaml_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    text = (spaces_root() / "models" / "deepseek-r1.yaml").read_text()
+    path.write_text(text.replace("deepseek-ai/DeepSeek-R1", "me/mine"))
+    assert Library().model(str(path)).id == "me/mine"
+
+
 def test_a_config_without_figures_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"hidden_size": 3}')
     with pytest.raises(MalformedFile, match="num_hidden_layers"):
