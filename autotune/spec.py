@@ -64,9 +64,9 @@ class StudySpec(BaseModel):
         baseline: an engine command line, or None for the default baseline.
         pins: knob to value, from ``--set``.
         launches: ceiling for server launches, finals included.
-        on: where trials run: ``simulator`` …
-        noise: sigma of the log-normal factor that a simulated launch gets.
-        space: content of a space file that narrows or replaces the packaged spaces, with its path.
+        on: where trials run: ``simulator``, ``emulator``, ``process`` or ``external:URL``.
+        noise: sigma of the log-normal factor that a simulated launch gets; 0 where launches are real.
+        space: path of the user's own space file or folder, read again on resume; None = the packaged ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

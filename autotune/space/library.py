@@ -187,7 +187,7 @@ class Library:
             model_id or name,
             self.models,
             "Describe another one in search_spaces/models/<name>.yaml (or a --space folder's models/), "
-            "or give the folder that holds its config.json.",
+            "pass such a file as the model, or give the folder that holds its config.json.",
         )
 
     def _model_by_name(self, name: str) -> ModelCard | None:

@@ -90,7 +90,7 @@ def test_emulated_and_simulated_rows_have_one_shape(tmp_path: Path) -> None:
 def test_kill_9_of_the_tuner_leaves_nothing_and_loses_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     moments = random.Random(9)
-    kills, studies = 0, 0
+    kills, studies, servers_alive = 0, 0, 0
     while kills < KILLS:
         studies += 1
         study = f"killed-{studies}"
@@ -100,6 +100,7 @@ def test_kill_9_of_the_tuner_leaves_nothing_and_loses_nothing(tmp_path: Path) ->
         while kills < KILLS and killed:
             killed = kill_after(arguments, home, moments.uniform(1.0, 12.0))
             kills += killed
+            servers_alive += killed and bool(launched_processes(home))
             assert nothing_is_left(home, 5.0) == [], f"alive 5 s after kill {kills}"
             if (home / "studies" / study / "study.yaml").exists():
                 arguments = ["resume", study]
@@ -112,6 +113,7 @@ def test_kill_9_of_the_tuner_leaves_nothing_and_loses_nothing(tmp_path: Path) ->
         assert finished_rows(home, study)[: len(before)] == before
         assert [row["number"] for row in launches] == list(range(len(launches)))
         assert nothing_is_left(home, 0) == []
+    assert servers_alive > 0, "no kill met a living server, so the clean-up was not put to the test"
 
 
 @pytest.mark.parametrize(
