@@ -13,11 +13,11 @@ from typing import Any
 import click
 from rich.console import Console
 
+from autotune.client.prompts import FileTokenizer
 from autotune.errors import BadInput, LoadFailed
 from autotune.home import write_atomically
 from autotune.load import LoadOptions, Measurement, Progress, Target, measure
 from autotune.load.control import ServerClient
-from autotune.load.prompts import FileTokenizer
 from autotune.load.workloads import Workload, load_workload
 from autotune.space.library import Library
 from autotune.trial import Evidence

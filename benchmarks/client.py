@@ -18,10 +18,10 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.load.generator import Limits, Schedule, run
-from autotune.load.open_files import allow_open_files
-from autotune.load.prompts import Prompts
-from autotune.load.target import Target
+from autotune.client.generator import Limits, Schedule, run
+from autotune.client.open_files import allow_open_files
+from autotune.client.prompts import Prompts
+from autotune.client.target import Target
 from autotune.load.workloads import load_workload
 
 _SERVER = Path(__file__).with_name("paced_server.py")

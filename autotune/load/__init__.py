@@ -13,10 +13,10 @@
 The contract is `measure`. The simulated node uses the same workloads and metrics, without a server.
 """
 
-from autotune.load.generator import Limits, Progress
+from autotune.client.generator import Limits, Progress
+from autotune.client.outcomes import Outcome, OutcomeKind
+from autotune.client.target import Target
 from autotune.load.measurement import LoadOptions, Measurement, PointMeasurement, measure
-from autotune.load.outcomes import Outcome, OutcomeKind
-from autotune.load.target import Target
 
 __all__ = [
     "Limits",

@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
+from autotune.client.events import error_message
+from autotune.client.target import Target
 from autotune.errors import BadInput, UnknownName
-from autotune.load.events import error_message
-from autotune.load.target import Target
 from autotune.trial import EMULATOR_NAME
 
 

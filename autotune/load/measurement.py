@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from autotune.load import generator
-from autotune.load.client_health import ClientHealth
-from autotune.load.generator import Limits, Progress, Schedule
-from autotune.load.metrics import Limit, RequestRecords, summarize
-from autotune.load.open_files import allow_open_files
-from autotune.load.outcomes import Outcome, OutcomeKind, failure_sentence, tally
-from autotune.load.prompts import Prompts, Tokenizer
-from autotune.load.request_log import RequestLog
-from autotune.load.target import Target
-from autotune.load.workloads import LoadPoint, Requests, Workload
+from autotune.client import generator
+from autotune.client.generator import Limits, Progress, Schedule
+from autotune.client.health import ClientHealth
+from autotune.client.open_files import allow_open_files
+from autotune.client.outcomes import Outcome, OutcomeKind, failure_sentence, tally
+from autotune.client.prompts import Prompts, Tokenizer
+from autotune.client.records import RequestRecords
+from autotune.client.request_log import RequestLog
+from autotune.client.requests import Requests
+from autotune.client.target import Target
+from autotune.load.metrics import Limit, summarize
+from autotune.load.workloads import LoadPoint, Workload
 from autotune.trial import Metrics
 
 _WARM_UP_CONCURRENCY = 128

@@ -7,8 +7,6 @@ documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]`` and ``jsonl:FIL
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -17,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from autotune.client.requests import Requests
 from autotune.errors import BadInput, UnknownName
-from autotune.load.datasets import FileLengths, FixedLengths, Lengths, Part, Tokens
+from autotune.load.datasets import FileLengths, FixedLengths, Lengths, Part
 from autotune.space.library import Library, load
 
 _RANDOM = re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?")
@@ -69,29 +68,6 @@ class LoadPoint(Part):
     prompts: int = Field(gt=0)
     arrival: Arrival = Arrival()
     lengths: Lengths
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """The requests of one load point, in the order in which they are sent.
-
-    Attributes:
-        input_tokens: shape (n,).
-        output_tokens: shape (n,).
-        send_s: when an open-loop request is sent, seconds since the start, shape (n,); zeros otherwise.
-        group: which shared beginning it has, shape (n,); -1 = none.
-        prefix_tokens: length of the shared beginning.
-        concurrency: how many may be in flight; n where there is no limit.
-        texts: what the prompts say, n entries with None where only the length is given; empty = lengths only.
-    """
-
-    input_tokens: Tokens
-    output_tokens: Tokens
-    send_s: NDArray[np.float64]
-    group: Tokens
-    prefix_tokens: int
-    concurrency: int
-    texts: Sequence[str | None] = ()
 
 
 class Workload(BaseModel):

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autotune.load.metrics import RequestRecords, summarize
+from autotune.client.records import RequestRecords
+from autotune.load.metrics import summarize
 from autotune.load.workloads import Workload
 from autotune.simulate.batching import Batching
 from autotune.simulate.memory import MemoryPlan, memory_failure, plan_memory, startup_s

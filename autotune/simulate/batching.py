@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.load.metrics import RequestRecords
-from autotune.load.workloads import Requests
+from autotune.client.records import RequestRecords
+from autotune.client.requests import Requests
 from autotune.simulate.prefix import GroupCache
 from autotune.simulate.recording import Recorder
 from autotune.simulate.replica import Chunk, Sequences

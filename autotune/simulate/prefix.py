@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from autotune.load.workloads import Requests
+from autotune.client.requests import Requests
 from autotune.simulate.server import Server
 
 WATERMARK = 0.99

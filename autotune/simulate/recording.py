@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.load.metrics import RequestRecords
-from autotune.load.workloads import Requests
+from autotune.client.records import RequestRecords
+from autotune.client.requests import Requests
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]

@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
+from autotune.client.target import Target
 from autotune.errors import BadInput, UnknownName
 from autotune.load.control import ServerClient
-from autotune.load.target import Target
 from tests.load.server import Call, Server
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.load.events import EventStream
-from autotune.load.outcomes import OutcomeKind
+from autotune.client.events import EventStream
+from autotune.client.outcomes import OutcomeKind
 from tests.load.server import event, usage_event
 
 TEXTS = ["Grüße", " 東京", "", "🙂", 'a"text":"b', "\n\n", "data: x", "\r"]

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
+from autotune.client.stream import Connection, Exchange
+from autotune.client.watch import Stalls
 from autotune.load import Limits, LoadOptions, Measurement, measure
-from autotune.load.stream import Connection, Exchange
-from autotune.load.watch import Stalls
 from autotune.load.workloads import load_workload
 from tests.load.server import END, STREAM_HEAD, Call, Handler, Server, chunked, event, good, usage_event
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autotune.client.generator import Limits, Schedule, run
+from autotune.client.prompts import FileTokenizer
+from autotune.client.request_log import RequestLog
+from autotune.client.target import Target
 from autotune.errors import BadInput
 from autotune.load import LoadOptions, measure
-from autotune.load.generator import Limits, Schedule, run
-from autotune.load.prompts import FileTokenizer
-from autotune.load.request_log import RequestLog
-from autotune.load.target import Target
 from autotune.load.workloads import Prefix, Workload, load_workload
 from tests.load.server import END, STREAM_HEAD, Call, Server, event, good, usage_event
 

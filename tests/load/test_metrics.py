@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.client.records import RequestRecords
 from autotune.errors import UnknownName
-from autotune.load.metrics import LATENCIES, METRICS, STATISTICS, RequestRecords, check_metric, summarize
+from autotune.load.metrics import LATENCIES, METRICS, STATISTICS, check_metric, summarize
 from autotune.spec import Slo
 
 

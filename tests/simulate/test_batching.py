@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.load.workloads import Requests, load_workload
+from autotune.client.requests import Requests
+from autotune.load.workloads import load_workload
 from autotune.simulate import run_server, simulate
 from autotune.simulate.batching import Batching
 from autotune.simulate.server import Server

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.client.requests import Requests
 from autotune.errors import BadInput
-from autotune.load.workloads import Requests
 
 Ids = NDArray[np.int64]
 

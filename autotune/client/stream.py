@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import httptools
 
-from autotune.load.events import EventStream, error_message, usage_counts
-from autotune.load.outcomes import OK, Outcome, OutcomeKind
+from autotune.client.events import EventStream, error_message, usage_counts
+from autotune.client.outcomes import OK, Outcome, OutcomeKind
 
 _MAX_KEPT_BODY = 32 * 2**20
 """Bytes of an answer that is no stream: an error, or a whole completion."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
 
-from autotune.load.outcomes import Outcome, OutcomeKind
-from autotune.load.stream import Connection, Exchange
+from autotune.client.outcomes import Outcome, OutcomeKind
+from autotune.client.stream import Connection, Exchange
 
 
 class Stalls:

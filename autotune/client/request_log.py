@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.load.metrics import RequestRecords
-from autotune.load.outcomes import Outcome, tally
-from autotune.load.stream import Exchange
+from autotune.client.outcomes import Outcome, tally
+from autotune.client.records import RequestRecords
+from autotune.client.stream import Exchange
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.load.outcomes import OK, Outcome, OutcomeKind
+from autotune.client.outcomes import OK, Outcome, OutcomeKind
 
 MAX_EVENT_BYTES = 32 * 2**20
 """A longer event is no token any more; the request ends as ``malformed``."""

@@ -17,13 +17,13 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from autotune.load.client_health import ClientHealth, LoopMonitor
-from autotune.load.connections import Connections
-from autotune.load.open_files import allow_open_files
-from autotune.load.request_log import RequestLog
-from autotune.load.stream import Exchange
-from autotune.load.target import Target
-from autotune.load.watch import Stalls
+from autotune.client.connections import Connections
+from autotune.client.health import ClientHealth, LoopMonitor
+from autotune.client.open_files import allow_open_files
+from autotune.client.request_log import RequestLog
+from autotune.client.stream import Exchange
+from autotune.client.target import Target
+from autotune.client.watch import Stalls
 
 _HEAD_START_NS = 20_000_000
 """From the last preparation to the first request."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from autotune.load.outcomes import Outcome, OutcomeKind
-from autotune.load.stream import Connection, Exchange
-from autotune.load.target import Target
-from autotune.load.watch import Stalls
+from autotune.client.outcomes import Outcome, OutcomeKind
+from autotune.client.stream import Connection, Exchange
+from autotune.client.target import Target
+from autotune.client.watch import Stalls
 
 _AT_ONCE = 64
 """Connections opened at the same time before a load: fewer than the shortest usual backlog of a listening socket."""

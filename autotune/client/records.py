@@ -1,0 +1,91 @@
+"""What the client saw of a load, one element per request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def _empty() -> Floats:
+    return np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecords:
+    """What the client saw, one element per request; times in seconds on one clock.
+
+    Attributes:
+        sent_s: when the request was sent, shape (n,).
+        first_token_s: when its first token came, shape (n,).
+        finished_s: when its last token came, shape (n,).
+        input_tokens: prompt tokens, shape (n,).
+        output_tokens: generated tokens, shape (n,).
+        ok: whether it succeeded, shape (n,); a failed request counts in ``failed`` only.
+        itl_ms: all gaps between consecutive chunks of successful requests, in any order, shape (m,).
+        token_s: times at which output tokens came, shape (k,); empty = all at `finished_s` (not streamed).
+        token_n: how many came then, shape (k,).
+    """
+
+    sent_s: Floats
+    first_token_s: Floats
+    finished_s: Floats
+    input_tokens: Floats
+    output_tokens: Floats
+    ok: NDArray[np.bool_]
+    itl_ms: Floats = field(default_factory=_empty)
+    token_s: Floats = field(default_factory=_empty)
+    token_n: Floats = field(default_factory=_empty)
+
+    def __len__(self) -> int:
+        return len(self.sent_s)
+
+    @classmethod
+    def empty(cls) -> RequestRecords:
+        """A run without a request."""
+        return cls(_empty(), _empty(), _empty(), _empty(), _empty(), ok=np.empty(0, dtype=np.bool_))
+
+    def successful(self) -> RequestRecords:
+        """Only the requests that succeeded; the token series stays."""
+        ok = self.ok
+        return RequestRecords(
+            self.sent_s[ok],
+            self.first_token_s[ok],
+            self.finished_s[ok],
+            self.input_tokens[ok],
+            self.output_tokens[ok],
+            ok[ok],
+            self.itl_ms,
+            self.token_s,
+            self.token_n,
+        )
+
+    def shifted(self, seconds: float) -> RequestRecords:
+        """The same run, begun later by that many seconds."""
+        return RequestRecords(
+            self.sent_s + seconds,
+            self.first_token_s + seconds,
+            self.finished_s + seconds,
+            self.input_tokens,
+            self.output_tokens,
+            self.ok,
+            self.itl_ms,
+            self.token_s + seconds,
+            self.token_n,
+        )
+
+    @classmethod
+    def one_after_another(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
+        """Several runs on one server, such as the load points of a sweep, as one run without pauses."""
+        placed, clock_s = [], 0.0
+        for run in runs:
+            if len(run):
+                placed.append(run.shifted(clock_s - float(run.sent_s.min())))
+                clock_s = float(placed[-1].finished_s.max())
+        columns = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
+        series = ("itl_ms", "token_s", "token_n")
+        return cls(*(np.concatenate([getattr(run, name) for run in placed]) for name in (*columns, *series)))

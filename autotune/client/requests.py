@@ -1,0 +1,34 @@
+"""The requests of one load point, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The requests of one load point, in the order in which they are sent.
+
+    Attributes:
+        input_tokens: shape (n,).
+        output_tokens: shape (n,).
+        send_s: when an open-loop request is sent, seconds since the start, shape (n,); zeros otherwise.
+        group: which shared beginning it has, shape (n,); -1 = none.
+        prefix_tokens: length of the shared beginning.
+        concurrency: how many may be in flight; n where there is no limit.
+        texts: what the prompts say, n entries with None where only the length is given; empty = lengths only.
+    """
+
+    input_tokens: Tokens
+    output_tokens: Tokens
+    send_s: NDArray[np.float64]
+    group: Tokens
+    prefix_tokens: int
+    concurrency: int
+    texts: Sequence[str | None] = ()
