@@ -1,7 +1,7 @@
-"""Sends the requests of one load point and records what comes back.
+"""Sends the requests of one load point, or one worker's share of them, and records what comes back.
 
-A load is a `Schedule`, a value that is made before the clock starts. One process works through it here; several can
-share it: each takes a part (`Schedule.part`) with the same absolute start, and `RequestLog.merged` joins the logs.
+A load is a `Schedule`, a value that is made before the clock starts. Several processes can work through one: each takes
+a part with the same absolute start, and `RequestLog.merged` joins what they saw.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from numpy.typing import NDArray
 from autotune.client.connections import Connections
 from autotune.client.health import ClientHealth, LoopMonitor
 from autotune.client.open_files import allow_open_files
+from autotune.client.outcomes import Outcome, OutcomeKind
+from autotune.client.progress import Progress, Report
 from autotune.client.request_log import RequestLog
 from autotune.client.stream import Exchange
 from autotune.client.target import Target
 from autotune.client.watch import Stalls
 
-_HEAD_START_NS = 20_000_000
+HEAD_START_NS = 20_000_000
 """From the last preparation to the first request."""
 
 _BURST = 8
 """Requests sent between two looks at the sockets: the first answers come while the last requests still go out."""
+
+_REPORT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,6 @@ class Schedule:
         output_tokens: how many tokens each must bring, shape (n,).
         concurrency: how many may be in flight.
         streaming: whether answers come as events.
-        start_ns: on the clock of `time.perf_counter_ns`; 0 = at once. One machine's processes share that clock.
     """
 
     requests: Sequence[bytes]
@@ -64,107 +67,109 @@ class Schedule:
     output_tokens: NDArray[np.int64]
     concurrency: int
     streaming: bool = True
-    start_ns: int = 0
 
-    def part(self, worker: int, workers: int) -> Schedule:
-        """Every n-th request, for one of n workers; concurrency is split as evenly as it goes."""
-        if not 0 <= worker < workers <= self.concurrency:
-            raise ValueError(f"worker {worker} of {workers} at concurrency {self.concurrency}")
-        share = self.concurrency // workers + (worker < self.concurrency % workers)
-        chosen = slice(worker, None, workers)
-        return replace(
-            self,
-            requests=self.requests[chosen],
-            send_s=self.send_s[chosen],
-            output_tokens=self.output_tokens[chosen],
-            concurrency=share,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a load is."""
-
-    sent: int
-    finished: int
-    failed: int
-    total: int
-    chunks: int
+    @property
+    def at_once(self) -> int:
+        """How many are surely in flight together from the start."""
+        return min(self.concurrency, int((self.send_s <= 0).sum()))
 
 
 def run(
     target: Target, schedule: Schedule, limits: Limits, on_progress: Callable[[Progress], None] | None = None
 ) -> tuple[RequestLog, ClientHealth]:
-    """Send a schedule and wait for every answer; no fault of the server raises.
+    """Send a whole schedule from this process and wait for every answer; no fault of the server raises.
 
     Args:
-        on_progress: called about once a second.
+        on_progress: called about twice a second.
 
     Raises:
         BadInput: too few open files are allowed, or the host has no address.
     """
-    in_flight = min(schedule.concurrency, len(schedule.requests))
-    allow_open_files(in_flight, surely=not (schedule.send_s > 0).any())
-    load = _Load(target, schedule, limits)
-    target.addresses  # noqa: B018  resolved here, where a name that does not exist can be told
-    with _quiet_collector(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(load.run(on_progress))
+    load = Load(target, schedule, limits)
+
+    async def whole() -> tuple[RequestLog, ClientHealth]:
+        async with load:
+            return await load.run(0, None if on_progress is None else lambda report: on_progress(report.progress))
+
+    with event_loop() as runner:
+        return runner.run(whole())
 
 
 @contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """No pauses for cyclic garbage within a load."""
+def event_loop() -> Iterator[asyncio.Runner]:
+    """The loop that a load runs on, without pauses for cyclic garbage."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
-        yield
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            yield runner
     finally:
         if was_on:
             gc.enable()
 
 
-class _Load:
-    """One run of one schedule, on one event loop."""
+class Load:
+    """One run of one schedule, on one event loop; entering it opens the connections.
+
+    Raises:
+        BadInput: too few open files are allowed, or the host has no address.
+    """
 
     def __init__(self, target: Target, schedule: Schedule, limits: Limits) -> None:
-        self._schedule, self._limits = schedule, limits
+        in_flight = min(schedule.concurrency, len(schedule.requests))
+        allow_open_files(in_flight, surely=schedule.at_once >= in_flight)
+        target.addresses  # noqa: B018  resolved here, where a name that does not exist can be told
+        self._schedule = schedule
         self._connections = Connections(target, limits.connect_s)
         self._redacted = target.redacted
         n = len(schedule.requests)
-        self._exchanges: list[Exchange | None] = [None] * n
+        self._exchanges: list[Exchange] = []
+        self._active: set[int] = set()
+        self._ended: list[int] = []
         self._retries = [0] * n
         self._delays_s = np.zeros(n)
         self._slots = asyncio.Semaphore(max(schedule.concurrency, 1))
         self._stalls = Stalls(limits.stall_s)
-        self._chunks = self._finished = self._failed = 0
+        self._chunks = self._failed = 0
+        self._dispatching: asyncio.Task[None] | None = None
 
-    async def run(self, on_progress: Callable[[Progress], None] | None) -> tuple[RequestLog, ClientHealth]:
-        schedule = self._schedule
-        try:
-            await self._connections.open_ahead(self._ahead())
-            start_ns = schedule.start_ns or perf_counter_ns() + _HEAD_START_NS
-            await _until(start_ns)
-            monitor = LoopMonitor()
-            async with asyncio.TaskGroup() as helpers:
-                beside = [helpers.create_task(work) for work in (monitor.run(), self._stalls.watch())]
-                if on_progress is not None:
-                    beside.append(helpers.create_task(self._tell(on_progress)))
-                async with asyncio.TaskGroup() as group:
-                    await self._dispatch(group, start_ns)
-                for helper in beside:
-                    helper.cancel()
-            health = monitor.health(self._delays_s, self._connections.reads, self._chunks)
-        finally:
-            await self._connections.close()
-        done = [exchange for exchange in self._exchanges if exchange is not None]
-        return RequestLog.of(done, self._retries, self._delays_s), health
+    async def __aenter__(self) -> Load:
+        await self._connections.open_ahead(self._schedule.at_once)
+        return self
 
-    def _ahead(self) -> int:
-        """Connections to open before the start: all that are surely needed at once."""
-        schedule = self._schedule
-        together = int((schedule.send_s <= 0).sum())
-        return min(schedule.concurrency, together)
+    async def __aexit__(self, *_: object) -> None:
+        await self._connections.close()
+
+    def stop(self) -> None:
+        """Send nothing more and give up what is in flight; those requests end as ``stopped``."""
+        if self._dispatching is not None:
+            self._dispatching.cancel()
+        self._stalls.give_up(Outcome(OutcomeKind.STOPPED, "given up with the whole load"))
+
+    async def run(
+        self, start_ns: int = 0, on_report: Callable[[Report], None] | None = None
+    ) -> tuple[RequestLog, ClientHealth]:
+        """Work through the schedule.
+
+        Args:
+            start_ns: on the clock of `time.perf_counter_ns`, which all processes of a machine share; 0 = at once.
+            on_report: called about twice a second.
+        """
+        start_ns = start_ns or perf_counter_ns() + HEAD_START_NS
+        await _until(start_ns)
+        monitor = LoopMonitor()
+        async with asyncio.TaskGroup() as helpers:
+            beside = [helpers.create_task(work) for work in (monitor.run(), self._stalls.watch())]
+            if on_report is not None:
+                beside.append(helpers.create_task(self._tell(on_report)))
+            async with asyncio.TaskGroup() as group:
+                self._dispatching = group.create_task(self._dispatch(group, start_ns))
+            for helper in beside:
+                helper.cancel()
+        sent = len(self._exchanges)
+        health = monitor.health(self._delays_s[:sent], self._connections.reads, self._chunks)
+        return RequestLog.of(self._exchanges, self._retries[:sent], self._delays_s[:sent]), health
 
     async def _dispatch(self, group: asyncio.TaskGroup, start_ns: int) -> None:
         for request, send_s in enumerate(self._schedule.send_s):
@@ -173,35 +178,45 @@ class _Load:
                 due_ns = start_ns + int(send_s * 1e9)
                 await _until(due_ns)
                 self._delays_s[request] = (perf_counter_ns() - due_ns) / 1e9
-            group.create_task(self._one(request))
+            self._begin(group, request)
             if request % _BURST == 0:
                 await asyncio.sleep(0)
 
-    async def _one(self, request: int) -> None:
+    def _begin(self, group: asyncio.TaskGroup, request: int) -> None:
         schedule = self._schedule
         exchange = Exchange(int(schedule.output_tokens[request]), schedule.streaming)
-        self._exchanges[request] = exchange
+        self._exchanges.append(exchange)
+        self._active.add(request)
+        group.create_task(self._one(request, exchange))
+
+    async def _one(self, request: int, exchange: Exchange) -> None:
         try:
-            self._retries[request] = await self._connections.send(exchange, schedule.requests[request], self._stalls)
+            body = self._schedule.requests[request]
+            self._retries[request] = await self._connections.send(exchange, body, self._stalls)
         finally:
             self._slots.release()
+            self._active.discard(request)
+            self._ended.append(request)
         outcome = exchange.outcome
         assert outcome is not None
         if not outcome.ok:
             exchange.outcome = replace(outcome, message=self._redacted(outcome.message))
             self._failed += 1
         self._chunks += len(exchange.events.times_ns)
-        self._finished += 1
 
-    async def _tell(self, on_progress: Callable[[Progress], None]) -> None:
+    async def _tell(self, on_report: Callable[[Report], None]) -> None:
         while True:
-            await asyncio.sleep(1.0)
-            on_progress(self._progress())
+            await asyncio.sleep(_REPORT_S)
+            on_report(self._report())
 
-    def _progress(self) -> Progress:
-        under_way = [e for e in self._exchanges if e is not None]
-        chunks = sum(len(e.events.times_ns) for e in under_way)
-        return Progress(len(under_way), self._finished, self._failed, len(self._exchanges), chunks)
+    def _report(self) -> Report:
+        active = sorted(self._active)
+        rows, self._ended = active + self._ended, []
+        sent = len(self._exchanges)
+        chunks = self._chunks + sum(len(self._exchanges[request].events.times_ns) for request in active)
+        progress = Progress(sent, sent - len(active), self._failed, len(self._schedule.requests), chunks)
+        columns = np.array([self._exchanges[row].so_far() for row in rows], dtype=np.float64).reshape(-1, 5)
+        return Report(progress, np.array(rows, dtype=np.int64), columns)
 
 
 async def _until(due_ns: int) -> None:

@@ -4,71 +4,110 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 _TICK_S = 0.02
-_MAX_LAG_MS = 100.0
-_MAX_SEND_DELAY_MS = 100.0
-_MAX_CPU_SHARE = 0.9
-_MIN_SPAN_S = 2.0
-"""Below it the samples are too few: the burst in which all requests are sent would decide alone."""
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+"""Of the calling thread: ns on a CPU, ns runnable but not running, time slices (the kernel's sched-stats.rst)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthLimits:
+    """Beyond any of these the client, not the server, may have set the numbers.
+
+    Attributes:
+        cpu_share: of one core, by the thread that sends and reads.
+        run_delay_share: of the load's time in which that thread could have run and was not let.
+        loop_lag_p99_ms: by how much a timer of the event loop is late.
+        send_delay_p99_ms: by how much requests with a planned time are late.
+        span_s: a shorter load is not judged: its samples are too few, and the burst in which all requests are sent
+            would decide alone.
+    """
+
+    cpu_share: float = 0.9
+    run_delay_share: float = 0.25
+    loop_lag_p99_ms: float = 100.0
+    send_delay_p99_ms: float = 100.0
+    span_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientHealth:
-    """How the client fared during one load.
+    """How the client fared during one load; of several workers, how the worst of them did.
 
     Attributes:
         span_s: how long the load was.
-        cpu_share: CPU seconds per second of the thread that sends and reads.
-        loop_lag_p99_ms: by how much a timer of the event loop was late.
-        send_delay_p99_ms: by how much requests with a planned time were late.
+        cpu_share, run_delay_share, loop_lag_p99_ms, send_delay_p99_ms: see `HealthLimits`.
         reads: reads of sockets.
         chunks: events with text.
     """
 
     span_s: float
     cpu_share: float
+    run_delay_share: float
     loop_lag_p99_ms: float
     send_delay_p99_ms: float
     reads: int
     chunks: int
 
-    @property
-    def bound(self) -> bool:
-        """Whether the client, not the server, may have set the numbers.
+    @classmethod
+    def of_all(cls, workers: Sequence[ClientHealth]) -> ClientHealth:
+        """Each figure of the worst worker; reads and chunks of all together."""
+        worst = {field.name: max(getattr(worker, field.name) for worker in workers) for field in fields(cls)}
+        summed = {name: sum(getattr(worker, name) for worker in workers) for name in ("reads", "chunks")}
+        return cls(**{**worst, **summed})
 
-        The limits are plain choices, not calibrated: nine tenths of a core, or 100 ms of lag in one of a hundred
-        samples. A load shorter than two seconds is not judged.
-        """
-        if self.span_s < _MIN_SPAN_S:
-            return False
-        return (
-            self.cpu_share > _MAX_CPU_SHARE
-            or self.loop_lag_p99_ms > _MAX_LAG_MS
-            or self.send_delay_p99_ms > _MAX_SEND_DELAY_MS
-        )
+    @classmethod
+    def nothing(cls) -> ClientHealth:
+        """Of a worker that told nothing."""
+        return cls(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
+
+    @property
+    def chunks_per_read(self) -> float:
+        """Well above 1, chunks wait for us: one read finds several of them."""
+        return self.chunks / self.reads if self.reads else 0.0
+
+    def excess(self, limits: HealthLimits) -> str:
+        """What is beyond the limits, in words; empty when the client kept up."""
+        if self.span_s < limits.span_s:
+            return ""
+        found = [
+            (self.cpu_share > limits.cpu_share, f"{self.cpu_share:.0%} of a core", f"{limits.cpu_share:.0%}"),
+            (
+                self.run_delay_share > limits.run_delay_share,
+                f"kept from running {self.run_delay_share:.0%} of the time",
+                f"{limits.run_delay_share:.0%}",
+            ),
+            (
+                self.loop_lag_p99_ms > limits.loop_lag_p99_ms,
+                f"event loop lag p99 {self.loop_lag_p99_ms:.0f} ms",
+                f"{limits.loop_lag_p99_ms:g} ms",
+            ),
+            (
+                self.send_delay_p99_ms > limits.send_delay_p99_ms,
+                f"send delay p99 {self.send_delay_p99_ms:.0f} ms",
+                f"{limits.send_delay_p99_ms:g} ms",
+            ),
+        ]
+        return ", ".join(f"{what} (limit {limit})" for beyond, what, limit in found if beyond)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "cpu_share": round(self.cpu_share, 4),
-            "loop_lag_p99_ms": round(self.loop_lag_p99_ms, 3),
-            "send_delay_p99_ms": round(self.send_delay_p99_ms, 3),
-            "socket_reads": self.reads,
-            "chunks": self.chunks,
-        }
+        figures = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return {**figures, "chunks_per_read": round(self.chunks_per_read, 3)}
 
 
 class LoopMonitor:
-    """Samples an event loop from within while a load runs on it."""
+    """Samples an event loop, and the thread that it runs on, from within while a load runs."""
 
     def __init__(self) -> None:
         self._lags_s: list[float] = []
-        self._began_s, self._cpu_s = time.perf_counter(), time.thread_time()
+        self._began_s, self._cpu_s, self._waited_s = time.perf_counter(), time.thread_time(), _run_delay_s()
 
     async def run(self) -> None:
         """Take samples until cancelled."""
@@ -83,11 +122,20 @@ class LoopMonitor:
         return ClientHealth(
             span_s=span_s,
             cpu_share=(time.thread_time() - self._cpu_s) / span_s,
+            run_delay_share=(_run_delay_s() - self._waited_s) / span_s,
             loop_lag_p99_ms=_p99(np.array(self._lags_s)) * 1e3,
             send_delay_p99_ms=_p99(send_delay_s) * 1e3,
             reads=reads,
             chunks=chunks,
         )
+
+
+def _run_delay_s() -> float:
+    """Seconds for which this thread was runnable and another one ran; 0 where the kernel does not count it."""
+    try:
+        return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _p99(values: NDArray[np.float64]) -> float:

@@ -27,7 +27,7 @@ def allow_open_files(connections: int, surely: bool = True) -> None:
         need = hard
     if hard != resource.RLIM_INFINITY and hard < need:
         raise BadInput(
-            f"{connections} connections at once need {need} open files, but the hard limit is {hard}; "
-            f"raise it with `ulimit -Hn {need}`, or ask for fewer at a time with --concurrency"
+            f"{connections} connections at once in one process need {need} open files, but the hard limit is {hard}; "
+            f"raise it with `ulimit -Hn {need}`, spread them with --workers, or ask for fewer with --concurrency"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))

@@ -14,7 +14,7 @@ class OutcomeKind(StrEnum):
     ``ok``; ``connect_error``: no connection; ``http_status``: the server refused; ``closed``: the connection ended
     before the answer did; ``stall_timeout``: nothing came for too long; ``malformed``: not the protocol;
     ``server_error``: the stream reports an error; ``no_usage``: the token counts are missing; ``wrong_length``: not
-    as many tokens as were asked for.
+    as many tokens as were asked for; ``stopped``: we gave the whole load up.
     """
 
     OK = "ok"
@@ -26,6 +26,7 @@ class OutcomeKind(StrEnum):
     SERVER_ERROR = "server_error"
     NO_USAGE = "no_usage"
     WRONG_LENGTH = "wrong_length"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)

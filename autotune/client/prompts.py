@@ -77,17 +77,22 @@ class Prompts:
     temperature: float | None = 0.0
     extra: dict[str, Any] = field(default_factory=dict)
 
-    def bodies(self, requests: Requests, key: tuple[str, int, int], streaming: bool = True) -> list[bytes]:
-        """The JSON bodies of all requests of a load point.
+    def body(self, requests: Requests, request: int, key: tuple[str, int, int], streaming: bool = True) -> bytes:
+        """The JSON body of one request of a load point.
 
         Args:
+            request: its number in the load point.
             key: workload name, load point, seed.
         """
-        return [self._body(requests, i, key, Purpose.LOAD, streaming) for i in range(len(requests.input_tokens))]
+        return self._body(requests, request, key, Purpose.LOAD, streaming)
 
-    def warm_up(self, requests: Requests, key: tuple[str, int, int], streaming: bool = True) -> list[bytes]:
-        """Like `bodies`, of other prompts: nothing that the load will ask for gets into a cache."""
-        return [self._body(requests, i, key, Purpose.WARM_UP, streaming) for i in range(len(requests.input_tokens))]
+    def warm_up(self, requests: Requests, request: int, key: tuple[str, int, int], streaming: bool = True) -> bytes:
+        """Like `body`, of another prompt: nothing that the load will ask for gets into a cache."""
+        return self._body(requests, request, key, Purpose.WARM_UP, streaming)
+
+    def bodies(self, requests: Requests, key: tuple[str, int, int], streaming: bool = True) -> list[bytes]:
+        """The JSON bodies of all requests of a load point."""
+        return [self.body(requests, i, key, streaming) for i in range(len(requests.input_tokens))]
 
     def ids(self, requests: Requests, request: int, key: tuple[str, int, int], purpose: Purpose) -> Ids:
         """The token ids of one prompt, shape (input tokens,)."""

@@ -32,3 +32,6 @@ class Requests:
     prefix_tokens: int
     concurrency: int
     texts: Sequence[str | None] = ()
+
+    def __len__(self) -> int:
+        return len(self.input_tokens)

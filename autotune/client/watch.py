@@ -22,6 +22,7 @@ class Stalls:
         self._limit_s = limit_s
         self._active: dict[Exchange, Connection] = {}
         self._latest_ns = 0
+        self._given_up: Outcome | None = None
 
     @contextmanager
     def watching(self, exchange: Exchange, connection: Connection) -> Iterator[None]:
@@ -40,6 +41,12 @@ class Stalls:
             for exchange, outcome in self.over(perf_counter_ns()):
                 self._active[exchange].abort(outcome)
 
+    def give_up(self, outcome: Outcome) -> None:
+        """End every request, those that only begin now with the next look at them."""
+        self._given_up = outcome
+        for connection in list(self._active.values()):
+            connection.abort(outcome)
+
     def over(self, now_ns: int) -> list[tuple[Exchange, Outcome]]:
         """The requests to be ended at this moment, and how."""
         heard = [exchange.events.heard_ns for exchange in self._active]
@@ -48,6 +55,8 @@ class Stalls:
         return [(exchange, outcome) for exchange, outcome in judged if outcome is not None]
 
     def _judge(self, exchange: Exchange, now_ns: int) -> Outcome | None:
+        if self._given_up is not None:
+            return self._given_up
         if exchange.runs_on:
             return Outcome(OutcomeKind.MALFORMED, "far more events with text than tokens asked for")
         since_ns = exchange.events.heard_ns or max(self._latest_ns, exchange.sent_ns)

@@ -2,21 +2,21 @@
 
     workloads     what is sent, by name
     datasets      how long prompts and answers are
-    prompts       what they say
     metrics       every formula
-    measurement   one workload on one warm server, over HTTP
-    generator     one load point: a schedule in, a log of requests out
-    stream        the measured path: HTTP and server-sent events, stamped per read of the socket
-    outcomes      how a request can end
+    measuring     one workload on one warm server, over HTTP
+    measurement   what it is asked for and what came of it
+    workers       the processes that send a load together; what runs in them is `autotune.client`
     control       `ServerClient`: all else that is said to a server (not imported here: httpx is slow to load)
 
 The contract is `measure`. The simulated node uses the same workloads and metrics, without a server.
 """
 
-from autotune.client.generator import Limits, Progress
+from autotune.client.generator import Limits
 from autotune.client.outcomes import Outcome, OutcomeKind
+from autotune.client.progress import Progress
 from autotune.client.target import Target
-from autotune.load.measurement import LoadOptions, Measurement, PointMeasurement, measure
+from autotune.load.measurement import LoadOptions, Measurement, PointMeasurement
+from autotune.load.measuring import measure
 
 __all__ = [
     "Limits",

@@ -1,31 +1,19 @@
-"""One workload on one warm server: `measure(url, model, workload, seed, options) -> Measurement`."""
+"""What a measurement is asked for and what came of it; `autotune.load.measuring` makes one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from autotune.client import generator
-from autotune.client.generator import Limits, Progress, Schedule
-from autotune.client.health import ClientHealth
-from autotune.client.open_files import allow_open_files
+from autotune.client.generator import Limits
+from autotune.client.health import ClientHealth, HealthLimits
 from autotune.client.outcomes import Outcome, OutcomeKind, failure_sentence, tally
-from autotune.client.prompts import Prompts, Tokenizer
-from autotune.client.records import RequestRecords
+from autotune.client.progress import Progress
+from autotune.client.prompts import Tokenizer
 from autotune.client.request_log import RequestLog
-from autotune.client.requests import Requests
-from autotune.client.target import Target
-from autotune.load.metrics import Limit, summarize
-from autotune.load.workloads import LoadPoint, Workload
+from autotune.load.metrics import Limit
 from autotune.trial import Metrics
-
-_WARM_UP_CONCURRENCY = 128
-_WARM_UP_OUTPUT = 32
-_WARM_UP_INPUT_TOKENS = 200_000
-"""Bounds of the warm-up: it must touch every code path and batch size, not cost as much as the load."""
 
 _MEASURED_WRONG = (OutcomeKind.NO_USAGE, OutcomeKind.WRONG_LENGTH)
 
@@ -40,7 +28,11 @@ class LoadOptions:
             one load from finding another's.
         warm_up: whether to send requests that are not counted before a load of more streams than any before.
         slos: limits for ``request_goodput``.
-        on_progress: called about once a second with the load point's label.
+        workers: worker processes that send each load; None = as many as it needs, and more when the client did not
+            keep up.
+        health: beyond it a load is client-bound.
+        min_success_rate: with a smaller share of requests that succeed the load has failed.
+        on_progress: called about twice a second with the load point's label.
     """
 
     endpoint: str = "/v1/completions"
@@ -52,18 +44,60 @@ class LoadOptions:
     reset_cache: Callable[[], object] | None = None
     warm_up: bool = True
     slos: Sequence[Limit] = ()
+    workers: int | None = None
+    health: HealthLimits = field(default_factory=HealthLimits)
+    min_success_rate: float = 1.0
     on_progress: Callable[[str, Progress], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a load point that was thrown away.
+
+    Attributes:
+        workers: how many sent it.
+        reason: why its numbers are the client's.
+    """
+
+    workers: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PointMeasurement:
-    """One load point: its requests, and how the client fared."""
+    """One load point: its requests, and how the client fared.
+
+    Attributes:
+        client: how the worst worker fared.
+        workers: how each did.
+        client_bound: what of the client was beyond its limits; empty when it kept up.
+        thrown_away: tries before this one in which the client did not keep up.
+    """
 
     label: str
     arrival: str
     log: RequestLog
-    client: ClientHealth
+    workers: tuple[ClientHealth, ...]
     metrics: Metrics
+    client_bound: str = ""
+    thrown_away: tuple[Attempt, ...] = ()
+
+    @property
+    def client(self) -> ClientHealth:
+        return ClientHealth.of_all(self.workers)
+
+    def to_json(self, columns: bool = False) -> dict[str, Any]:
+        """The metrics with the counts and, on request, the per-request columns."""
+        row: dict[str, Any] = {
+            "label": self.label,
+            "load": self.arrival,
+            "metrics": self.metrics,
+            "outcomes": self.log.tally,
+            "client": self.client.to_json() | {"beyond_limits": self.client_bound or None},
+            "workers": [worker.to_json() for worker in self.workers],
+            "thrown_away": [{"workers": tried.workers, "reason": tried.reason} for tried in self.thrown_away],
+        }
+        return {**row, "requests": self.log.columns()} if columns else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +110,7 @@ class Measurement:
         points: in order; fewer than the workload has when the server answered no request of a warm-up.
         warm_up_s: seconds spent on requests that are not counted.
         warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing else was sent.
+        min_success_rate: see `LoadOptions`.
     """
 
     workload: str
@@ -84,6 +119,7 @@ class Measurement:
     points: tuple[PointMeasurement, ...]
     warm_up_s: float = 0.0
     warm_up_failed: tuple[Outcome, ...] = ()
+    min_success_rate: float = 1.0
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -97,13 +133,15 @@ class Measurement:
 
     @property
     def failure(self) -> str:
-        """One sentence on the requests that failed; empty when every one succeeded."""
-        return failure_sentence(self.outcomes)
+        """One sentence on the requests that failed; empty when enough succeeded."""
+        outcomes = [outcome for outcome in self.outcomes if outcome.kind is not OutcomeKind.STOPPED]
+        good = sum(outcome.ok for outcome in outcomes)
+        return failure_sentence(outcomes) if good < self.min_success_rate * len(outcomes) else ""
 
     @property
-    def client_bound(self) -> bool:
-        """Whether the client, not the server, may have set the numbers of any load point."""
-        return any(point.client.bound for point in self.points)
+    def client_bound(self) -> str:
+        """What of the client was beyond its limits, so that it and not the server may have set the numbers."""
+        return "; ".join(dict.fromkeys(point.client_bound for point in self.points if point.client_bound))
 
     @property
     def invalid(self) -> str:
@@ -112,11 +150,12 @@ class Measurement:
         failed = [outcome for outcome in self.outcomes if not outcome.ok]
         if failed and all(outcome.kind in _MEASURED_WRONG for outcome in failed):
             return self.failure
-        return "the client did not keep up with the server" if self.client_bound and not failed else ""
+        if self.client_bound and not self.failure:
+            return f"the client did not keep up with the server: {self.client_bound}"
+        return ""
 
     def to_json(self, columns: bool = False) -> dict[str, Any]:
         """The metrics with the counts, the load points and, on request, the per-request columns."""
-        points = [_point_json(point, columns) for point in self.points]
         retries = sum(int(point.log.retries.sum()) for point in self.points)
         return {
             **self.metrics,
@@ -124,130 +163,5 @@ class Measurement:
             "failure": self.failure or None,
             "stale_connections": retries,
             "warm_up_s": self.warm_up_s,
-            "points": points,
+            "points": [point.to_json(columns) for point in self.points],
         }
-
-
-def _point_json(point: PointMeasurement, columns: bool) -> dict[str, Any]:
-    row = {
-        "label": point.label,
-        "load": point.arrival,
-        "metrics": point.metrics,
-        "outcomes": point.log.tally,
-        "client": point.client.to_json(),
-    }
-    return {**row, "requests": point.log.columns()} if columns else row
-
-
-def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOptions | None = None) -> Measurement:
-    """Send all load points of a workload to a server that is ready, and count.
-
-    Args:
-        url: ``http://HOST:PORT``.
-        seed: fixes lengths, prompts and send times; another seed gives new prompts.
-
-    Returns:
-        Faults of the server are counted in it, request by request. A server that answers no request of a warm-up
-        gets no load.
-
-    Raises:
-        BadInput: a malformed URL, an unknown host, or too few open files allowed.
-    """
-    return _Measuring(Target.parse(url, options.api_key if options else None), model, workload, seed, options).run()
-
-
-class _Measuring:
-    """The load points of one workload, one after the other."""
-
-    def __init__(self, target: Target, model: str, workload: Workload, seed: int, options: LoadOptions | None) -> None:
-        self._target, self._workload, self._seed = target, workload, seed
-        self._options = options = options or LoadOptions()
-        self._prompts = Prompts(model, options.endpoint, options.vocabulary, options.tokenizer, options.temperature)
-        self._warm_streams = 0
-        self._warm_up_s = 0.0
-
-    def run(self) -> Measurement:
-        points: list[PointMeasurement] = []
-        failed: tuple[Outcome, ...] = ()
-        closed = [min(p.arrival.concurrency or p.prompts, p.prompts) for p in self._workload.points if not _open(p)]
-        allow_open_files(max(closed, default=1))
-        for position in range(len(self._workload.points)):
-            requests = self._workload.draw(position, self._seed)
-            failed = self._warm_up(requests, position)
-            if failed:
-                break
-            if self._options.reset_cache is not None:
-                self._options.reset_cache()
-            points.append(self._load(requests, position))
-        return Measurement(
-            self._workload.name, self._seed, self._summary(points, len(failed)), tuple(points), self._warm_up_s, failed
-        )
-
-    def _load(self, requests: Requests, position: int) -> PointMeasurement:
-        point, tell = self._workload.points[position], self._options.on_progress
-        bodies = self._prompts.bodies(requests, self._key(position), self._workload.streaming)
-        log, client = self._send(requests, bodies, None if tell is None else lambda done: tell(point.label, done))
-        metrics = summarize(log.records, self._options.slos)
-        metrics["client_bound"] = client.bound
-        if log.cache_hit_rate is not None:
-            metrics["cache_hit_rate"] = log.cache_hit_rate
-        return PointMeasurement(point.label, point.arrival.describe(), log, client, metrics)
-
-    def _warm_up(self, requests: Requests, position: int) -> tuple[Outcome, ...]:
-        """Send requests that are not counted; their outcomes when none succeeded, else nothing."""
-        streams = min(requests.concurrency, _WARM_UP_CONCURRENCY)
-        if not self._options.warm_up or streams <= self._warm_streams:
-            return ()
-        self._warm_streams = streams
-        some = _warm_up_requests(requests, streams)
-        bodies = self._prompts.warm_up(some, self._key(position), self._workload.streaming)
-        log, client = self._send(some, bodies, None)
-        self._warm_up_s += client.span_s
-        return () if any(outcome.ok for outcome in log.outcomes) else log.outcomes
-
-    def _send(
-        self, requests: Requests, bodies: Sequence[bytes], tell: Callable[[Progress], None] | None
-    ) -> tuple[RequestLog, ClientHealth]:
-        schedule = Schedule(
-            requests=[self._target.request(self._options.endpoint, body) for body in bodies],
-            send_s=requests.send_s,
-            output_tokens=requests.output_tokens,
-            concurrency=requests.concurrency,
-            streaming=self._workload.streaming,
-        )
-        return generator.run(self._target, schedule, self._options.limits, tell)
-
-    def _key(self, position: int) -> tuple[str, int, int]:
-        return self._workload.name, position, self._seed
-
-    def _summary(self, points: Sequence[PointMeasurement], failed: int) -> Metrics:
-        records = [point.log.records for point in points]
-        whole = RequestRecords.one_after_another(records) if records else RequestRecords.empty()
-        metrics = summarize(whole, self._options.slos)
-        metrics["failed"] += failed
-        metrics["client_bound"] = any(point.client.bound for point in points)
-        rates = [point.log.cache_hit_rate for point in points]
-        tokens = [float(point.log.records.input_tokens[point.log.records.ok].sum()) for point in points]
-        known = [(rate, read) for rate, read in zip(rates, tokens, strict=True) if rate is not None]
-        if known and len(known) == len(points):
-            metrics["cache_hit_rate"] = sum(rate * read for rate, read in known) / sum(tokens)
-        return metrics
-
-
-def _open(point: LoadPoint) -> bool:
-    return point.arrival.kind == "rate"
-
-
-def _warm_up_requests(requests: Requests, streams: int) -> Requests:
-    """At least twice as many requests as streams, within the bounds, all at once, with short answers."""
-    count = min(2 * streams, len(requests.input_tokens))
-    within = int((np.cumsum(requests.input_tokens[:count]) <= _WARM_UP_INPUT_TOKENS).sum())
-    count = max(within, 1)
-    return replace(
-        requests,
-        input_tokens=requests.input_tokens[:count],
-        output_tokens=np.minimum(requests.output_tokens[:count], _WARM_UP_OUTPUT),
-        send_s=np.zeros(count),
-        group=requests.group[:count],
-        concurrency=min(streams, count),
-    )

@@ -124,5 +124,5 @@ def test_more_streams_than_open_files_is_said_before_the_run(tmp_path: Path):
         )
         assert server.posts == []
     assert done.returncode == 2
-    assert "500 connections at once need" in done.stderr
+    assert "500 connections at once in one process need" in done.stderr
     assert "ulimit" in done.stderr

@@ -4,16 +4,12 @@ import asyncio
 import http.client
 import json
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
 
-from autotune.client.generator import Limits, Schedule, run
 from autotune.client.prompts import FileTokenizer
-from autotune.client.request_log import RequestLog
-from autotune.client.target import Target
 from autotune.errors import BadInput
 from autotune.load import LoadOptions, measure
 from autotune.load.workloads import Prefix, Workload, load_workload
@@ -91,24 +87,6 @@ def test_poisson_arrivals_are_sent_on_time_and_in_order():
     assert (log.send_delay_s >= 0).all()  # never before its time
     assert (np.diff(sent) >= 0).all()
     assert (sent - (planned - planned[0]) > -0.01).all()
-
-
-def test_requests_begin_at_the_absolute_start():
-    target_ns = 0
-    with Server() as server:
-        target = Target.parse(server.url)
-        body = json.dumps({"model": "m", "prompt": [1, 2], "max_tokens": 2}).encode()
-        target_ns = int((perf_counter() + 0.2) * 1e9)
-        whole = Schedule([target.request("/v1/completions", body)] * 5, np.zeros(5), np.full(5, 2), 5, True, target_ns)
-        parts = [whole.part(worker, 2) for worker in range(2)]
-        assert [part.concurrency for part in parts] == [3, 2]
-        logs = [run(target, part, Limits())[0] for part in parts]
-    merged = RequestLog.merged(logs)
-    assert len(merged) == 5
-    assert merged.tally == {"ok": 5}
-    assert merged.records.sent_s.min() >= target_ns / 1e9
-    assert merged.records.itl_ms.shape == (5,)
-    assert merged.records.token_n.sum() == 10
 
 
 def test_tokens_are_counted_by_usage_not_by_chunks():

@@ -1,0 +1,48 @@
+"""One worker's share of a load, as it is sent to the worker's process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.client.generator import Limits, Schedule
+from autotune.client.prompts import Prompts
+from autotune.client.requests import Requests
+from autotune.client.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Every n-th request of a load point, for one of n workers; concurrency is split as evenly as it goes.
+
+    Attributes:
+        requests: of the whole load point: what a prompt says depends on the request's number in it.
+        key: see `Prompts.bodies`.
+        warm_up: whether to send other prompts than the load's.
+        worker: of `workers`, from 0.
+    """
+
+    target: Target
+    prompts: Prompts
+    requests: Requests
+    key: tuple[str, int, int]
+    limits: Limits
+    streaming: bool = True
+    warm_up: bool = False
+    worker: int = 0
+    workers: int = 1
+
+    def schedule(self) -> Schedule:
+        """The share with its request bodies, made here: workers make theirs side by side."""
+        requests, prompts, target = self.requests, self.prompts, self.target
+        chosen = np.arange(self.worker, len(requests.input_tokens), self.workers)
+        make = prompts.warm_up if self.warm_up else prompts.body
+        bodies = [make(requests, int(i), self.key, self.streaming) for i in chosen]
+        return Schedule(
+            requests=[target.request(prompts.endpoint, body) for body in bodies],
+            send_s=requests.send_s[chosen],
+            output_tokens=requests.output_tokens[chosen],
+            concurrency=requests.concurrency // self.workers + (self.worker < requests.concurrency % self.workers),
+            streaming=self.streaming,
+        )

@@ -1,0 +1,206 @@
+"""One workload on one warm server: `measure(url, model, workload, seed, options) -> Measurement`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.client.health import ClientHealth
+from autotune.client.open_files import allow_open_files
+from autotune.client.outcomes import Outcome
+from autotune.client.progress import Overview, Progress
+from autotune.client.prompts import Prompts
+from autotune.client.records import RequestRecords
+from autotune.client.request_log import RequestLog
+from autotune.client.requests import Requests
+from autotune.client.share import Share
+from autotune.client.target import Target
+from autotune.load.measurement import Attempt, LoadOptions, Measurement, PointMeasurement
+from autotune.load.metrics import summarize
+from autotune.load.workers import WorkerDied, Workers, processors, workers_for
+from autotune.load.workloads import Workload
+from autotune.trial import Metrics
+
+_WARM_UP_CONCURRENCY = 128
+_WARM_UP_OUTPUT = 32
+_WARM_UP_INPUT_TOKENS = 200_000
+"""Bounds of the warm-up: it must touch every code path and batch size, not cost as much as the load."""
+
+_TRIES = 3
+"""At one load point, each but the first with twice the workers of the one before."""
+
+
+def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOptions | None = None) -> Measurement:
+    """Send all load points of a workload to a server that is ready, and count.
+
+    Args:
+        url: ``http://HOST:PORT``.
+        seed: fixes lengths, prompts and send times; another seed gives new prompts.
+
+    Returns:
+        Faults of the server are counted in it, request by request. A server that answers no request of a warm-up
+        gets no load.
+
+    Raises:
+        BadInput: a malformed URL, an unknown host, or too few open files allowed.
+    """
+    options = options or LoadOptions()
+    target = Target.parse(url, options.api_key)
+    with Workers() as workers:
+        return _Measuring(target, model, workload, seed, options, workers).run()
+
+
+class _Measuring:
+    """The load points of one workload, one after the other."""
+
+    def __init__(
+        self, target: Target, model: str, workload: Workload, seed: int, options: LoadOptions, workers: Workers
+    ) -> None:
+        self._target, self._workload, self._seed = target, workload, seed
+        self._options, self._workers = options, workers
+        self._prompts = Prompts(model, options.endpoint, options.vocabulary, options.tokenizer, options.temperature)
+        self._warm_streams = 0
+        self._warm_up_s = 0.0
+        self._chunks_per_stream = 0.0  # per second, as last seen
+
+    def run(self) -> Measurement:
+        points: list[PointMeasurement] = []
+        failed: tuple[Outcome, ...] = ()
+        self._check_open_files()
+        for position in range(len(self._workload.points)):
+            requests = self._workload.draw(position, self._seed)
+            failed = self._warm_up(requests, position)
+            if failed:
+                break
+            points.append(self._point(requests, position))
+        return Measurement(
+            self._workload.name,
+            self._seed,
+            self._summary(points, len(failed)),
+            tuple(points),
+            self._warm_up_s,
+            failed,
+            self._options.min_success_rate,
+        )
+
+    def _check_open_files(self) -> None:
+        """Before the first load, as the last one may be the one that needs the most."""
+        for point in self._workload.points:
+            streams = min(point.arrival.concurrency or point.prompts, point.prompts)
+            workers = self._options.workers or workers_for(streams)
+            if point.arrival.kind != "rate":
+                allow_open_files(math.ceil(streams / workers))
+
+    def _point(self, requests: Requests, position: int) -> PointMeasurement:
+        """A load in which the client does not keep up is thrown away and sent again by more workers."""
+        point, health = self._workload.points[position], self._options.health
+        thrown_away: list[Attempt] = []
+        for workers in self._tries(requests):
+            log, clients, problem = self._load(requests, position, workers)
+            problem = problem or ClientHealth.of_all(clients).excess(health)
+            if not problem or not all(outcome.ok for outcome in log.outcomes):
+                break
+            thrown_away.append(Attempt(workers, problem))
+        last = thrown_away.pop() if problem and thrown_away else None
+        metrics = summarize(log.records, self._options.slos)
+        metrics["client_bound"] = bool(problem)
+        if log.cache_hit_rate is not None:
+            metrics["cache_hit_rate"] = log.cache_hit_rate
+        bound = last.reason if last else problem
+        return PointMeasurement(point.label, point.arrival.describe(), log, clients, metrics, bound, tuple(thrown_away))
+
+    def _tries(self, requests: Requests) -> Iterator[int]:
+        """With how many workers to try; no more than there are processors."""
+        if self._options.workers is not None:
+            yield min(self._options.workers, requests.concurrency)
+            return
+        workers = self._needed(requests)
+        for _ in range(_TRIES):
+            yield workers
+            workers = max(workers, min(2 * workers, processors(), requests.concurrency))
+
+    def _needed(self, requests: Requests) -> int:
+        streams = min(requests.concurrency, len(requests))
+        return workers_for(streams, self._chunks_per_stream * streams)
+
+    def _load(
+        self, requests: Requests, position: int, workers: int
+    ) -> tuple[RequestLog, tuple[ClientHealth, ...], str]:
+        """One try at a load point: what was seen, how the workers fared, and why it cannot count at all."""
+        if self._options.reset_cache is not None:
+            self._options.reset_cache()
+        label, tell = self._workload.points[position].label, self._options.on_progress
+        try:
+            log, clients = self._send(
+                requests, position, workers, None if tell is None else lambda done: tell(label, done)
+            )
+        except WorkerDied as error:
+            return RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), str(error)
+        return log, clients, ""
+
+    def _warm_up(self, requests: Requests, position: int) -> tuple[Outcome, ...]:
+        """Send requests that are not counted; their outcomes when none succeeded, else nothing."""
+        streams = min(requests.concurrency, _WARM_UP_CONCURRENCY)
+        if not self._options.warm_up or streams <= self._warm_streams:
+            return ()
+        self._warm_streams = streams
+        some = _warm_up_requests(requests, streams)
+        workers = min(self._options.workers or self._needed(some), some.concurrency)
+        try:
+            log, clients = self._send(some, position, workers, None, warm_up=True)
+        except WorkerDied:
+            return ()  # the load itself will show whether it can be sent
+        self._warm_up_s += ClientHealth.of_all(clients).span_s
+        return () if any(outcome.ok for outcome in log.outcomes) else log.outcomes
+
+    def _send(
+        self,
+        requests: Requests,
+        position: int,
+        workers: int,
+        tell: Callable[[Progress], None] | None,
+        warm_up: bool = False,
+    ) -> tuple[RequestLog, tuple[ClientHealth, ...]]:
+        def keep_on(overview: Overview) -> bool:
+            if tell is not None:
+                tell(overview.progress)
+            return True
+
+        key = (self._workload.name, position, self._seed)
+        streaming, limits = self._workload.streaming, self._options.limits
+        share = Share(self._target, self._prompts, requests, key, limits, streaming, warm_up)
+        log, clients = self._workers.send(share, workers, keep_on)
+        client = ClientHealth.of_all(clients)
+        self._chunks_per_stream = client.chunks / client.span_s / min(requests.concurrency, len(requests))
+        return log, clients
+
+    def _summary(self, points: Sequence[PointMeasurement], failed: int) -> Metrics:
+        records = [point.log.records for point in points]
+        whole = RequestRecords.one_after_another(records) if records else RequestRecords.empty()
+        metrics = summarize(whole, self._options.slos)
+        metrics["failed"] += failed
+        metrics["client_bound"] = any(point.client_bound for point in points)
+        rates = [point.log.cache_hit_rate for point in points]
+        tokens = [float(point.log.records.input_tokens[point.log.records.ok].sum()) for point in points]
+        known = [(rate, read) for rate, read in zip(rates, tokens, strict=True) if rate is not None]
+        if known and len(known) == len(points):
+            metrics["cache_hit_rate"] = sum(rate * read for rate, read in known) / sum(tokens)
+        return metrics
+
+
+def _warm_up_requests(requests: Requests, streams: int) -> Requests:
+    """At least twice as many requests as streams, within the bounds, all at once, with short answers."""
+    count = min(2 * streams, len(requests))
+    within = int((np.cumsum(requests.input_tokens[:count]) <= _WARM_UP_INPUT_TOKENS).sum())
+    count = max(within, 1)
+    return replace(
+        requests,
+        input_tokens=requests.input_tokens[:count],
+        output_tokens=np.minimum(requests.output_tokens[:count], _WARM_UP_OUTPUT),
+        send_s=np.zeros(count),
+        group=requests.group[:count],
+        concurrency=min(streams, count),
+    )

@@ -1,0 +1,157 @@
+"""Several worker processes send one load, and leave with the one that started them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.client.generator import Limits
+from autotune.client.progress import Overview
+from autotune.client.prompts import Prompts
+from autotune.client.share import Share
+from autotune.client.target import Target
+from autotune.load import LoadOptions, measure
+from autotune.load.workers import WorkerDied, Workers, workers_for
+from autotune.load.workloads import load_workload
+
+from .server import STREAM_HEAD, Call, Server, event, good
+
+
+def share_of(url: str, workload: str, concurrency: int = 0) -> Share:
+    load = load_workload(workload)
+    if concurrency:
+        load = load.with_concurrency(concurrency)
+    return Share(Target.parse(url), Prompts("m"), load.draw(0, 7), (workload, 0, 7), Limits())
+
+
+async def silent(call: Call) -> None:
+    """Begins an answer and never ends it."""
+    await call.write(STREAM_HEAD)
+    await call.stream(event())
+    await asyncio.Event().wait()
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@given(st.integers(1, 5000), st.floats(0, 1e5), st.integers(1, 256))
+def test_workers_are_as_many_as_needed_and_leave_processors_to_the_server(streams, rate, cores):
+    workers = workers_for(streams, rate, cores)
+    assert 1 <= workers <= max(cores // 2, 1)
+    assert workers <= streams
+    assert workers_for(streams, rate * 2, cores) >= workers
+
+
+@pytest.mark.parametrize("concurrency", [0, 5])
+def test_several_workers_send_what_one_would(concurrency):
+    asked, most = [], []
+    for count in (1, 3):
+        with Server() as server, Workers() as workers:
+            log, clients = workers.send(share_of(server.url, "random:6:4:23", concurrency), count)
+        assert log.tally == {"ok": 23}
+        assert len(clients) == count
+        assert log.records.output_tokens.sum() == 23 * 4
+        asked.append(sorted(json.dumps(call.body) for call in server.posts))
+        most.append(server.most_at_once)
+    assert asked[0] == asked[1]
+    assert not concurrency or max(most) <= concurrency
+
+
+def test_workers_start_at_the_same_moment_and_serve_the_next_load_too():
+    with Server() as server, Workers() as workers:
+        for _ in range(2):
+            log, clients = workers.send(share_of(server.url, "random:3:2:8"), 2)
+            first, second = log.records.sent_s[:4].min(), log.records.sent_s[4:].min()
+            assert abs(first - second) < min(client.span_s for client in clients)
+            assert log.tally == {"ok": 8}
+        assert len(workers.pids) == 2
+
+
+def test_progress_is_told_while_a_load_runs_and_a_load_can_be_given_up():
+    seen: list[Overview] = []
+
+    def until_every_first_token(overview: Overview) -> bool:
+        seen.append(overview)
+        return overview.progress.chunks < 6
+
+    with Server(silent) as server, Workers() as workers:
+        log, _ = workers.send(share_of(server.url, "random:3:2:6", 6), 2, until_every_first_token)
+        assert log.tally == {"stopped": 6}
+        snapshot = seen[-1].snapshot()
+        assert len(snapshot) == 6
+        assert (snapshot.first_token_s >= snapshot.sent_s).all()
+        assert not snapshot.ok.any()
+        after, _ = workers.send(share_of(server.url, "random:3:2:4", 2), 2, lambda _: False)
+    assert after.tally["stopped"] == len(after) <= 4
+
+
+def test_a_worker_that_is_killed_makes_the_load_invalid_not_the_program_fail():
+    with Server(silent) as server, Workers() as workers:
+
+        def kill_one(overview: Overview) -> bool:
+            if overview.progress.chunks == 4:
+                os.kill(workers.pids[1], signal.SIGKILL)
+            return True
+
+        with pytest.raises(WorkerDied, match="code -9"):
+            workers.send(share_of(server.url, "random:3:2:4", 4), 2, kill_one)
+        assert workers.pids == []
+
+
+def test_a_closed_port_is_an_outcome_and_an_unknown_host_an_error():
+    with Server() as server:
+        gone = server.url
+    with Workers() as workers:
+        log, _ = workers.send(share_of(gone, "random:3:2:4"), 2)
+    assert log.tally == {"connect_error": 4}
+
+
+def test_workers_die_with_the_process_that_started_them(tmp_path):
+    script = tmp_path / "load.py"
+    script.write_text(
+        "import sys\n"
+        "from tests.load.test_workers import share_of\n"
+        "from autotune.load.workers import Workers\n"
+        "with Workers() as workers:\n"
+        "    def tell(overview):\n"
+        "        if overview.progress.chunks == 4: print(*workers.pids, flush=True)\n"
+        "        return True\n"
+        "    workers.send(share_of(sys.argv[1], 'random:3:2:4', 4), 2, tell)\n"
+    )
+    root = Path(__file__).parents[2]
+    with Server(silent) as server:
+        command = [sys.executable, str(script), server.url]
+        env = {**os.environ, "PYTHONPATH": str(root)}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as parent:
+            assert parent.stdout is not None
+            pids = [int(pid) for pid in parent.stdout.readline().split()]
+            assert len(pids) == 2
+            assert all(alive(pid) for pid in pids)
+            parent.kill()
+            parent.wait()
+        deadline = time.monotonic() + 10
+        while any(alive(pid) for pid in pids):
+            assert time.monotonic() < deadline, "a worker outlived the process that started it"
+            time.sleep(0.02)
+
+
+def test_a_forced_number_of_workers_is_used():
+    with Server(good) as server:
+        measured = measure(server.url, "m", load_workload("random:3:2:9"), 0, LoadOptions(workers=3, warm_up=False))
+    assert len(measured.points[0].workers) == 3
+    assert measured.metrics["completed"] == 9
