@@ -28,12 +28,14 @@ class Report:
 
     Attributes:
         progress: of this worker's share.
+        now_s: when it was told, in seconds of ``CLOCK_MONOTONIC``.
         rows: positions, within the share, of the requests that changed since the last report, shape (k,).
         columns: of each of them, shape (k, 5): when it was sent, when its first token came, when it finished (seconds
             of ``CLOCK_MONOTONIC``, NaN = not yet), its output tokens (NaN = not yet known), and 1 if it succeeded.
     """
 
     progress: Progress
+    now_s: float
     rows: NDArray[np.int64]
     columns: Floats
 
@@ -51,11 +53,12 @@ class Overview:
         self._input_tokens, self._workers = input_tokens, workers
         self._columns = np.full((requests, 5), np.nan)
         self._progress = [Progress(0, 0, 0, 0, 0)] * workers
+        self._told_s = [-np.inf] * workers
         self._total = requests
 
     def add(self, worker: int, report: Report) -> None:
         """What a worker tells replaces what was known of the same requests."""
-        self._progress[worker] = report.progress
+        self._progress[worker], self._told_s[worker] = report.progress, report.now_s
         self._columns[report.rows * self._workers + worker] = report.columns
 
     @property
@@ -67,6 +70,11 @@ class Overview:
     @property
     def chunks(self) -> int:
         return _sum(self._progress, "chunks")
+
+    @property
+    def now_s(self) -> float:
+        """Until when everything is known: the earliest of the workers' last reports; -inf before each has told."""
+        return float(min(self._told_s))
 
     def snapshot(self) -> RequestRecords:
         """One element per request sent so far, NaN for what has not happened yet."""
