@@ -13,6 +13,7 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
+from autotune.emulate.card import CachedTokensReport
 from autotune.emulate.requests import Asked
 
 WORDS = (" the", " and", " one", " all", " day", " sun", " sea", " own", " far", " new", " way", " old", " sky", " air")
@@ -37,12 +38,16 @@ class Answer:
     Attributes:
         chunk_keys, choice_keys: what this engine adds to a chunk and to its choices.
         generated: tokens so far, per prompt.
+        report: when the usage tells of cached tokens; None: it does not.
+        cached_tokens: prompt tokens that the prefix cache had, over all prompts.
     """
 
     asked: Asked
     model: str
     chunk_keys: Mapping[str, Any]
     choice_keys: Mapping[str, Any]
+    report: CachedTokensReport | None = None
+    cached_tokens: int = field(init=False, default=0)
     generated: list[int] = field(init=False)
     _head: dict[str, Any] = field(init=False)
     _frames: list[tuple[bytes, bytes]] = field(init=False)
@@ -96,7 +101,10 @@ class Answer:
     def usage(self) -> dict[str, Any]:
         """Token counts over all prompts."""
         read, written = sum(map(len, self.asked.prompts)), sum(self.generated)
-        return {"prompt_tokens": read, "total_tokens": read + written, "completion_tokens": written}
+        counts = {"prompt_tokens": read, "total_tokens": read + written, "completion_tokens": written}
+        if self.report is None or (self.report.unless_zero and not self.cached_tokens):
+            return counts
+        return {**counts, "prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
 
     def whole(self) -> bytes:
         """The body of an answer that is not streamed."""

@@ -10,12 +10,13 @@ from time import perf_counter, time
 from typing import Any
 
 from autotune.emulate.answers import Answer
-from autotune.emulate.card import EmulationCard
+from autotune.emulate.card import CachedTokensReport, EmulationCard, ResetAnswer, of_version
 from autotune.emulate.engine import LiveEngine
 from autotune.emulate.faults import Faults
 from autotune.emulate.http import Exchange
 from autotune.emulate.launch import Launch
 from autotune.emulate.requests import Asked, Limits, RequestRefused, read_request
+from autotune.space.schema import in_range
 
 _TOKENS_BEFORE_CLOSE = 3
 
@@ -41,6 +42,10 @@ class Completion:
             self._exchange.begin_stream()
         for index, (prompt, tokens) in enumerate(zip(asked.prompts, asked.output_tokens, strict=True)):
             self._slots[index] = self._engine.submit(prompt, tokens, _Part(self, index))
+
+    def found(self, tokens: int) -> None:
+        """So many tokens of one prompt were in the prefix cache."""
+        self._answer.cached_tokens += tokens
 
     def tokens(self, index: int, count: int, *, last: bool) -> None:
         """Tokens of one prompt came."""
@@ -73,6 +78,9 @@ class _Part:
     def __init__(self, completion: Completion, index: int) -> None:
         self._completion, self._index = completion, index
 
+    def found(self, tokens: int) -> None:
+        self._completion.found(tokens)
+
     def tokens(self, count: int, *, last: bool) -> None:
         self._completion.tokens(self._index, count, last=last)
 
@@ -95,6 +103,7 @@ class Api:
         )
         self._began_s = perf_counter()
         self._streams = 0
+        self._cached_tokens = self._report()
         self._keys = _keys(launch.parsed.args.get("api_key"))
         self._handlers: dict[str, tuple[str, Callable[[Exchange], None]]] = {
             "health": ("GET", lambda exchange: exchange.respond(200)),
@@ -126,10 +135,15 @@ class Api:
     def _offers(self, name: str) -> bool:
         api, args = self._card.api, self._launch.parsed.args
         if name == "metrics" and api.metrics_option is not None:
-            return bool(args.get(api.metrics_option))
+            return bool(args.get(api.metrics_option) or self._launch.parsed.config.get(api.metrics_option))
         if name == "reset" and api.reset_variable is not None:
             return self._launch.parsed.env.get(api.reset_variable, "0") not in ("", "0")
         return True
+
+    def _report(self) -> CachedTokensReport | None:
+        report = of_version(self._card.api.cached_tokens, self._launch.parsed.version)
+        asked = report is not None and (report.option is None or self._launch.parsed.args.get(report.option))
+        return report if asked else None
 
     def _admitted(self, exchange: Exchange) -> bool:
         if not self._keys or not exchange.request.path.startswith("/v1/"):
@@ -166,6 +180,9 @@ class Api:
         labels = self._card.labels.replace("{model}", self._launch.models[0])
         lines: list[str] = []
         for metric in self._card.metrics:
+            version, absent = self._launch.parsed.version, metric.absent_at_zero and not figures[metric.value]
+            if absent or not in_range(version, metric.versions):
+                continue
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
             lines.append(f"{metric.name}{{{labels}}} {figures[metric.value]}")
         lines += ["# HELP autotune_emulator_lost_seconds_total time that the emulator fell behind and gave up"]
@@ -174,9 +191,11 @@ class Api:
         exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _reset(self, exchange: Exchange) -> None:
-        empty = self._engine.reset_cache()
-        text = self._card.api.reset_answer.encode()
-        exchange.respond(200 if empty or not text else 400, text, "text/plain; charset=utf-8")
+        answer = of_version(self._card.api.reset, self._launch.parsed.version) or ResetAnswer()
+        if self._engine.reset_cache():
+            exchange.respond(200, answer.done.encode(), answer.content_type)
+        else:
+            exchange.respond(answer.refused_status, answer.refused.encode(), answer.content_type)
 
     def _complete(self, exchange: Exchange, *, chat: bool) -> None:
         try:
@@ -188,7 +207,7 @@ class Api:
 
     def _answer(self, asked: Asked) -> Answer:
         api = self._card.api
-        return Answer(asked, self._launch.models[0], api.chunk, api.choice)
+        return Answer(asked, self._launch.models[0], api.chunk, api.choice, self._cached_tokens)
 
     def _closes(self, asked: Asked) -> bool:
         """Whether this stream is one of those that break off."""

@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import UnknownName
 from autotune.space.expression import Expression
 from autotune.space.library import load, spaces_root
-from autotune.space.schema import VersionRange
+from autotune.space.schema import VersionRange, in_range
 
 _HOLE = re.compile(r"\{(\w+)\}")
 
@@ -77,6 +77,29 @@ class MetricLine(Entry):
     kind: Literal["gauge", "counter"]
     value: str
     help: str
+    absent_at_zero: bool = Field(default=False, description="the page has it from its first increment on")
+    versions: VersionRange = "*"
+
+
+class ResetAnswer(Entry):
+    """How the cache's reset is answered; of a list the first of the version counts."""
+
+    done: str = ""
+    refused: str = Field(default="", description="while requests run")
+    refused_status: int = 200
+    content_type: str = "text/plain; charset=utf-8"
+    versions: VersionRange = "*"
+
+
+class CachedTokensReport(Entry):
+    """When an answer's usage tells its cached tokens; of a list the first of the version counts."""
+
+    option: str | None = Field(default=None, description="option without which it does not; None: it always does")
+    unless_zero: bool = Field(default=False, description="not where there are none")
+    versions: VersionRange = "*"
+
+
+_Versioned = TypeVar("_Versioned", ResetAnswer, CachedTokensReport)
 
 
 class Api(Entry):
@@ -91,9 +114,10 @@ class Api(Entry):
     unknown_model: str
     completion_tokens: int | None = Field(description="answer's length on /v1/completions if not asked for")
     routes: dict[str, str] = Field(description="path to what answers it: health, version, info, metrics, reset …")
-    metrics_option: str | None = Field(default=None, description="option without which there are no metrics")
+    metrics_option: str | None = Field(default=None, description="option or key without which there are no metrics")
     reset_variable: str | None = Field(default=None, description="environment variable without which there is no reset")
-    reset_answer: str = ""
+    reset: list[ResetAnswer] = []
+    cached_tokens: list[CachedTokensReport] = []
 
 
 class EmulationCard(Entry):
@@ -129,6 +153,11 @@ def emulation_card(engine: str) -> EmulationCard:
 @lru_cache(maxsize=16)
 def _load(path: Path) -> EmulationCard:
     return load(path, EmulationCard)
+
+
+def of_version(entries: Iterable[_Versioned], version: str) -> _Versioned | None:
+    """The first whose versions hold."""
+    return next((entry for entry in entries if in_range(version, entry.versions)), None)
 
 
 def filled(template: str, facts: Mapping[str, object]) -> str:

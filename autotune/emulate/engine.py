@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from autotune.emulate.prefix import BlockCache, block_hashes
-from autotune.simulate.replica import Sequences
+from autotune.simulate.replica import Chunk, Sequences
 from autotune.simulate.scheduling import FrontEnd, Scheduler, Step
 from autotune.simulate.server import Server
 
@@ -29,6 +29,10 @@ _ROOM = 64
 
 class Sink(Protocol):
     """Where the tokens of a request go."""
+
+    def found(self, tokens: int) -> None:
+        """So many tokens of its prompt were in the prefix cache; told once, before its own tokens come."""
+        ...
 
     def tokens(self, count: int, *, last: bool) -> None:
         """So many tokens came in one step."""
@@ -71,6 +75,7 @@ class Totals:
 
     requests: int = 0
     prompt_tokens: int = 0
+    """Of prompts that were looked up in the prefix cache and begun."""
     generated_tokens: int = 0
     lost_s: float = 0.0
 
@@ -89,6 +94,7 @@ class LiveEngine:
         self._speed = speed
         self._blocks: dict[int, tuple[int, ...]] = {}
         self._sinks: dict[int, Sink] = {}
+        self._unread: set[int] = set()
         self._state = LiveSequences()
         self._caches = [
             BlockCache(block_tokens, server.prefix_caching, self._blocks) for _ in range(server.data_parallel)
@@ -112,7 +118,7 @@ class LiveEngine:
         # At least the prompt's last token is computed anew, as its successor comes from it.
         self._blocks[slot] = block_hashes(prompt[:-1], self.block_tokens)
         self._sinks[slot] = sink
-        self.totals.prompt_tokens += len(prompt)
+        self._unread.add(slot)
         self._front.accept(slot, self._now_s())
         if self._step is None:
             self._due_s = self._front.next_s()
@@ -125,9 +131,10 @@ class LiveEngine:
             self._abandoned.add(slot)
 
     def reset_cache(self) -> bool:
-        """Empty the prefix caches; False when something runs, whose blocks stay."""
+        """Empty the prefix caches; False when a replica has requests: it keeps everything, as the engines do."""
         for replica in self._scheduler.replicas:
-            replica.empty_cache()
+            if not replica.in_flight:
+                replica.empty_cache()
         return not self._sinks
 
     def figures(self) -> dict[str, float]:
@@ -137,17 +144,20 @@ class LiveEngine:
         idle = sum(cache.idle_tokens for cache in self._caches)
         used = max(0.0, sum(replica.used for replica in scheduler.replicas) - idle)
         pool = self.capacity * len(self._caches)
-        queried = self.totals.prompt_tokens
+        read = self.totals.prompt_tokens
         return {
             "running": float(len(self._sinks) - waiting),
             "waiting": float(waiting),
             "kv_usage": used / pool,
             "kv_used_tokens": used,
-            "cache_queries": float(queried),
+            # Where prefix caching is off nothing is looked up (vLLM 0.32: v1/core/kv_cache_manager.py).
+            "cache_queries": float(read if self.server.prefix_caching else 0),
             "cache_hits": float(scheduler.cached_tokens),
-            "cache_hit_rate": scheduler.cached_tokens / queried if queried else 0.0,
+            "cache_hit_rate": scheduler.cached_tokens / read if read else 0.0,
             "preemptions": float(scheduler.preemptions),
-            "prompt_tokens": float(queried),
+            "prompt_tokens": float(read),
+            "external_hits": 0.0,
+            "paused": 0.0,
             "generated_tokens": float(self.totals.generated_tokens),
             "requests": float(self.totals.requests),
             "capacity_tokens": float(pool),
@@ -186,11 +196,20 @@ class LiveEngine:
         for slot in self._front.done(at_s):
             self._scheduler.add(slot)
         chunks = self._scheduler.take_chunks()
+        self._tell_found(chunk for pieces in chunks for chunk in pieces)
         if any(chunks) or len(self._scheduler.running):
             self._step = self._scheduler.begin(chunks)
             self._due_s = at_s + self._step.seconds
         else:
             self._step, self._due_s = None, self._front.next_s()
+
+    def _tell_found(self, chunks: Iterable[Chunk]) -> None:
+        """A prompt's first piece begins where the cache ends."""
+        for chunk in chunks:
+            if chunk.request in self._unread:
+                self._unread.discard(chunk.request)
+                self.totals.prompt_tokens += int(self._state.read[chunk.request])
+                self._sinks[chunk.request].found(chunk.start)
 
     def _end(self, step: Step) -> None:
         """Send the tokens of a step."""
@@ -220,4 +239,5 @@ class LiveEngine:
 
     def _forget(self, slot: int) -> None:
         del self._sinks[slot], self._blocks[slot]
+        self._unread.discard(slot)
         self._state.free(slot)

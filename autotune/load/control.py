@@ -6,6 +6,9 @@ httpx, which is right for single calls and too slow for a measured stream.
 from __future__ import annotations
 
 import contextlib
+import time
+from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +18,37 @@ from autotune.client.events import error_message
 from autotune.client.target import Target
 from autotune.errors import BadInput, UnknownName
 from autotune.trial import EMULATOR_NAME
+
+_PAUSE_S = 0.1
+"""Between two askings of a server that still has requests."""
+
+
+class ResetOutcome(Enum):
+    """What became of asking a server to empty its prefix cache."""
+
+    DONE = "done"
+    NOT_OFFERED = "not offered"
+    """There is no such endpoint, or the server was not started so that it has it."""
+    NOT_ALLOWED = "not allowed"
+    REFUSED = "refused"
+    """Requests still hold parts of the cache."""
+    FAILED = "failed"
+    NO_ANSWER = "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReset:
+    """Whether the prefix cache is empty now, as far as the server says; true when it is.
+
+    Attributes:
+        reason: why it is not, in words; empty when it is.
+    """
+
+    outcome: ResetOutcome
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.outcome is ResetOutcome.DONE
 
 
 class ServerClient:
@@ -91,11 +125,38 @@ class ServerClient:
             return answer.text if answer.is_success else None
         return None
 
-    def reset_cache(self, path: str) -> bool:
-        """Ask the server to empty its prefix cache with a POST; whether it did."""
-        with contextlib.suppress(httpx.HTTPError):
-            return self._http.post(path).is_success
-        return False
+    def reset_cache(self, path: str, patience_s: float = 5.0) -> CacheReset:
+        """Ask the server to empty its prefix cache with a POST.
+
+        Engines refuse while requests run, which is for a moment after the last answer came, too.
+
+        Args:
+            patience_s: how long a server that refuses or fails is asked again.
+
+        Returns:
+            The server's word: some versions say yes although they refused (vLLM 0.13, SGLang 0.4.3), so only the hit
+            rate of the next load is proof.
+        """
+        until_ns = time.perf_counter_ns() + int(patience_s * 1e9)
+        while True:
+            done = self._reset_once(path)
+            again = done.outcome in (ResetOutcome.REFUSED, ResetOutcome.FAILED)
+            if not again or time.perf_counter_ns() >= until_ns:
+                return done
+            time.sleep(_PAUSE_S)
+
+    def _reset_once(self, path: str) -> CacheReset:
+        try:
+            answer = self._http.post(path)
+        except httpx.HTTPError as error:
+            return CacheReset(ResetOutcome.NO_ANSWER, f"POST {path}: no answer: {error}")
+        outcome = _reset_outcome(answer)
+        if outcome is ResetOutcome.DONE:
+            return CacheReset(outcome)
+        # SGLang's words for a refusal are those for a success, so they are not repeated.
+        busy = outcome is ResetOutcome.REFUSED
+        words = "refused, as it is while requests run" if busy else self._words(answer)
+        return CacheReset(outcome, f"POST {path}: HTTP {answer.status_code}: {words}")
 
     def get_json(self, path: str) -> Any:
         """Any document of the server, such as its resolved arguments; None when it gives none."""
@@ -116,6 +177,25 @@ class ServerClient:
         except ValueError:
             return self._target.redacted(answer.text[:300])
         return self._target.redacted(error_message(body) if isinstance(body, dict) else str(body)[:300])
+
+
+def _reset_outcome(answer: httpx.Response) -> ResetOutcome:
+    status = answer.status_code
+    if answer.is_success:
+        return ResetOutcome.REFUSED if _denies(answer) else ResetOutcome.DONE
+    if status in (404, 405):
+        return ResetOutcome.NOT_OFFERED
+    if status in (401, 403):
+        return ResetOutcome.NOT_ALLOWED
+    return ResetOutcome.REFUSED if status in (400, 409) else ResetOutcome.FAILED
+
+
+def _denies(answer: httpx.Response) -> bool:
+    """Whether a document says that it did not work: vLLM 0.32 answers so with status 200."""
+    with contextlib.suppress(ValueError):
+        said = answer.json()
+        return isinstance(said, dict) and said.get("success") is False
+    return False
 
 
 def _choices(answer: httpx.Response) -> bool:
