@@ -22,6 +22,7 @@ from autotune.home import write_atomically
 from autotune.launch import Grace, Launcher, Patience, Server, launcher_for
 from autotune.load import LoadOptions, Measurement, Target, measure
 from autotune.load.control import ServerClient
+from autotune.load.prefix_cache import PrefixCache
 from autotune.load.workloads import load_workload
 from autotune.space.cards import HardwareCard
 from autotune.space.library import Library
@@ -139,11 +140,10 @@ class Launched:
     def _measure(self, server: Server, name: str, trial: Trial, card: EngineCard) -> Measurement:
         workload = load_workload(name, self.library)
         target = Target.parse(server.url, None)
-        reset = card.serving.reset_cache
         with ServerClient(target) as client:
             options = LoadOptions(
                 vocabulary=self.spec.model.architecture.vocab_size,
-                reset_cache=(lambda: client.reset_cache(reset)) if reset else None,
+                cache=PrefixCache.of(client, [card], trial.engine_version),
                 slos=self.spec.slos,
             )
             return measure(server.url, server.model, workload, self.spec.seed + trial.launch_index, options)

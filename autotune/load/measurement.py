@@ -13,6 +13,7 @@ from autotune.client.progress import Progress
 from autotune.client.prompts import Tokenizer
 from autotune.client.request_log import RequestLog
 from autotune.load.metrics import Limit
+from autotune.load.prefix_cache import CacheReport, PrefixCache
 from autotune.trial import Metrics
 
 _MEASURED_WRONG = (OutcomeKind.NO_USAGE, OutcomeKind.WRONG_LENGTH)
@@ -24,8 +25,8 @@ class LoadOptions:
 
     Attributes:
         vocabulary: tokens of the model; None = not known, ids that every model has.
-        reset_cache: empties the server's prefix cache, called before each load; None = only new prompts keep
-            one load from finding another's.
+        cache: the server's prefix cache, emptied before each load and watched during it; by default only new prompts
+            keep one load from finding another's.
         warm_up: whether to send requests that are not counted before a load of more streams than any before.
         slos: limits for ``request_goodput``.
         workers: worker processes that send each load; None = as many as it needs, and more when the client did not
@@ -41,7 +42,7 @@ class LoadOptions:
     tokenizer: Tokenizer | None = None
     temperature: float | None = 0.0
     limits: Limits = field(default_factory=Limits)
-    reset_cache: Callable[[], object] | None = None
+    cache: PrefixCache = field(default_factory=PrefixCache)
     warm_up: bool = True
     slos: Sequence[Limit] = ()
     workers: int | None = None
@@ -72,6 +73,7 @@ class PointMeasurement:
         workers: how each did.
         client_bound: what of the client was beyond its limits; empty when it kept up.
         thrown_away: tries before this one in which the client did not keep up.
+        cache: the server's prefix cache's part in it.
     """
 
     label: str
@@ -81,6 +83,7 @@ class PointMeasurement:
     metrics: Metrics
     client_bound: str = ""
     thrown_away: tuple[Attempt, ...] = ()
+    cache: CacheReport = field(default_factory=CacheReport)
 
     @property
     def client(self) -> ClientHealth:
@@ -94,6 +97,7 @@ class PointMeasurement:
             "metrics": self.metrics,
             "outcomes": self.log.tally,
             "client": self.client.to_json() | {"beyond_limits": self.client_bound or None},
+            "cache": self.cache.to_json(),
             "workers": [worker.to_json() for worker in self.workers],
             "thrown_away": [{"workers": tried.workers, "reason": tried.reason} for tried in self.thrown_away],
         }
@@ -106,7 +110,7 @@ class Measurement:
 
     Attributes:
         metrics: of the whole workload, its load points one after the other, under the names of `metrics.METRICS`,
-            with ``client_bound``, and ``cache_hit_rate`` when every answer tells its cached tokens.
+            with ``client_bound``, and ``cache_hit_rate`` when the server tells.
         points: in order; fewer than the workload has when the server answered no request of a warm-up.
         warm_up_s: seconds spent on requests that are not counted.
         warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing else was sent.
@@ -145,14 +149,17 @@ class Measurement:
 
     @property
     def invalid(self) -> str:
-        """Why the numbers say nothing of the server: token counts that are missing or not as asked for, or a client
-        that did not keep up; empty when they are sound, or when requests failed in ways that are the server's."""
+        """Why the numbers say nothing of the server: token counts that are missing or not as asked for, a client that
+        did not keep up, prompts that an earlier load had left in the cache; empty when they are sound, or when requests
+        failed in ways that are the server's."""
         failed = [outcome for outcome in self.outcomes if not outcome.ok]
         if failed and all(outcome.kind in _MEASURED_WRONG for outcome in failed):
             return self.failure
-        if self.client_bound and not self.failure:
+        if self.failure:
+            return ""
+        if self.client_bound:
             return f"the client did not keep up with the server: {self.client_bound}"
-        return ""
+        return next((point.cache.stale for point in self.points if point.cache.stale), "")
 
     def to_json(self, columns: bool = False) -> dict[str, Any]:
         """The metrics with the counts, the load points and, on request, the per-request columns."""

@@ -18,8 +18,10 @@ from autotune.client.request_log import RequestLog
 from autotune.client.requests import Requests
 from autotune.client.share import Share
 from autotune.client.target import Target
+from autotune.load.cache_use import CacheUse
 from autotune.load.measurement import Attempt, LoadOptions, Measurement, PointMeasurement
 from autotune.load.metrics import summarize
+from autotune.load.prefix_cache import CacheReport
 from autotune.load.workers import WorkerDied, Workers, processors, workers_for
 from autotune.load.workloads import Workload
 from autotune.trial import Metrics
@@ -99,7 +101,7 @@ class _Measuring:
         point, health = self._workload.points[position], self._options.health
         thrown_away: list[Attempt] = []
         for workers in self._tries(requests):
-            log, clients, problem = self._load(requests, position, workers)
+            log, clients, cache, problem = self._load(requests, position, workers)
             problem = problem or ClientHealth.of_all(clients).excess(health)
             if not problem or not all(outcome.ok for outcome in log.outcomes):
                 break
@@ -107,10 +109,12 @@ class _Measuring:
         last = thrown_away.pop() if problem and thrown_away else None
         metrics = summarize(log.records, self._options.slos)
         metrics["client_bound"] = bool(problem)
-        if log.cache_hit_rate is not None:
-            metrics["cache_hit_rate"] = log.cache_hit_rate
+        if cache.use is not None:
+            metrics["cache_hit_rate"] = cache.use.hit_rate
         bound = last.reason if last else problem
-        return PointMeasurement(point.label, point.arrival.describe(), log, clients, metrics, bound, tuple(thrown_away))
+        return PointMeasurement(
+            point.label, point.arrival.describe(), log, clients, metrics, bound, tuple(thrown_away), cache
+        )
 
     def _tries(self, requests: Requests) -> Iterator[int]:
         """With how many workers to try; no more than there are processors."""
@@ -128,18 +132,18 @@ class _Measuring:
 
     def _load(
         self, requests: Requests, position: int, workers: int
-    ) -> tuple[RequestLog, tuple[ClientHealth, ...], str]:
-        """One try at a load point: what was seen, how the workers fared, and why it cannot count at all."""
-        if self._options.reset_cache is not None:
-            self._options.reset_cache()
+    ) -> tuple[RequestLog, tuple[ClientHealth, ...], CacheReport, str]:
+        """One try at a load point: what was seen, how the workers and the cache fared, why it cannot count at all."""
+        emptied = self._options.cache.empty()
+        before = self._options.cache.probe()
         label, tell = self._workload.points[position].label, self._options.on_progress
         try:
             log, clients = self._send(
                 requests, position, workers, None if tell is None else lambda done: tell(label, done)
             )
         except WorkerDied as error:
-            return RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), str(error)
-        return log, clients, ""
+            return RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), CacheReport(), str(error)
+        return log, clients, self._options.cache.report(requests, log, before, emptied), ""
 
     def _warm_up(self, requests: Requests, position: int) -> tuple[Outcome, ...]:
         """Send requests that are not counted; their outcomes when none succeeded, else nothing."""
@@ -183,11 +187,9 @@ class _Measuring:
         metrics = summarize(whole, self._options.slos)
         metrics["failed"] += failed
         metrics["client_bound"] = any(point.client_bound for point in points)
-        rates = [point.log.cache_hit_rate for point in points]
-        tokens = [float(point.log.records.input_tokens[point.log.records.ok].sum()) for point in points]
-        known = [(rate, read) for rate, read in zip(rates, tokens, strict=True) if rate is not None]
-        if known and len(known) == len(points):
-            metrics["cache_hit_rate"] = sum(rate * read for rate, read in known) / sum(tokens)
+        use = CacheUse.total([point.cache.use for point in points])
+        if use is not None:
+            metrics["cache_hit_rate"] = use.hit_rate
         return metrics
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,22 @@ import pytest
 from autotune.client.prompts import FileTokenizer
 from autotune.errors import BadInput
 from autotune.load import LoadOptions, measure
+from autotune.load.control import CacheReset, ResetOutcome
+from autotune.load.prefix_cache import PrefixCache
 from autotune.load.workloads import Prefix, Workload, load_workload
 from tests.load.server import END, STREAM_HEAD, Call, Server, event, good, usage_event
 
 COLD = LoadOptions(warm_up=False)
+
+
+def emptied_by(told: Callable[[], None]) -> PrefixCache:
+    """A prefix cache whose resets are told."""
+
+    def reset() -> CacheReset:
+        told()
+        return CacheReset(ResetOutcome.DONE)
+
+    return PrefixCache(reset)
 
 
 def reference(url: str, bodies: list[dict[str, Any]]) -> tuple[int, int]:
@@ -173,7 +186,7 @@ def test_a_file_s_own_prompts_are_sent(tmp_path: Path):
 def test_warm_up_is_bounded_not_counted_and_before_a_reset_of_the_cache():
     asked: list[int] = []
     with Server() as server:
-        options = LoadOptions(reset_cache=lambda: asked.append(len(server.posts)))
+        options = LoadOptions(cache=emptied_by(lambda: asked.append(len(server.posts))))
         measured = measure(server.url, "m", load_workload("random:3:100:20").with_concurrency(4), 0, options)
         warm, loaded = server.posts[: asked[0]], server.posts[asked[0] :]
     assert len(warm) == 8
@@ -190,7 +203,7 @@ def test_each_load_point_is_measured_with_prompts_of_its_own():
     )
     resets: list[None] = []
     with Server() as server:
-        options = LoadOptions(warm_up=False, reset_cache=lambda: resets.append(None))
+        options = LoadOptions(warm_up=False, cache=emptied_by(lambda: resets.append(None)))
         measured = measure(server.url, "m", workload, 0, options)
         assert len({str(call.body["prompt"]) for call in server.posts}) == 8
     assert [point.label for point in measured.points] == ["one", "two"]
