@@ -8,6 +8,7 @@
     generator     one load point: a schedule in, a log of requests out
     stream        the measured path: HTTP and server-sent events, stamped per read of the socket
     outcomes      how a request can end
+    request_file  one row per request, in a columnar file
     control       `ServerClient`: all else that is said to a server (not imported here: httpx is slow to load)
 
 The contract is `measure`. The simulated node uses the same workloads and metrics, without a server.
