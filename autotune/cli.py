@@ -116,19 +116,32 @@ def simulate(as_json: bool, **options: Any) -> None:
 @click.option("--url", required=True, help="The server, e.g. http://127.0.0.1:8000.")
 @click.option("--model", required=True, help="The name under which the server serves its model.")
 @click.option("--workload", default="sharegpt", show_default=True, help="A name, random:IN:OUT[:N] or jsonl:FILE.")
-@click.option("--concurrency", type=int, help="Closed loop: so many requests in flight.")
+@click.option("--concurrency", type=int, multiple=True, help="Closed loop: so many in flight; repeated, a sweep.")
 @click.option("--request-rate", type=float, help="Open loop: so many requests per second, Poisson arrivals.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Another seed, new prompts.")
+@click.option("--repeats", type=int, default=1, show_default=True, help="Measure so often, each under the next seed.")
 @click.option("--endpoint", type=click.Choice(["/v1/completions", "/v1/chat/completions"]), default="/v1/completions")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, or its folder, for chat prompts.")
 @click.option("--api-key-env", help="Environment variable that holds the API key.")
-@click.option("--save-result", type=click.Path(path_type=Path), help="Write the result as JSON.")
+@click.option("--save-result", type=click.Path(path_type=Path), help="Write JSON, and a row per request beside it.")
 @_common(home_is_used=False)
 def bench(as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""
-    from autotune import bench_command
+    from autotune.bench.command import bench as measure
+    from autotune.bench.options import Bench
 
-    bench_command.bench(bench_command.Bench(**options), as_json)
+    measure(Bench(**options), as_json)
+
+
+@cli.command()
+@click.argument("result_a", type=click.Path(path_type=Path))
+@click.argument("result_b", type=click.Path(path_type=Path))
+@_common(home_is_used=False)
+def compare(result_a: Path, result_b: Path, as_json: bool) -> None:
+    """Compare two results of `autotune bench --save-result`, or of `vllm bench serve`."""
+    from autotune.bench.compare import compare as side_by_side
+
+    side_by_side(result_a, result_b, as_json)
 
 
 @cli.command(context_settings=_MULTILINE)

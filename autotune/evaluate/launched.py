@@ -23,6 +23,7 @@ from autotune.launch import Grace, Launcher, Patience, Server, launcher_for
 from autotune.load import LoadOptions, Measurement, Target, measure
 from autotune.load.control import ServerClient
 from autotune.load.prefix_cache import PrefixCache
+from autotune.load.request_file import Load, requests_path, write_requests
 from autotune.load.workloads import load_workload
 from autotune.space.cards import HardwareCard
 from autotune.space.library import Library
@@ -128,7 +129,7 @@ class Launched:
             phases.times_s["load"] -= measurement.warm_up_s
             phases.times_s["warmup"] += measurement.warm_up_s
             metrics[name] = measurement.metrics
-            self._keep(measurement, folder, name)
+            self._keep(measurement, server, folder, name)
             if measurement.invalid:
                 return Loaded(metrics, invalid=f"{name}: {measurement.invalid}")
             if measurement.failure:
@@ -148,12 +149,17 @@ class Launched:
             )
             return measure(server.url, server.model, workload, self.spec.seed + trial.launch_index, options)
 
-    @staticmethod
-    def _keep(measurement: Measurement, folder: Path, name: str) -> None:
-        """Per-request columns beside the log."""
+    def _keep(self, measurement: Measurement, server: Server, folder: Path, name: str) -> None:
+        """The result of one workload beside the log, and its requests in a file of their own."""
         folder.mkdir(parents=True, exist_ok=True)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
-        write_atomically(folder / f"{safe}.json", json.dumps(measurement.to_json(columns=True)))
+        path = folder / f"{safe}.json"
+        evidence = Evidence.EMULATED if server.emulated else self.evidence
+        about = {"workload": name, "seed": measurement.seed, "evidence": evidence.value}
+        loads = [Load(point.label, measurement.seed, point.log) for point in measurement.points]
+        write_requests(requests_path(path), loads, about)
+        result = {**about, **measurement.to_json(), "requests_file": requests_path(path).name}
+        write_atomically(path, json.dumps(result))
 
 
 def _state(failure: Failure | None, loaded: Loaded) -> State:

@@ -6,6 +6,7 @@
     measuring     one workload on one warm server, over HTTP
     measurement   what it is asked for and what came of it
     workers       the processes that send a load together; what runs in them is `autotune.client`
+    request_file  one row per request, in a columnar file
     control       `ServerClient`: all else that is said to a server (not imported here: httpx is slow to load)
 
 The contract is `measure`. The simulated node uses the same workloads and metrics, without a server.

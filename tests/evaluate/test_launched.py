@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.evaluate.launched import Launched
 from autotune.launch import Grace, Patience
+from autotune.load.request_file import read_requests
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.spec import EngineChoice, StudySpec
@@ -62,10 +64,13 @@ def test_a_second_workload_meets_a_warm_server_and_new_prompts(tmp_path: Path) -
     result = Launched(SPEC, LIBRARY, tmp_path)(asked)
     assert result.state is State.COMPLETE
     assert list(result.metrics) == ["random:64:8:16", "random:128:4:8"]
-    assert {path.name for path in (tmp_path / "trials" / "0000").glob("random*.json")} == {
-        "random-64-8-16.json",
-        "random-128-4-8.json",
-    }
+    folder = tmp_path / "trials" / "0000"
+    assert {path.name for path in folder.glob("random*.json")} == {"random-64-8-16.json", "random-128-4-8.json"}
+    kept = json.loads((folder / "random-64-8-16.json").read_text())
+    assert (kept["workload"], kept["evidence"], kept["completed"]) == ("random:64:8:16", "emulated", 16)
+    requests = read_requests(folder / kept["requests_file"])
+    assert requests.columns["output_tokens"].tolist() == [8] * 16
+    assert requests.metadata["evidence"] == "emulated"
 
 
 def test_out_of_memory_is_told_from_the_log(tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""The same workload under several seeds, one after the other, as one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.client.outcomes import Outcome, failure_sentence, tally
+from autotune.client.records import RequestRecords
+from autotune.load import Measurement, PointMeasurement
+from autotune.load.cache_use import CacheUse
+from autotune.load.metrics import summarize
+from autotune.load.request_file import Load
+from autotune.trial import Metrics
+
+_OF_A_REPEAT = ("duration", "completed", "failed", "request_throughput", "output_throughput", "total_token_throughput")
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """The measurements, at least one, each under a seed of its own."""
+
+    runs: tuple[Measurement, ...]
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """How each request ended, over all repeats."""
+        return tuple(outcome for run in self.runs for outcome in run.outcomes)
+
+    @property
+    def failure(self) -> str:
+        """One sentence on the requests that failed; empty when enough of every repeat succeeded."""
+        return failure_sentence(self.outcomes) if any(run.failure for run in self.runs) else ""
+
+    @property
+    def invalid(self) -> str:
+        """Why the numbers say nothing of the server; empty when those of every repeat are sound."""
+        return next((run.invalid for run in self.runs if run.invalid), "")
+
+    @property
+    def loads(self) -> list[Load]:
+        """Every load that was made, in order."""
+        return [Load(point.label, run.seed, point.log) for run in self.runs for point in run.points]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `Measurement.to_json` gives, over all repeats, with ``client`` and one row per repeat.
+
+        Metrics are those of all repeats as one run without pauses; of a load point likewise.
+        """
+        rows = [run.to_json() for run in self.runs]
+        whole = rows[0]
+        if len(rows) > 1:
+            metrics = _pooled([point for run in self.runs for point in run.points])
+            metrics["failed"] += sum(len(run.warm_up_failed) for run in self.runs)
+            whole = {
+                **metrics,
+                "outcomes": tally(self.outcomes),
+                "failure": self.failure or None,
+                "stale_connections": sum(row["stale_connections"] for row in rows),
+                "warm_up_s": sum(row["warm_up_s"] for row in rows),
+                "points": self._points(rows),
+            }
+        repeats = [{"seed": run.seed, **{name: row[name] for name in _OF_A_REPEAT}} for run, row in self._each(rows)]
+        return {**whole, "client": worst(point["client"] for point in whole["points"]), "repeats": repeats}
+
+    def _each(self, rows: Sequence[dict[str, Any]]) -> Iterable[tuple[Measurement, dict[str, Any]]]:
+        return zip(self.runs, rows, strict=True)
+
+    def _points(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """One row per load point; a repeat that ended early has fewer of them."""
+        points: list[dict[str, Any]] = []
+        for position in range(max(len(run.points) for run in self.runs)):
+            made = [(run, row) for run, row in self._each(rows) if position < len(run.points)]
+            loads = [(run.points[position], row["points"][position]) for run, row in made]
+            points.append(
+                {
+                    **loads[0][1],
+                    "metrics": _pooled([point for point, _ in loads]),
+                    "outcomes": tally(outcome for point, _ in loads for outcome in point.log.outcomes),
+                    "client": worst(row["client"] for _, row in loads),
+                }
+            )
+        return points
+
+
+def measure_repeats(seeds: Sequence[int], measure: Callable[[int, bool], Measurement]) -> Repeats:
+    """Measure once per seed; a server that answers no request gets no further load.
+
+    Args:
+        measure: of a seed, and whether the server is still cold.
+    """
+    runs: list[Measurement] = []
+    for seed in seeds:
+        runs.append(measure(seed, not runs))
+        if runs[-1].warm_up_failed:
+            break
+    return Repeats(tuple(runs))
+
+
+def worst(clients: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Figure by figure the largest of several loads."""
+    found: dict[str, float] = {}
+    for client in clients:
+        for name, value in client.items():
+            if isinstance(value, int | float):
+                found[name] = max(value, found.get(name, value))
+    return found
+
+
+def _pooled(points: Sequence[PointMeasurement]) -> Metrics:
+    if not points:
+        return summarize(RequestRecords.empty())
+    metrics = summarize(RequestRecords.one_after_another([point.log.records for point in points]))
+    metrics["client_bound"] = any(point.client_bound for point in points)
+    use = CacheUse.total([point.cache.use for point in points])
+    return metrics if use is None else {**metrics, "cache_hit_rate": use.hit_rate}
