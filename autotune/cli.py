@@ -120,6 +120,13 @@ def simulate(as_json: bool, **options: Any) -> None:
 @click.option("--request-rate", type=float, help="Open loop: so many requests per second, Poisson arrivals.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Another seed, new prompts.")
 @click.option("--repeats", type=int, default=1, show_default=True, help="Measure so often, each under the next seed.")
+@click.option("--workers", type=int, help="Processes that send the load; default: as many as it needs.")
+@click.option("--slo", multiple=True, help="Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.")
+@click.option(
+    "--min-success-rate", type=float, default=1.0, show_default=True, help="Fewer successes: the load failed."
+)
+@click.option("--keep-cache", is_flag=True, help="Do not empty the server's prefix cache before each load.")
+@click.option("--same-prompts", is_flag=True, help="Every repeat sends the same prompts.")
 @click.option("--endpoint", type=click.Choice(["/v1/completions", "/v1/chat/completions"]), default="/v1/completions")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, or its folder, for chat prompts.")
 @click.option("--api-key-env", help="Environment variable that holds the API key.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
@@ -16,7 +17,9 @@ from autotune.errors import LoadFailed
 from autotune.load import LoadOptions, Measurement, Target, measure
 from autotune.load import Progress as LoadProgress
 from autotune.load.control import ServerClient
+from autotune.load.prefix_cache import PrefixCache
 from autotune.load.workloads import Workload
+from autotune.space.library import Library
 from autotune.trial import Evidence
 
 _messages = Console(stderr=True, soft_wrap=True)
@@ -34,8 +37,12 @@ def bench(asked: Bench, as_json: bool) -> None:
     key = api_key(asked.api_key_env)
     target = Target.parse(asked.url, key)
     check_writable(asked.save_result)
+    options = load_options(asked, key)
     evidence = _evidence(target, asked.model)
-    measured = _measured(asked, workload, seeds, load_options(asked, key))
+    with ServerClient(target) as server:
+        cache = PrefixCache.of(server, Library().engines.values())
+        options = replace(options, cache=cache.kept() if asked.keep_cache else cache)
+        measured = _measured(asked, workload, seeds, options)
     result = result_file.result(asked, workload, evidence, measured)
     if asked.save_result is not None:
         result = result_file.save(asked.save_result, result, measured.loads)
@@ -54,20 +61,20 @@ def _evidence(target: Target, model: str) -> Evidence:
         return Evidence.EMULATED if server.emulated() else Evidence.MEASURED
 
 
-def _measured(asked: Bench, workload: Workload, seeds: range, options: LoadOptions) -> Repeats:
+def _measured(asked: Bench, workload: Workload, seeds: Sequence[int], options: LoadOptions) -> Repeats:
     with LiveLine(_messages) as live:
 
-        def once(seed: int, cold: bool) -> Measurement:
-            repeat = f"repeat {seed - seeds.start + 1} of {len(seeds)}" if len(seeds) > 1 else ""
+        def once(repeat: int) -> Measurement:
+            name = f"repeat {repeat + 1} of {len(seeds)}" if len(seeds) > 1 else ""
 
             def tell(label: str, progress: LoadProgress) -> None:
-                live.tell(", ".join(part for part in (repeat, label) if part), progress)
+                live.tell(", ".join(part for part in (name, label) if part), progress)
 
             # The first repeat leaves a warm server behind.
-            how = replace(options, warm_up=options.warm_up and cold, on_progress=tell)
-            return measure(asked.url, asked.model, workload, seed, how)
+            how = replace(options, warm_up=options.warm_up and not repeat, on_progress=tell)
+            return measure(asked.url, asked.model, workload, seeds[repeat], how)
 
-        return measure_repeats(seeds, once)
+        return measure_repeats(len(seeds), once)
 
 
 def _judge(measured: Repeats) -> None:

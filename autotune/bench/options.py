@@ -10,8 +10,10 @@ from pathlib import Path
 from autotune.client.prompts import FileTokenizer
 from autotune.errors import BadInput
 from autotune.load import LoadOptions
+from autotune.load.metrics import check_metric
 from autotune.load.workloads import Workload, load_workload
 from autotune.space.library import Library
+from autotune.spec import Slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,10 @@ class Bench:
     Attributes:
         concurrency: requests in flight; several make a sweep, none leaves the workload as it is.
         repeats: how often the workload is measured, under the seeds ``seed``, ``seed + 1`` …
+        workers: processes that send the load; None = as many as it needs.
+        slo: limits as texts.
+        keep_cache: the server's prefix cache is not emptied before a load.
+        same_prompts: every repeat has the first one's seed.
     """
 
     url: str
@@ -33,14 +39,27 @@ class Bench:
     endpoint: str
     tokenizer: Path | None
     api_key_env: str | None
+    workers: int | None
+    slo: tuple[str, ...]
+    min_success_rate: float
+    keep_cache: bool
+    same_prompts: bool
     save_result: Path | None
 
     @property
-    def seeds(self) -> range:
+    def seeds(self) -> list[int]:
         """One per repeat; raises `BadInput` for none."""
         if self.repeats < 1:
             raise BadInput(f"--repeats {self.repeats}: the workload is measured at least once")
-        return range(self.seed, self.seed + self.repeats)
+        return [self.seed + (0 if self.same_prompts else repeat) for repeat in range(self.repeats)]
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        """The limits; raises `BadInput` for one that is no limit on a metric."""
+        slos = tuple(Slo.parse(text) for text in self.slo)
+        for slo in slos:
+            check_metric(slo.metric)
+        return slos
 
 
 def workload_of(asked: Bench) -> Workload:
@@ -92,11 +111,18 @@ def check_writable(path: Path | None) -> None:
 
 def load_options(asked: Bench, key: str | None) -> LoadOptions:
     """How the workload is sent."""
+    if asked.workers is not None and asked.workers < 1:
+        raise BadInput(f"--workers {asked.workers}: at least one process must send the load")
+    if not 0 < asked.min_success_rate <= 1:
+        raise BadInput(f"--min-success-rate {asked.min_success_rate:g}: give a share of the requests, more than 0 to 1")
     return LoadOptions(
         endpoint=asked.endpoint,
         api_key=key,
         vocabulary=_vocabulary(asked.model),
         tokenizer=FileTokenizer.load(asked.tokenizer) if asked.tokenizer else None,
+        workers=asked.workers,
+        slos=asked.slos,
+        min_success_rate=asked.min_success_rate,
     )
 
 

@@ -14,7 +14,15 @@ from autotune.load.metrics import summarize
 from autotune.load.request_file import Load
 from autotune.trial import Metrics
 
-_OF_A_REPEAT = ("duration", "completed", "failed", "request_throughput", "output_throughput", "total_token_throughput")
+_OF_A_REPEAT = (
+    "duration",
+    "completed",
+    "failed",
+    "request_throughput",
+    "output_throughput",
+    "total_token_throughput",
+    "cache_hit_rate",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,10 @@ class Repeats:
                 "warm_up_s": sum(row["warm_up_s"] for row in rows),
                 "points": self._points(rows),
             }
-        repeats = [{"seed": run.seed, **{name: row[name] for name in _OF_A_REPEAT}} for run, row in self._each(rows)]
+        repeats = [
+            {"seed": run.seed, **{name: row[name] for name in _OF_A_REPEAT if name in row}}
+            for run, row in self._each(rows)
+        ]
         return {**whole, "client": worst(point["client"] for point in whole["points"]), "repeats": repeats}
 
     def _each(self, rows: Sequence[dict[str, Any]]) -> Iterable[tuple[Measurement, dict[str, Any]]]:
@@ -84,15 +95,15 @@ class Repeats:
         return points
 
 
-def measure_repeats(seeds: Sequence[int], measure: Callable[[int, bool], Measurement]) -> Repeats:
-    """Measure once per seed; a server that answers no request gets no further load.
+def measure_repeats(repeats: int, measure: Callable[[int], Measurement]) -> Repeats:
+    """Measure so often; a server that answers no request gets no further load.
 
     Args:
-        measure: of a seed, and whether the server is still cold.
+        measure: of the repeat's number, from 0.
     """
     runs: list[Measurement] = []
-    for seed in seeds:
-        runs.append(measure(seed, not runs))
+    for repeat in range(repeats):
+        runs.append(measure(repeat))
         if runs[-1].warm_up_failed:
             break
     return Repeats(tuple(runs))

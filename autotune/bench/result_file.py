@@ -48,12 +48,24 @@ def result(asked: Bench, workload: Workload, evidence: Evidence, measured: Repea
         "seed": asked.seed,
         "evidence": evidence.value,
         "steady": {"total_token_throughput": found["steady_total_token_throughput"]},
-        "cache": {"hit_rate": found.get("cache_hit_rate")},
+        "cache": _cache(found, asked.keep_cache),
         "stopped": None,
         **found,
         # As in vLLM's: no goodput where no limit was asked for.
-        "request_goodput": None,
+        "request_goodput": found["request_goodput"] if asked.slo else None,
         "requests_file": None,
+    }
+
+
+def _cache(found: Mapping[str, Any], kept: bool) -> dict[str, Any]:
+    """The prefix cache over all loads: hit rate, whether it was left as it was, and how emptying it went."""
+    resets = [point["cache"] for point in found["points"]]
+    told: Mapping[str, Any] = next((one for one in resets if one["reset"] != "done"), resets[0] if resets else {})
+    return {
+        "hit_rate": found.get("cache_hit_rate"),
+        "kept": kept,
+        "reset": told.get("reset"),
+        "reset_reason": told.get("reset_reason"),
     }
 
 

@@ -75,11 +75,20 @@ def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
 def _workload(result: Mapping[str, Any]) -> list[str]:
     found = ["Workload".center(_WIDTH, "-"), _line("Workload", result["workload"]), _line("Load", result["load"])]
     found += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
-    steady, hit_rate = result["steady"]["total_token_throughput"], result["cache"]["hit_rate"]
+    steady, cache = result["steady"]["total_token_throughput"], result["cache"]
     found.append(_line("Steady total token throughput (tok/s)", f"{steady:.2f}"))
-    if hit_rate is not None:
-        found.append(_line("Prefix cache hit rate", f"{hit_rate:.4f}"))
+    found.append(_line("Prefix cache emptied before each load", _emptied(cache)))
+    if cache["hit_rate"] is not None:
+        found.append(_line("Prefix cache hit rate", f"{cache['hit_rate']:.4f}"))
     return found
+
+
+def _emptied(cache: Mapping[str, Any]) -> str:
+    if cache["kept"]:
+        return "no, as asked"
+    if cache["reset"] is None:
+        return "no: which engine serves is not known"
+    return "yes" if cache["reset"] == "done" else f"no: {cache['reset_reason'] or cache['reset']}"
 
 
 def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
