@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from autotune.client.prompts import FileTokenizer
+from autotune.client.tokenizers import FileTokenizer
 from autotune.errors import BadInput, LoadFailed
 from autotune.home import write_atomically
 from autotune.load import LoadOptions, Measurement, Progress, Target, measure

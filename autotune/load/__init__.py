@@ -1,8 +1,10 @@
 """What is sent and what is counted.
 
     workloads     what is sent, by name
+    arrivals      when it is sent
     datasets      how long prompts and answers are
-    prompts       what they say
+    sharegpt      the same, and the text, of a real ShareGPT file; jsonl: of a file of one's own
+    tokenizers    who counts the tokens of text (not imported here: httpx is slow to load)
     metrics       every formula
     measurement   one workload on one warm server, over HTTP
     generator     one load point: a schedule in, a log of requests out

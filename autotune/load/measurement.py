@@ -13,11 +13,12 @@ from autotune.client.generator import Limits, Progress, Schedule
 from autotune.client.health import ClientHealth
 from autotune.client.open_files import allow_open_files
 from autotune.client.outcomes import Outcome, OutcomeKind, failure_sentence, tally
-from autotune.client.prompts import Prompts, Tokenizer
+from autotune.client.prompts import PromptKey, Prompts
 from autotune.client.records import RequestRecords
 from autotune.client.request_log import RequestLog
 from autotune.client.requests import Requests
 from autotune.client.target import Target
+from autotune.client.tokenizers import Tokenizer
 from autotune.load.metrics import Limit, summarize
 from autotune.load.workloads import LoadPoint, Workload
 from autotune.trial import Metrics
@@ -172,7 +173,7 @@ class _Measuring:
         closed = [min(p.arrival.concurrency or p.prompts, p.prompts) for p in self._workload.points if not _open(p)]
         allow_open_files(max(closed, default=1))
         for position in range(len(self._workload.points)):
-            requests = self._workload.draw(position, self._seed)
+            requests = self._workload.draw(position, self._seed, self._options.tokenizer)
             failed = self._warm_up(requests, position)
             if failed:
                 break
@@ -217,8 +218,8 @@ class _Measuring:
         )
         return generator.run(self._target, schedule, self._options.limits, tell)
 
-    def _key(self, position: int) -> tuple[str, int, int]:
-        return self._workload.name, position, self._seed
+    def _key(self, position: int) -> PromptKey:
+        return PromptKey(self._workload.name, position, self._seed)
 
     def _summary(self, points: Sequence[PointMeasurement], failed: int) -> Metrics:
         records = [point.log.records for point in points]
@@ -235,7 +236,7 @@ class _Measuring:
 
 
 def _open(point: LoadPoint) -> bool:
-    return point.arrival.kind == "rate"
+    return point.arrival.open_loop
 
 
 def _warm_up_requests(requests: Requests, streams: int) -> Requests:
