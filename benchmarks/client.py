@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from autotune.client.generator import Limits, Schedule, run
 from autotune.client.open_files import allow_open_files
-from autotune.client.prompts import Prompts
+from autotune.client.prompts import PromptKey, Prompts
 from autotune.client.target import Target
 from autotune.load.workloads import load_workload
 
@@ -60,7 +60,7 @@ def _measured(streams: int, rate: int, lockstep: bool, seconds: float) -> Row:
 
 def _row(target: Target, streams: int, chunks: int) -> Row:
     requests = load_workload(f"random:64:{chunks}:{streams}").draw(0, 0)
-    bodies = Prompts("m").bodies(requests, ("bench", 0, 0))
+    bodies = Prompts("m").bodies(requests, PromptKey("bench", 0, 0))
     sent = [target.request("/v1/completions", body) for body in bodies]
     log, client = run(target, Schedule(sent, requests.send_s, requests.output_tokens, streams), Limits())
     truth = {int(key): times for key, times in httpx.get(f"{target.url}/truth", timeout=60).json().items()}

@@ -9,8 +9,9 @@ from __future__ import annotations
 from itertools import islice, product
 from time import perf_counter
 
+from autotune.load.arrivals import Arrival
 from autotune.load.datasets import FixedLengths
-from autotune.load.workloads import Arrival, LoadPoint, Workload, load_workload
+from autotune.load.workloads import LoadPoint, Workload, load_workload
 from autotune.simulate import ServerSetup, simulate
 from autotune.simulate.roofline import roofline
 from autotune.space.library import Library

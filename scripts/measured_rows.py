@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune.load.arrivals import Arrival
 from autotune.load.datasets import FixedLengths
-from autotune.load.workloads import Arrival, LoadPoint, Workload, load_workload
+from autotune.load.workloads import LoadPoint, Workload, load_workload
 from autotune.simulate import ServerSetup
 from autotune.space.library import Library
 from autotune.trial import Scalar

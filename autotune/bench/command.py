@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from autotune.bench import result_file, table
-from autotune.bench.options import Bench, api_key, check_writable, load_options, workload_of
+from autotune.bench.options import Bench, api_key, check_writable, load_options, tokenizer_of, workload_of
 from autotune.bench.progress import LiveLine
 from autotune.bench.repeats import Repeats, measure_repeats
 from autotune.errors import LoadFailed
@@ -37,13 +37,13 @@ def bench(asked: Bench, as_json: bool) -> None:
     key = api_key(asked.api_key_env)
     target = Target.parse(asked.url, key)
     check_writable(asked.save_result)
-    options = load_options(asked, key)
     evidence = _evidence(target, asked.model)
+    options = load_options(asked, key, tokenizer_of(asked, workload, target))
     with ServerClient(target) as server:
         cache = PrefixCache.of(server, Library().engines.values())
         options = replace(options, cache=cache.kept() if asked.keep_cache else cache)
         measured = _measured(asked, workload, seeds, options)
-    result = result_file.result(asked, workload, evidence, measured)
+    result = result_file.result(asked, workload, evidence, measured, options.tokenizer)
     if asked.save_result is not None:
         result = result_file.save(asked.save_result, result, measured.loads)
         _messages.print(f"wrote {asked.save_result} and {result['requests_file']}", highlight=False, markup=False)

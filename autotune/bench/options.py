@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.client.prompts import FileTokenizer
+from autotune.client.tokenizers import Tokenizer
 from autotune.errors import BadInput
-from autotune.load import LoadOptions
+from autotune.load import LoadOptions, Target
+from autotune.load.arrivals import arrival_of
 from autotune.load.metrics import check_metric
+from autotune.load.tokenizers import tokenizer_for
 from autotune.load.workloads import Workload, load_workload
 from autotune.space.library import Library
 from autotune.spec import Slo
@@ -23,6 +24,8 @@ class Bench:
     Attributes:
         concurrency: requests in flight; several make a sweep, none leaves the workload as it is.
         repeats: how often the workload is measured, under the seeds ``seed``, ``seed + 1`` …
+        ramp_from: a rate, in requests per s, from which it rises to `request_rate`.
+        prompts: ``ids`` or ``text``; None leaves it to the endpoint.
         workers: processes that send the load; None = as many as it needs.
         slo: limits as texts.
         keep_cache: the server's prefix cache is not emptied before a load.
@@ -34,6 +37,9 @@ class Bench:
     workload: str
     concurrency: tuple[int, ...]
     request_rate: float | None
+    burstiness: float
+    ramp_from: float | None
+    prompts: str | None
     seed: int
     repeats: int
     endpoint: str
@@ -68,29 +74,17 @@ def workload_of(asked: Bench) -> Workload:
     if asked.concurrency and asked.request_rate is not None:
         raise BadInput("--concurrency and --request-rate exclude each other: a load is closed or open")
     if asked.concurrency:
-        return with_concurrencies(workload, asked.concurrency)
-    if asked.request_rate is not None:
-        if not 0 < asked.request_rate < float("inf"):
-            raise BadInput(f"--request-rate {asked.request_rate:g}: give requests per second, more than 0")
-        return workload.with_request_rate(asked.request_rate)
-    return workload
+        return workload.with_concurrencies(asked.concurrency)
+    arrival = arrival_of(None, asked.request_rate, asked.burstiness, asked.ramp_from)
+    return workload if asked.request_rate is None else workload.with_arrival(arrival)
 
 
-def with_concurrencies(workload: Workload, values: Sequence[int]) -> Workload:
-    """The workload's load points once per value, with so many requests in flight; labelled when there are several."""
-    for value in values:
-        if value < 1:
-            raise BadInput(f"--concurrency {value}: at least 1 request must be under way")
-        if values.count(value) > 1:
-            raise BadInput(f"--concurrency {value}: given twice")
-    if len(values) == 1:
-        return workload.with_concurrency(values[0])
-    points = [
-        point.model_copy(update={"label": f"c{value} {point.label}".rstrip()})
-        for value in values
-        for point in workload.with_concurrency(value).points
-    ]
-    return workload.model_copy(update={"points": points})
+def tokenizer_of(asked: Bench, workload: Workload, target: Target) -> Tokenizer | None:
+    """Who counts the tokens of text; None where only token ids are sent."""
+    text = "chat" in asked.endpoint or asked.prompts == "text" or workload.says_text
+    if not text and asked.tokenizer is None:
+        return None
+    return tokenizer_for(asked.tokenizer, target, asked.model)
 
 
 def api_key(variable: str | None) -> str | None:
@@ -109,8 +103,10 @@ def check_writable(path: Path | None) -> None:
         raise BadInput(f"--save-result {path}: cannot be written; give a file in a folder that exists")
 
 
-def load_options(asked: Bench, key: str | None) -> LoadOptions:
+def load_options(asked: Bench, key: str | None, tokenizer: Tokenizer | None) -> LoadOptions:
     """How the workload is sent."""
+    if asked.prompts == "ids" and "chat" in asked.endpoint:
+        raise BadInput(f"--prompts ids: {asked.endpoint} takes text; token ids go to /v1/completions")
     if asked.workers is not None and asked.workers < 1:
         raise BadInput(f"--workers {asked.workers}: at least one process must send the load")
     if not 0 < asked.min_success_rate <= 1:
@@ -119,7 +115,8 @@ def load_options(asked: Bench, key: str | None) -> LoadOptions:
         endpoint=asked.endpoint,
         api_key=key,
         vocabulary=_vocabulary(asked.model),
-        tokenizer=FileTokenizer.load(asked.tokenizer) if asked.tokenizer else None,
+        tokenizer=tokenizer,
+        as_text=asked.prompts == "text",
         workers=asked.workers,
         slos=asked.slos,
         min_success_rate=asked.min_success_rate,

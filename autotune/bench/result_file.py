@@ -15,9 +15,9 @@ from typing import Any
 
 from autotune.bench.options import Bench
 from autotune.bench.repeats import Repeats
+from autotune.client.tokenizers import Tokenizer
 from autotune.errors import BadInput, MalformedFile
 from autotune.home import write_atomically
-from autotune.load.datasets import FileLengths
 from autotune.load.request_file import Load, requests_path, write_requests
 from autotune.load.workloads import Workload
 from autotune.trial import Evidence
@@ -27,7 +27,9 @@ _NEEDED = ("duration", "completed", "request_throughput", "total_token_throughpu
 _FORM = "not a result; a file is expected that `autotune bench --save-result` or `vllm bench serve --save-result` wrote"
 
 
-def result(asked: Bench, workload: Workload, evidence: Evidence, measured: Repeats) -> dict[str, Any]:
+def result(
+    asked: Bench, workload: Workload, evidence: Evidence, measured: Repeats, tokenizer: Tokenizer | None = None
+) -> dict[str, Any]:
     """The result, ready for JSON."""
     backend = "openai-chat" if "chat" in asked.endpoint else "openai"
     found = measured.to_json()
@@ -44,7 +46,7 @@ def result(asked: Bench, workload: Workload, evidence: Evidence, measured: Repea
         "endpoint": asked.endpoint,
         "workload": workload.name,
         "load": load_words(workload),
-        "lengths_source": lengths_source(workload),
+        "lengths_source": workload.lengths_source(tokenizer),
         "seed": asked.seed,
         "evidence": evidence.value,
         "steady": {"total_token_throughput": found["steady_total_token_throughput"]},
@@ -87,15 +89,6 @@ def load_words(workload: Workload) -> str:
     """How the requests are sent; the load points of a sweep have different ways."""
     ways = list(dict.fromkeys(point.arrival.describe() for point in workload.points))
     return ways[0] if len(ways) == 1 else f"{len(workload.points)} load points, {ways[0]} to {ways[-1]}"
-
-
-def lengths_source(workload: Workload) -> str:
-    """Where the lengths of prompts and answers come from."""
-    kinds = [
-        f"{p.lengths.kind}:{p.lengths.file}" if isinstance(p.lengths, FileLengths) else p.lengths.kind
-        for p in workload.points
-    ]
-    return ", ".join(dict.fromkeys(kinds))
 
 
 def save(path: Path, result: Mapping[str, Any], loads: Sequence[Load]) -> dict[str, Any]:

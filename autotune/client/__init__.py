@@ -1,7 +1,8 @@
 """The measured path: what runs in a worker process while a load is under way.
 
     requests      what a load point asks for, in numbers
-    prompts       what the requests say
+    prompts       what the requests say; `texts` makes random text of a given length
+    tokenizers    how many tokens a text has
     generator     one worker's share of a load: a schedule in, a log of requests out
     connections   kept-alive connections to one server
     stream        one HTTP exchange, stamped per read of the socket

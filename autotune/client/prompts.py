@@ -1,4 +1,4 @@
-"""What the requests of a load say: made from (seed, workload, request) alone.
+"""What the requests of a load say: made from (seed, workload, load point, request, attempt) alone.
 
 Every configuration gets the same prompts, every repeat (another seed) new ones, and no two requests begin alike
 unless the workload has shared beginnings, so that a prefix cache finds what it is meant to find.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.client.requests import Requests
+from autotune.client.requests import Content, Requests
+from autotune.client.texts import Texts
+from autotune.client.tokenizers import Tokenizer
 from autotune.errors import BadInput
 
 Ids = NDArray[np.int64]
@@ -29,25 +30,6 @@ _HIGHEST_ID = 100_000
 _SAFE_VOCABULARY = 32_000
 """The smallest vocabulary in common use (Llama 2's); taken where the model's is not known."""
 
-_FREQUENT = (
-    "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
-    "one you were all her she there would their we him been has when who will no more if out so up said what its "
-    "about than into them can only other time new some could these two may first then do any like my now over such"
-)
-_WORDS = _FREQUENT.split()
-"""Frequent English words: with the blank before it, each is one token of every large vocabulary."""
-
-
-class Tokenizer(Protocol):
-    """What is needed of a tokenizer."""
-
-    @property
-    def vocabulary(self) -> int: ...
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
 
 class Purpose(IntEnum):
     """Keeps the random streams of one seed apart."""
@@ -55,6 +37,31 @@ class Purpose(IntEnum):
     LOAD = 0
     PREFIX = 1
     WARM_UP = 2
+    AGAIN = 3
+
+
+_ALL = slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptKey:
+    """What the prompts of one load are made from.
+
+    Attributes:
+        point: position of the load point in the workload.
+        attempt: counts how often this load was sent before: one that is sent again, as the client had not kept up,
+            gets prompts that no cache holds.
+    """
+
+    workload: str
+    point: int
+    seed: int
+    attempt: int = 0
+
+    def generator(self, *stream: int) -> np.random.Generator:
+        """Random numbers of their own for each stream."""
+        again = (Purpose.AGAIN, self.attempt) if self.attempt else ()
+        return np.random.default_rng([self.seed, zlib.crc32(self.workload.encode()), self.point, *again, *stream])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +70,11 @@ class Prompts:
 
     Attributes:
         model: the name that the server knows the model by.
-        endpoint: ``/v1/completions`` takes token ids, ``/v1/chat/completions`` text.
-        vocabulary: how many tokens the model has; None = not known.
-        tokenizer: makes text of the right length for chat; without it a word stands for a token, which the chat
-            template's own tokens and a foreign vocabulary make inexact: what counts is the server's usage.
+        endpoint: ``/v1/completions`` takes token ids and text, ``/v1/chat/completions`` text.
+        vocabulary: how many tokens the model has; None = the tokenizer's, or what every model has.
+        tokenizer: gives text the right length, see `Texts`.
         temperature: None leaves it to the server.
+        as_text: whether random prompts are text where token ids are possible.
     """
 
     model: str
@@ -76,96 +83,86 @@ class Prompts:
     tokenizer: Tokenizer | None = None
     temperature: float | None = 0.0
     extra: dict[str, Any] = field(default_factory=dict)
+    as_text: bool = False
 
-    def body(self, requests: Requests, request: int, key: tuple[str, int, int], streaming: bool = True) -> bytes:
-        """The JSON body of one request of a load point.
+    def bodies(
+        self, requests: Requests, key: PromptKey, streaming: bool = True, part: slice = _ALL, warm_up: bool = False
+    ) -> list[bytes]:
+        """The JSON bodies of the requests of a load point.
 
         Args:
-            request: its number in the load point.
-            key: workload name, load point, seed.
+            part: of the requests, those that are wanted.
+            warm_up: make other prompts: nothing that the load will ask for gets into a cache.
+
+        Raises `BadInput` for prompts of a file that the endpoint does not take.
         """
-        return self._body(requests, request, key, Purpose.LOAD, streaming)
+        chosen = range(len(requests))[part]
+        purpose, given = (Purpose.WARM_UP, ()) if warm_up else (Purpose.LOAD, requests.contents)
+        written = requests.output_tokens[part].tolist()
+        return self._bodies(written, self._contents(requests, chosen, key, purpose, given), streaming)
 
-    def warm_up(self, requests: Requests, request: int, key: tuple[str, int, int], streaming: bool = True) -> bytes:
-        """Like `body`, of another prompt: nothing that the load will ask for gets into a cache."""
-        return self._body(requests, request, key, Purpose.WARM_UP, streaming)
-
-    def bodies(self, requests: Requests, key: tuple[str, int, int], streaming: bool = True) -> list[bytes]:
-        """The JSON bodies of all requests of a load point."""
-        return [self.body(requests, i, key, streaming) for i in range(len(requests.input_tokens))]
-
-    def ids(self, requests: Requests, request: int, key: tuple[str, int, int], purpose: Purpose) -> Ids:
+    def ids(self, requests: Requests, request: int, key: PromptKey, purpose: Purpose = Purpose.LOAD) -> Ids:
         """The token ids of one prompt, shape (input tokens,)."""
-        name, position, seed = key
-        stream = [seed, zlib.crc32(name.encode()), position]
+        return np.concatenate(self._drawn(requests, request, key, purpose))
+
+    @property
+    def _chat(self) -> bool:
+        return self.endpoint.endswith("/chat/completions")
+
+    def _drawn(self, requests: Requests, request: int, key: PromptKey, purpose: Purpose) -> tuple[Ids, Ids]:
+        """The ids that a prompt shares with its group, and its own."""
         low, high = self._range()
         count, group = int(requests.input_tokens[request]), int(requests.group[request])
         shared = min(requests.prefix_tokens, count) if group >= 0 else 0
-        own = np.random.default_rng([*stream, purpose, request]).integers(low, high, count - shared)
-        if not shared:
-            return own
-        beginning = [*stream, Purpose.PREFIX, group, purpose]
-        return np.concatenate([np.random.default_rng(beginning).integers(low, high, shared), own])
+        own = key.generator(purpose, request).integers(low, high, count - shared)
+        beginning = key.generator(Purpose.PREFIX, group, purpose).integers(low, high, shared) if shared else own[:0]
+        return beginning, own
 
     def _range(self) -> tuple[int, int]:
         """Ids that are ordinary tokens: not the first ones, and not the last ones, which may be special or unused."""
-        size = self.vocabulary or (self.tokenizer.vocabulary if self.tokenizer else _SAFE_VOCABULARY)
+        size = self.vocabulary or (self.tokenizer.vocabulary if self.tokenizer else None) or _SAFE_VOCABULARY
         high = max(min(_HIGHEST_ID, size - size // 16), 1)
         return min(_LOWEST_ID, high // 4), high
 
-    def _body(
-        self, requests: Requests, request: int, key: tuple[str, int, int], purpose: Purpose, streaming: bool
-    ) -> bytes:
-        ids = self.ids(requests, request, key, purpose)
-        text = requests.texts[request] if requests.texts and purpose is Purpose.LOAD else None
-        body: dict[str, Any] = {"model": self.model}
-        if self.endpoint.endswith("/chat/completions"):
-            body["messages"] = [{"role": "user", "content": text or self._text(ids)}]
-        else:
-            body["prompt"] = text or ids.tolist()
-        body["max_tokens"] = int(requests.output_tokens[request])
-        body["ignore_eos"] = True
+    def _contents(
+        self,
+        requests: Requests,
+        chosen: Sequence[int],
+        key: PromptKey,
+        purpose: Purpose,
+        given: Sequence[Content | None],
+    ) -> Iterator[Content]:
+        """The prompts in the form of the endpoint; random where none is given."""
+        texts = Texts(self.tokenizer)
+        for request in chosen:
+            content = given[request] if given else None
+            if content is None:
+                beginning, own = self._drawn(requests, request, key, purpose)
+                random_text = self._chat or self.as_text
+                content = texts.text(beginning, own) if random_text else [*beginning.tolist(), *own.tolist()]
+            yield self._formed(content)
+
+    def _formed(self, content: Content) -> Content:
+        if isinstance(content, str):
+            return [{"role": "user", "content": content}] if self._chat else content
+        if isinstance(content[0], dict) != self._chat:
+            is_, takes = ("token ids", "/v1/completions") if self._chat else ("messages", "/v1/chat/completions")
+            raise BadInput(f"the workload's file gives prompts as {is_}, which go to {takes}, not to {self.endpoint}")
+        return content
+
+    def _bodies(self, written: Sequence[int], contents: Iterator[Content], streaming: bool) -> list[bytes]:
+        name = "messages" if self._chat else "prompt"
+        common: dict[str, Any] = {"ignore_eos": True}
         if self.temperature is not None:
-            body["temperature"] = self.temperature
+            common["temperature"] = self.temperature
         if streaming:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return json.dumps(body | self.extra, separators=(",", ":")).encode()
-
-    def _text(self, ids: Ids) -> str:
-        if self.tokenizer is None:
-            return " ".join(_WORDS[i % len(_WORDS)] for i in ids.tolist())
-        # Ids that are decoded and encoded again come out a little longer or shorter; longer is cut once.
-        text = self.tokenizer.decode(ids.tolist())
-        return self.tokenizer.decode(self.tokenizer.encode(text)[: len(ids)])
+            common |= {"stream": True, "stream_options": {"include_usage": True}}
+        common |= self.extra
+        return [
+            _json({"model": self.model, name: content, "max_tokens": tokens, **common})
+            for content, tokens in zip(contents, written, strict=True)
+        ]
 
 
-@dataclass(frozen=True, slots=True)
-class FileTokenizer:
-    """A ``tokenizer.json`` through the `tokenizers` package."""
-
-    model: Any
-
-    @classmethod
-    def load(cls, path: Path) -> FileTokenizer:
-        """From a ``tokenizer.json`` or the folder that holds one; raises `BadInput` when that is not possible."""
-        try:
-            from tokenizers import Tokenizer as Loaded
-        except ImportError as error:
-            raise BadInput("--tokenizer needs the `tokenizers` package: pip install 'autotune[tokenizer]'") from error
-        file = path / "tokenizer.json" if path.is_dir() else path
-        if not file.is_file():
-            raise BadInput(f"--tokenizer {path}: there is no {file}; give a tokenizer.json or its folder")
-        try:
-            return cls(Loaded.from_file(str(file)))
-        except Exception as error:  # the package raises bare exceptions
-            raise BadInput(f"--tokenizer {file}: cannot be read ({error})") from error
-
-    @property
-    def vocabulary(self) -> int:
-        return int(self.model.get_vocab_size(with_added_tokens=False))
-
-    def encode(self, text: str) -> list[int]:
-        return list(self.model.encode(text, add_special_tokens=False).ids)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return str(self.model.decode(list(ids)))
+def _json(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Tokens = NDArray[np.int64]
+
+Content: TypeAlias = str | list[int] | list[dict[str, str]]
+"""What a prompt says where a file gives it: text, token ids, or the messages of a chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,7 @@ class Requests:
         group: which shared beginning it has, shape (n,); -1 = none.
         prefix_tokens: length of the shared beginning.
         concurrency: how many may be in flight; n where there is no limit.
-        texts: what the prompts say, n entries with None where only the length is given; empty = lengths only.
+        contents: what the prompts say, n entries with None where only the length is given; empty = lengths only.
     """
 
     input_tokens: Tokens
@@ -31,7 +35,7 @@ class Requests:
     group: Tokens
     prefix_tokens: int
     concurrency: int
-    texts: Sequence[str | None] = ()
+    contents: Sequence[Content | None] = ()
 
     def __len__(self) -> int:
         return len(self.input_tokens)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from autotune.client.generator import Limits, Schedule
-from autotune.client.prompts import Prompts
+from autotune.client.prompts import PromptKey, Prompts
 from autotune.client.requests import Requests
 from autotune.client.target import Target
 
@@ -18,7 +16,6 @@ class Share:
 
     Attributes:
         requests: of the whole load point: what a prompt says depends on the request's number in it.
-        key: see `Prompts.bodies`.
         warm_up: whether to send other prompts than the load's.
         worker: of `workers`, from 0.
     """
@@ -26,7 +23,7 @@ class Share:
     target: Target
     prompts: Prompts
     requests: Requests
-    key: tuple[str, int, int]
+    key: PromptKey
     limits: Limits
     streaming: bool = True
     warm_up: bool = False
@@ -36,9 +33,8 @@ class Share:
     def schedule(self) -> Schedule:
         """The share with its request bodies, made here: workers make theirs side by side."""
         requests, prompts, target = self.requests, self.prompts, self.target
-        chosen = np.arange(self.worker, len(requests.input_tokens), self.workers)
-        make = prompts.warm_up if self.warm_up else prompts.body
-        bodies = [make(requests, int(i), self.key, self.streaming) for i in chosen]
+        chosen = slice(self.worker, None, self.workers)
+        bodies = prompts.bodies(requests, self.key, self.streaming, chosen, self.warm_up)
         return Schedule(
             requests=[target.request(prompts.endpoint, body) for body in bodies],
             send_s=requests.send_s[chosen],

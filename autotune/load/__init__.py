@@ -1,7 +1,10 @@
 """What is sent and what is counted.
 
     workloads     what is sent, by name
+    arrivals      when it is sent
     datasets      how long prompts and answers are
+    sharegpt      the same, and the text, of a real ShareGPT file; jsonl: of a file of one's own
+    tokenizers    who counts the tokens of text (not imported here: httpx is slow to load)
     metrics       every formula
     measuring     one workload on one warm server, over HTTP
     measurement   what it is asked for and what came of it

@@ -6,6 +6,7 @@ Two loads of the same prompts differ by more than any flag does when the second 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.client.requests import Requests
+from autotune.client.requests import Content, Requests
 from autotune.load.control import CacheReset, ResetOutcome, ServerClient
 from autotune.space.schema import CacheMetrics, EngineCard, Serving, in_range
 
@@ -184,16 +185,25 @@ def expected_hit_rate(requests: Requests) -> float:
     come before the first is computed make it less. Of texts the shared part is that of their characters.
     """
     read = requests.input_tokens.astype(np.float64)
-    texts = requests.texts or [None] * len(read)
-    drawn = np.array([not text for text in texts], dtype=bool)
+    given = [_characters(content) for content in requests.contents] or [""] * len(read)
+    drawn = np.array([not text for text in given], dtype=bool)
     shared = np.where((requests.group >= 0) & drawn, np.minimum(requests.prefix_tokens, read), 0.0)
     computed = sum(float(shared[drawn & (requests.group == group)].max()) for group in np.unique(requests.group[drawn]))
-    found = float(shared.sum()) - computed + _found_in_texts(texts, read.tolist())
+    found = float(shared.sum()) - computed + _found_in_texts(given, read.tolist())
     total = float(read.sum())
     return found / total if total else 0.0
 
 
-def _found_in_texts(texts: Sequence[str | None], tokens: Sequence[float]) -> float:
+def _characters(content: Content | None) -> str:
+    """What a file says, as a string that is as long as it is; token ids are characters."""
+    if not content:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "".join(chr(part) if isinstance(part, int) else json.dumps(part) for part in content)
+
+
+def _found_in_texts(texts: Sequence[str], tokens: Sequence[float]) -> float:
     """Tokens of texts that begin as another does: sorted, each text's nearest relative stands before it."""
     said = sorted((text, count) for text, count in zip(texts, tokens, strict=True) if text)
     found, before = 0.0, ""

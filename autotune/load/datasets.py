@@ -1,25 +1,34 @@
-"""Lengths of prompts and answers, drawn per seed.
-
-Only lengths: what the text says does not matter to a node, except where prompts share a beginning.
-"""
+"""Where the lengths of prompts and answers come from, and the prompts' text where a file gives it."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from autotune.errors import BadInput, MalformedFile
+from autotune.client.requests import Content
+from autotune.client.tokenizers import Approximate, Tokenizer
+from autotune.errors import BadInput
+from autotune.load import sharegpt
+from autotune.load.jsonl import Row, read_rows
 
 Tokens = NDArray[np.int64]
-_CHARACTERS_PER_TOKEN = 4
-"""A rule of thumb for English text, used only where a file gives text without token counts."""
+
+
+class Drawn(NamedTuple):
+    """What was drawn for one load point; arrays of shape (prompts,).
+
+    Attributes:
+        contents: what the prompts say, None where it is random; empty = all random.
+    """
+
+    input_tokens: Tokens
+    output_tokens: Tokens
+    contents: Sequence[Content | None] = ()
 
 
 class Part(BaseModel):
@@ -39,10 +48,15 @@ class FixedLengths(Part):
     def longest(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    def draw(self, prompts: int, generator: np.random.Generator) -> tuple[Tokens, Tokens]:
-        """Input and output tokens, each of shape (prompts,)."""
-        del generator
-        return np.full(prompts, self.input_tokens), np.full(prompts, self.output_tokens)
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Always the same."""
+        del generator, tokenizer
+        return Drawn(np.full(prompts, self.input_tokens), np.full(prompts, self.output_tokens))
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        """Where the lengths come from, for a report."""
+        del tokenizer
+        return "random tokens of fixed length"
 
 
 class TableLengths(Part):
@@ -53,6 +67,7 @@ class TableLengths(Part):
     """
 
     kind: Literal["quantiles"]
+    stand_in_for: str | None = Field(default=None, description="the dataset whose lengths these are")
     input_quantiles: dict[float, float] = Field(description="quantile in 0..1 to tokens")
     output_quantiles: dict[float, float]
     total_limit: int = Field(gt=1, description="input + output; the output is cut to fit")
@@ -69,75 +84,84 @@ class TableLengths(Part):
     def longest(self) -> int:
         return min(self.total_limit, int(self.input_quantiles[1.0] + self.output_quantiles[1.0]))
 
-    def draw(self, prompts: int, generator: np.random.Generator) -> tuple[Tokens, Tokens]:
-        """Input and output tokens, each of shape (prompts,)."""
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Lengths only."""
+        del tokenizer
         read = _stratified(self.input_quantiles, prompts, generator)
         written = _stratified(self.output_quantiles, prompts, generator)
-        return read, np.minimum(written, self.total_limit - read)
+        return Drawn(read, np.minimum(written, self.total_limit - read))
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        """Where the lengths come from, for a report."""
+        del tokenizer
+        if self.stand_in_for is None:
+            return "random tokens with the lengths of a table of quantiles"
+        return f"stand-in with {self.stand_in_for}'s length statistics (no dataset file given)"
+
+
+class ShareGPTLengths(Part):
+    """Conversations of a ShareGPT file, see `sharegpt.sample`."""
+
+    kind: Literal["sharegpt"]
+    file: str
+
+    @property
+    def longest(self) -> int:
+        return sharegpt.MOST_TOTAL_TOKENS
+
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Other conversations for each state of the generator; raises `BadInput` when the file holds too few."""
+        chosen = sharegpt.sample(Path(self.file), prompts, generator, tokenizer)
+        lengths = np.array([(one.input_tokens, one.output_tokens) for one in chosen], dtype=np.int64)
+        return Drawn(lengths[:, 0], lengths[:, 1], [one.prompt for one in chosen])
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        """Where the lengths come from, for a report; with the rows of the file that are no conversations."""
+        held = sharegpt.conversations(Path(self.file))
+        skipped = f" ({held.skipped} of its {held.rows} rows are no conversation)" if held.skipped else ""
+        return f"{self.file}{skipped}, {_counted(tokenizer)}"
 
 
 class FileLengths(Part):
-    """A JSON-lines file: per line ``input_tokens`` and ``output_tokens``, or ``prompt`` text with ``output_tokens``."""
+    """A file of one's own, see `jsonl`: its requests from the top, in its order, whatever the seed."""
 
     kind: Literal["jsonl"]
     file: str
 
     @property
     def longest(self) -> int:
-        read, written = self._rows()
-        return int((read + written).max())
+        return max(row.input_tokens(Approximate()) + row.output_tokens for row in self._rows())
 
     @property
     def rows(self) -> int:
         """How many requests the file holds."""
-        return len(self._rows()[0])
+        return len(self._rows())
 
-    def draw(self, prompts: int, generator: np.random.Generator) -> tuple[Tokens, Tokens]:
-        """Input and output tokens, each of shape (prompts,): the file's own order, from the start again at its end."""
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Raises `BadInput` when the file holds too few: what is sent twice comes out of the prefix cache."""
         del generator
-        read, written = self._rows()
-        return np.resize(read, prompts), np.resize(written, prompts)
+        rows = self._rows()[:prompts]
+        if len(rows) < prompts:
+            raise BadInput(f"{self.file} holds {len(rows)} requests, but {prompts} prompts are asked for")
+        read = np.array([row.input_tokens(tokenizer) for row in rows])
+        return Drawn(read, np.array([row.output_tokens for row in rows]), [row.content for row in rows])
 
-    def texts(self, prompts: int) -> list[str | None]:
-        """The prompts' own text where the file gives it, in the order of `draw`."""
-        given = [text for _, _, text in self._lines()]
-        return [given[i % len(given)] for i in range(prompts)]
+    def source(self, tokenizer: Tokenizer) -> str:
+        """Where the lengths come from, for a report."""
+        counted = any(row.counted for row in self._rows())
+        return f"{self.file}, {_counted(tokenizer) if counted else 'which gives the lengths'}"
 
-    def _rows(self) -> tuple[Tokens, Tokens]:
-        table = np.array([(read, written) for read, written, _ in self._lines()], dtype=np.int64)
-        return table[:, 0], table[:, 1]
-
-    def _lines(self) -> list[tuple[int, int, str | None]]:
-        path = Path(self.file)
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"workload file {path} cannot be read as UTF-8 text: {error}") from error
-        requests = [_request(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-        if not requests:
-            raise MalformedFile(path, "holds no request; one JSON object per line is expected", 1)
-        return requests
+    def _rows(self) -> tuple[Row, ...]:
+        return read_rows(Path(self.file))
 
 
-Lengths = Annotated[FixedLengths | TableLengths | FileLengths, Field(discriminator="kind")]
+Lengths = Annotated[FixedLengths | TableLengths | ShareGPTLengths | FileLengths, Field(discriminator="kind")]
+
+
+def _counted(tokenizer: Tokenizer) -> str:
+    return f"tokens {'counted by ' if tokenizer.exact else ''}{tokenizer.describe()}"
 
 
 def _stratified(table: Mapping[float, float], count: int, generator: np.random.Generator) -> Tokens:
     slices = (generator.permutation(count) + generator.random(count)) / count
     return np.rint(np.interp(slices, list(table), list(table.values()))).astype(np.int64)
-
-
-def _request(path: Path, number: int, line: str) -> tuple[int, int, str | None]:
-    form = 'write {"input_tokens": N, "output_tokens": M} or {"prompt": "…", "output_tokens": M} with whole numbers > 0'
-    try:
-        row: Any = json.loads(line)
-    except ValueError as error:
-        raise MalformedFile(path, f"not JSON; {form}", number) from error
-    if not isinstance(row, dict):
-        raise MalformedFile(path, f"not an object; {form}", number)
-    prompt = row.get("prompt")
-    guess = math.ceil(len(prompt) / _CHARACTERS_PER_TOKEN) if isinstance(prompt, str) else None
-    read, written = row.get("input_tokens", guess), row.get("output_tokens")
-    if type(read) is not int or type(written) is not int or min(read, written) < 1:
-        raise MalformedFile(path, form, number)
-    return read, written, prompt if isinstance(prompt, str) and prompt else None

@@ -10,8 +10,8 @@ from autotune.client.generator import Limits
 from autotune.client.health import ClientHealth, HealthLimits
 from autotune.client.outcomes import Outcome, OutcomeKind, failure_sentence, tally
 from autotune.client.progress import Progress
-from autotune.client.prompts import Tokenizer
 from autotune.client.request_log import RequestLog
+from autotune.client.tokenizers import Tokenizer
 from autotune.load.metrics import Limit
 from autotune.load.prefix_cache import CacheReport, PrefixCache
 from autotune.trial import Metrics
@@ -24,6 +24,7 @@ class LoadOptions:
     """How a workload is sent.
 
     Attributes:
+        as_text: random prompts are text where token ids are possible.
         vocabulary: tokens of the model; None = not known, ids that every model has.
         cache: the server's prefix cache, emptied before each load and watched during it; by default only new prompts
             keep one load from finding another's.
@@ -38,6 +39,7 @@ class LoadOptions:
 
     endpoint: str = "/v1/completions"
     api_key: str | None = field(default=None, repr=False)
+    as_text: bool = False
     vocabulary: int | None = None
     tokenizer: Tokenizer | None = None
     temperature: float | None = 0.0

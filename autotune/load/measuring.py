@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autotune.client.health import ClientHealth
 from autotune.client.open_files import allow_open_files
 from autotune.client.outcomes import Outcome
-from autotune.client.progress import Overview, Progress
-from autotune.client.prompts import Prompts
+from autotune.client.progress import Overview
+from autotune.client.prompts import PromptKey, Prompts
 from autotune.client.records import RequestRecords
 from autotune.client.request_log import RequestLog
 from autotune.client.requests import Requests
@@ -33,6 +33,16 @@ _WARM_UP_INPUT_TOKENS = 200_000
 
 _TRIES = 3
 """At one load point, each but the first with twice the workers of the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """One try at a load point: what was seen, how workers and cache fared, what of the client was beyond its limits."""
+
+    log: RequestLog
+    workers: tuple[ClientHealth, ...]
+    cache: CacheReport
+    client_bound: str
 
 
 def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOptions | None = None) -> Measurement:
@@ -63,7 +73,14 @@ class _Measuring:
     ) -> None:
         self._target, self._workload, self._seed = target, workload, seed
         self._options, self._workers = options, workers
-        self._prompts = Prompts(model, options.endpoint, options.vocabulary, options.tokenizer, options.temperature)
+        self._prompts = Prompts(
+            model,
+            options.endpoint,
+            options.vocabulary,
+            options.tokenizer,
+            options.temperature,
+            as_text=options.as_text,
+        )
         self._warm_streams = 0
         self._warm_up_s = 0.0
         self._chunks_per_stream = 0.0  # per second, as last seen
@@ -73,7 +90,7 @@ class _Measuring:
         failed: tuple[Outcome, ...] = ()
         self._check_open_files()
         for position in range(len(self._workload.points)):
-            requests = self._workload.draw(position, self._seed)
+            requests = self._workload.draw(position, self._seed, self._options.tokenizer)
             failed = self._warm_up(requests, position)
             if failed:
                 break
@@ -93,27 +110,33 @@ class _Measuring:
         for point in self._workload.points:
             streams = min(point.arrival.concurrency or point.prompts, point.prompts)
             workers = self._options.workers or workers_for(streams)
-            if point.arrival.kind != "rate":
+            if not point.arrival.open_loop:
                 allow_open_files(math.ceil(streams / workers))
 
     def _point(self, requests: Requests, position: int) -> PointMeasurement:
         """A load in which the client does not keep up is thrown away and sent again by more workers."""
-        point, health = self._workload.points[position], self._options.health
         thrown_away: list[Attempt] = []
-        for workers in self._tries(requests):
-            log, clients, cache, problem = self._load(requests, position, workers)
-            problem = problem or ClientHealth.of_all(clients).excess(health)
-            if not problem or not all(outcome.ok for outcome in log.outcomes):
+        for attempt, workers in enumerate(self._tries(requests)):
+            last = self._try(requests, position, workers, attempt)
+            if not last.client_bound or not all(outcome.ok for outcome in last.log.outcomes):
                 break
-            thrown_away.append(Attempt(workers, problem))
-        last = thrown_away.pop() if problem and thrown_away else None
-        metrics = summarize(log.records, self._options.slos)
-        metrics["client_bound"] = bool(problem)
-        if cache.use is not None:
-            metrics["cache_hit_rate"] = cache.use.hit_rate
-        bound = last.reason if last else problem
+            thrown_away.append(Attempt(workers, last.client_bound))
+        if thrown_away and last.client_bound == thrown_away[-1].reason:
+            thrown_away.pop()  # the last one stays, for what it is worth
+        point = self._workload.points[position]
+        metrics = summarize(last.log.records, self._options.slos)
+        metrics["client_bound"] = bool(last.client_bound)
+        if last.cache.use is not None:
+            metrics["cache_hit_rate"] = last.cache.use.hit_rate
         return PointMeasurement(
-            point.label, point.arrival.describe(), log, clients, metrics, bound, tuple(thrown_away), cache
+            label=point.label,
+            arrival=point.arrival.describe(),
+            log=last.log,
+            workers=last.workers,
+            metrics=metrics,
+            client_bound=last.client_bound,
+            thrown_away=tuple(thrown_away),
+            cache=last.cache,
         )
 
     def _tries(self, requests: Requests) -> Iterator[int]:
@@ -130,20 +153,22 @@ class _Measuring:
         streams = min(requests.concurrency, len(requests))
         return workers_for(streams, self._chunks_per_stream * streams)
 
-    def _load(
-        self, requests: Requests, position: int, workers: int
-    ) -> tuple[RequestLog, tuple[ClientHealth, ...], CacheReport, str]:
-        """One try at a load point: what was seen, how the workers and the cache fared, why it cannot count at all."""
-        emptied = self._options.cache.empty()
-        before = self._options.cache.probe()
+    def _try(self, requests: Requests, position: int, workers: int, attempt: int) -> _Try:
+        cache = self._options.cache
+        emptied, before = cache.empty(), cache.probe()
         label, tell = self._workload.points[position].label, self._options.on_progress
+
+        def keep_on(overview: Overview) -> bool:
+            if tell is not None:
+                tell(label, overview.progress)
+            return True
+
         try:
-            log, clients = self._send(
-                requests, position, workers, None if tell is None else lambda done: tell(label, done)
-            )
+            log, clients = self._send(requests, self._key(position, attempt), workers, keep_on)
         except WorkerDied as error:
-            return RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), CacheReport(), str(error)
-        return log, clients, self._options.cache.report(requests, log, before, emptied), ""
+            return _Try(RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), CacheReport(), str(error))
+        problem = ClientHealth.of_all(clients).excess(self._options.health)
+        return _Try(log, clients, cache.report(requests, log, before, emptied), problem)
 
     def _warm_up(self, requests: Requests, position: int) -> tuple[Outcome, ...]:
         """Send requests that are not counted; their outcomes when none succeeded, else nothing."""
@@ -154,7 +179,7 @@ class _Measuring:
         some = _warm_up_requests(requests, streams)
         workers = min(self._options.workers or self._needed(some), some.concurrency)
         try:
-            log, clients = self._send(some, position, workers, None, warm_up=True)
+            log, clients = self._send(some, self._key(position), workers, warm_up=True)
         except WorkerDied:
             return ()  # the load itself will show whether it can be sent
         self._warm_up_s += ClientHealth.of_all(clients).span_s
@@ -163,23 +188,20 @@ class _Measuring:
     def _send(
         self,
         requests: Requests,
-        position: int,
+        key: PromptKey,
         workers: int,
-        tell: Callable[[Progress], None] | None,
+        keep_on: Callable[[Overview], bool] | None = None,
         warm_up: bool = False,
     ) -> tuple[RequestLog, tuple[ClientHealth, ...]]:
-        def keep_on(overview: Overview) -> bool:
-            if tell is not None:
-                tell(overview.progress)
-            return True
-
-        key = (self._workload.name, position, self._seed)
         streaming, limits = self._workload.streaming, self._options.limits
         share = Share(self._target, self._prompts, requests, key, limits, streaming, warm_up)
         log, clients = self._workers.send(share, workers, keep_on)
         client = ClientHealth.of_all(clients)
         self._chunks_per_stream = client.chunks / client.span_s / min(requests.concurrency, len(requests))
         return log, clients
+
+    def _key(self, position: int, attempt: int = 0) -> PromptKey:
+        return PromptKey(self._workload.name, position, self._seed, attempt)
 
     def _summary(self, points: Sequence[PointMeasurement], failed: int) -> Metrics:
         records = [point.log.records for point in points]

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.client.prompts import FileTokenizer
-from autotune.errors import BadInput
 from autotune.load import LoadOptions, measure
 from autotune.load.control import CacheReset, ResetOutcome
 from autotune.load.prefix_cache import PrefixCache
@@ -210,21 +208,3 @@ def test_each_load_point_is_measured_with_prompts_of_its_own():
     assert len(resets) == 2
     assert measured.metrics["completed"] == 8
     assert measured.metrics["duration"] == pytest.approx(sum(p.metrics["duration"] for p in measured.points))
-
-
-def test_chat_prompts_by_a_tokenizer_have_its_lengths(tmp_path: Path):
-    tokenizers = pytest.importorskip("tokenizers")
-    words = {f"w{i}": i for i in range(5000)}
-    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-    model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    model.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = FileTokenizer.load(tmp_path)
-    sent = prompts(load_workload("random:9:1:3"), 0, endpoint="/v1/chat/completions", tokenizer=tokenizer)
-    assert [len(tokenizer.encode(text)) for text in sent] == [9, 9, 9]
-    assert len(set(sent)) == 3
-
-
-def test_a_tokenizer_that_is_none_is_bad_input(tmp_path: Path):
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(BadInput, match="--tokenizer"):
-        FileTokenizer.load(tmp_path)
