@@ -89,6 +89,11 @@ class Workload(Part):
         """Input + output tokens of the longest request that may be drawn."""
         return max(point.lengths.longest for point in self.points)
 
+    @property
+    def says_text(self) -> bool:
+        """Whether its prompts are a file's text, so that somebody must count its tokens."""
+        return any(isinstance(point.lengths, ShareGPTLengths | FileLengths) for point in self.points)
+
     def with_concurrency(self, concurrency: int) -> Workload:
         """The same prompts with so many in flight; raises `BadInput` for less than 1."""
         return self.with_arrival(arrival_of(concurrency=concurrency))
