@@ -15,9 +15,9 @@ COMMAND = ["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "-tp", "8", "--no-enabl
 
 
 @contextmanager
-def emulated() -> Iterator[str]:
-    """An emulated vLLM on a free port, at the node's own speed; gives its URL."""
-    options = ["emulate", "--hw", "h200", "--port", "0", "--startup-s", "0", "--json"]
+def emulated(*more: str) -> Iterator[str]:
+    """An emulated vLLM on a free port, at the node's own speed unless told otherwise; gives its URL."""
+    options = ["emulate", "--hw", "h200", "--port", "0", "--startup-s", "0", "--json", *more]
     with subprocess.Popen(
         [*PROGRAM, *options, "--", *COMMAND], env=os.environ.copy(), stdout=subprocess.PIPE, text=True
     ) as process:
