@@ -134,10 +134,10 @@ def test_json_is_one_object_on_stdout(tmp_path: Path):
 def test_failed_requests_are_exit_4_with_the_file_written(tmp_path: Path):
     file = tmp_path / "result.json"
     with Server(good) as server:
-        warm = 6 + 1  # the warm-up's requests and the list of models come first
+        warm = 6  # the warm-up's requests come first
 
         async def fails_late(call: Call) -> None:
-            late = len(server.calls) == warm + 2
+            late = len(server.posts) == warm + 2
             await (call.answer(503, {"error": {"message": "come back later"}}) if late else good(call))
 
         server.handler = fails_late
@@ -202,10 +202,9 @@ def test_the_api_key_is_asked_for_sent_and_never_printed(tmp_path: Path, monkeyp
     [
         (["--url", "localhost:8000"], "write http://HOST:PORT"),
         (["--concurrency", "2", "--request-rate", "3"], "exclude each other"),
-        (["--concurrency", "0"], "at least 1"),
-        (["--concurrency", "4", "--concurrency", "4"], "given twice"),
+        (["--concurrency", "0"], "greater than 0"),
         (["--repeats", "0"], "at least once"),
-        (["--request-rate", "0"], "more than 0"),
+        (["--request-rate", "0"], "greater than 0"),
         (["--workload", "shortt"], "did you mean 'short'"),
         (["--api-key-env", "NO_SUCH_VARIABLE"], "is not set"),
         (["--save-result", "no/such/folder/r.json"], "folder that exists"),

@@ -241,7 +241,7 @@ def test_an_engine_without_an_endpoint_is_not_asked():
 
 
 def requests_of(
-    lengths: list[int], groups: list[int] | None = None, prefix: int = 0, texts: tuple[str | None, ...] = ()
+    lengths: list[int], groups: list[int] | None = None, prefix: int = 0, contents: tuple[str | None, ...] = ()
 ) -> Requests:
     return Requests(
         input_tokens=np.array(lengths, dtype=np.int64),
@@ -250,7 +250,7 @@ def requests_of(
         group=np.array(groups if groups is not None else [-1] * len(lengths), dtype=np.int64),
         prefix_tokens=prefix,
         concurrency=1,
-        texts=texts,
+        contents=contents,
     )
 
 
@@ -281,7 +281,7 @@ def test_the_expected_hit_rate_is_that_of_an_endless_cache(rows, prefix, seed):
 @given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=10))
 def test_texts_share_what_they_begin_with(texts):
     """With a token per character it is exact, and the order does not matter."""
-    requests = requests_of([len(text) for text in texts], texts=tuple(texts))
+    requests = requests_of([len(text) for text in texts], contents=tuple(texts))
     prompts = [[ord(c) for c in text] for text in texts]
     assert expected_hit_rate(requests) == pytest.approx(found_one_after_another(prompts))
 

@@ -99,7 +99,7 @@ def test_prompts_are_made_from_the_key_alone():
     for maker in (Prompts("m"), Prompts("m", CHAT)):
         assert maker.bodies(asked, KEY) == maker.bodies(asked, PromptKey("w", 0, 0))
         made = [prompts(maker.bodies(asked, key)) for key in keys]
-        made.append(prompts(maker.warm_up(asked, KEY)))
+        made.append(prompts(maker.bodies(asked, KEY, warm_up=True)))
         split = [prompt.split() if isinstance(prompt, str) else prompt for several in made for prompt in several]
         assert len({tuple(one[:10]) for one in split}) == 2 * len(made)  # two groups each
         assert len({tuple(one[10:20]) for one in split}) == 3 * len(made)
