@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.client.prompts import Prompts, Purpose
+from autotune.client.prompts import PromptKey, Prompts, Purpose
 from autotune.client.requests import Requests
 from autotune.client.target import Target
 from autotune.load.cache_use import (
@@ -272,7 +272,7 @@ rows = st.lists(st.tuples(st.integers(1, 12), st.integers(-1, 2)), min_size=1, m
 def test_the_expected_hit_rate_is_that_of_an_endless_cache(rows, prefix, seed):
     requests = requests_of([length for length, _ in rows], [group for _, group in rows], prefix)
     drawn = Prompts("m", vocabulary=10**9)
-    prompts = [drawn.ids(requests, i, ("w", 0, seed), Purpose.LOAD).tolist() for i in range(len(rows))]
+    prompts = [drawn.ids(requests, i, PromptKey("w", 0, seed), Purpose.LOAD).tolist() for i in range(len(rows))]
     # Random tokens may agree by chance, one in 99,000.
     assert expected_hit_rate(requests) == pytest.approx(found_one_after_another(prompts), abs=0.1)
     assert 0 <= expected_hit_rate(requests) < 1
