@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from .cli import PROGRAM
@@ -15,11 +15,11 @@ COMMAND = ["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "-tp", "8", "--no-enabl
 
 
 @contextmanager
-def emulated(*more: str) -> Iterator[str]:
+def emulated(*more: str, command: Sequence[str] = COMMAND) -> Iterator[str]:
     """An emulated vLLM on a free port, at the node's own speed unless told otherwise; gives its URL."""
     options = ["emulate", "--hw", "h200", "--port", "0", "--startup-s", "0", "--json", *more]
     with subprocess.Popen(
-        [*PROGRAM, *options, "--", *COMMAND], env=os.environ.copy(), stdout=subprocess.PIPE, text=True
+        [*PROGRAM, *options, "--", *command], env=os.environ.copy(), stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         try:
