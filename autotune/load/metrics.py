@@ -4,7 +4,7 @@ Names and definitions are those of ``vllm bench serve --save-result``
 (https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, `calculate_metrics`):
 token throughput is tokens per second of the whole run, ramp and drain included; TPOT of a request
 leaves its first token out; percentiles are interpolated linearly. One is ours:
-``steady_total_token_throughput``. Latencies are in ms, throughputs per second.
+``steady_total_token_throughput``, see `autotune.load.steady`. Latencies are in ms, throughputs per second.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Protocol
 
 import numpy as np
 
-from autotune.client.records import Floats, RequestRecords
+from autotune.client.records import RequestRecords
 from autotune.errors import UnknownName
+from autotune.load.latencies import LATENCIES, STATISTICS, latencies, statistics, token_series, tpot_ms
+from autotune.load.steady import steady_total_token_throughput
 from autotune.trial import Metrics
-
-STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +72,9 @@ def check_metric(name: str) -> str:
     return name
 
 
-def tpot_ms(records: RequestRecords) -> Floats:
-    """Time per output token after the first, per request; 0 where there was only one token, shape (n,)."""
-    gaps = np.maximum(records.output_tokens - 1, 1)
-    return np.where(records.output_tokens > 1, (records.finished_s - records.first_token_s) / gaps * 1e3, 0.0)
-
-
-def _latencies(done: RequestRecords) -> dict[str, Floats]:
-    return {
-        "ttft": (done.first_token_s - done.sent_s) * 1e3,
-        "tpot": tpot_ms(done)[done.output_tokens > 1],
-        "itl": done.itl_ms,
-        "e2el": (done.finished_s - done.sent_s) * 1e3,
-    }
-
-
-def _statistics(name: str, values: Floats) -> Metrics:
-    if not len(values):
-        return {f"{statistic}_{name}_ms": 0.0 for statistic in STATISTICS}
-    p50, p90, p95, p99 = (float(v) for v in np.percentile(values, (50, 90, 95, 99)))
-    figures = (float(np.mean(values)), p50, float(np.std(values)), p90, p95, p99)
-    return {f"{statistic}_{name}_ms": value for statistic, value in zip(STATISTICS, figures, strict=True)}
-
-
 def _good(done: RequestRecords, slos: Sequence[Limit]) -> int:
     """Requests within every SLO: a limit on any statistic of a latency holds each request to that limit."""
-    per_request = {**_latencies(done), "tpot": tpot_ms(done)}
+    per_request = {**latencies(done), "tpot": tpot_ms(done)}
     good = np.ones(len(done), dtype=bool)
     for slo in slos:
         parts = slo.metric.split("_")
@@ -108,42 +84,16 @@ def _good(done: RequestRecords, slos: Sequence[Limit]) -> int:
     return int(good.sum())
 
 
-def _token_series(done: RequestRecords) -> tuple[Floats, Floats]:
-    if len(done.token_s):
-        return done.token_s, done.token_n
-    return done.finished_s, done.output_tokens
-
-
 def _peaks(done: RequestRecords) -> tuple[float, int]:
     """Most output tokens and most requests in flight within a whole second since the first was sent, as vLLM counts."""
     start = done.sent_s.min()
-    times, counts = _token_series(done)
+    times, counts = token_series(done)
     tokens = np.bincount((times - start).astype(np.int64), weights=counts)
     begun = np.bincount((done.sent_s - start).astype(np.int64), minlength=2)
     ended = np.bincount((done.finished_s - start).astype(np.int64) + 1, minlength=2)
     size = max(len(begun), len(ended))
     in_flight = np.cumsum(np.pad(begun, (0, size - len(begun))) - np.pad(ended, (0, size - len(ended))))
     return float(tokens.max()), int(in_flight.max())
-
-
-def _steady(done: RequestRecords) -> float:
-    """Tokens per second while at least half as many requests are in flight as at the peak.
-
-    An input token counts when its request's first token comes, an output token when it comes. The window
-    is the span from the first to the last moment with that many in flight; it leaves the drain tail out.
-    """
-    moments = np.concatenate([done.sent_s, done.finished_s])
-    change = np.concatenate([np.ones(len(done)), -np.ones(len(done))])
-    order = np.lexsort((-change, moments))
-    moments, in_flight = moments[order], np.cumsum(change[order])
-    busy = np.flatnonzero(in_flight >= in_flight.max() / 2)
-    begin, end = moments[busy[0]], moments[min(busy[-1] + 1, len(moments) - 1)]
-    if end <= begin:
-        return 0.0
-    times, counts = _token_series(done)
-    came = counts[(times >= begin) & (times <= end)].sum()
-    read = done.input_tokens[(done.first_token_s >= begin) & (done.first_token_s <= end)].sum()
-    return float((came + read) / (end - begin))
 
 
 def summarize(records: RequestRecords, slos: Sequence[Limit] = ()) -> Metrics:
@@ -173,8 +123,8 @@ def summarize(records: RequestRecords, slos: Sequence[Limit] = ()) -> Metrics:
         "total_token_throughput": (read + written) * rate,
         "max_output_tokens_per_s": peak_tokens,
         "max_concurrent_requests": peak_requests,
-        "steady_total_token_throughput": _steady(done) if len(done) else 0.0,
+        "steady_total_token_throughput": steady_total_token_throughput(records),
     }
-    for name, values in _latencies(done).items():
-        summary.update(_statistics(name, values))
+    for name, values in latencies(done).items():
+        summary.update(statistics(name, values))
     return summary
