@@ -28,6 +28,8 @@ class Bench:
         prompts: ``ids`` or ``text``; None leaves it to the endpoint.
         workers: processes that send the load; None = as many as it needs.
         slo: limits as texts.
+        must_beat: total tokens per s; a load that can no longer exceed it is stopped.
+        stop_early: a load that can no longer keep a limit is stopped, too.
         keep_cache: the server's prefix cache is not emptied before a load.
         same_prompts: every repeat has the first one's seed.
     """
@@ -47,6 +49,8 @@ class Bench:
     api_key_env: str | None
     workers: int | None
     slo: tuple[str, ...]
+    must_beat: float | None
+    stop_early: bool
     min_success_rate: float
     keep_cache: bool
     same_prompts: bool
@@ -70,7 +74,17 @@ class Bench:
 
 def workload_of(asked: Bench) -> Workload:
     """The workload by its name, sent as asked for."""
-    workload = load_workload(asked.workload)
+    workload = _sent_as_asked(asked, load_workload(asked.workload))
+    if len(workload.points) > 1 and (asked.must_beat is not None or asked.stop_early):
+        raise BadInput("--must-beat and --stop-early are for one load; this workload has several load points")
+    if asked.must_beat is not None and not asked.must_beat > 0:
+        raise BadInput(f"--must-beat {asked.must_beat:g}: give total tokens per second, more than 0")
+    if asked.stop_early and not asked.slo:
+        raise BadInput("--stop-early stops when a limit is lost: give one with --slo, e.g. --slo 'p99_ttft_ms<=2000'")
+    return workload
+
+
+def _sent_as_asked(asked: Bench, workload: Workload) -> Workload:
     if asked.concurrency and asked.request_rate is not None:
         raise BadInput("--concurrency and --request-rate exclude each other: a load is closed or open")
     if asked.concurrency:
@@ -119,6 +133,8 @@ def load_options(asked: Bench, key: str | None, tokenizer: Tokenizer | None) -> 
         as_text=asked.prompts == "text",
         workers=asked.workers,
         slos=asked.slos,
+        must_beat=asked.must_beat,
+        stop_on_lost_slo=asked.stop_early,
         min_success_rate=asked.min_success_rate,
     )
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.client.outcomes import Outcome, failure_sentence, tally
-from autotune.client.records import RequestRecords
 from autotune.load import Measurement, PointMeasurement
 from autotune.load.cache_use import CacheUse
-from autotune.load.metrics import summarize
+from autotune.load.metrics import summarize_loads
 from autotune.load.request_file import Load
 from autotune.trial import Metrics
 
@@ -120,9 +119,7 @@ def worst(clients: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _pooled(points: Sequence[PointMeasurement]) -> Metrics:
-    if not points:
-        return summarize(RequestRecords.empty())
-    metrics = summarize(RequestRecords.one_after_another([point.log.records for point in points]))
+    metrics = summarize_loads([point.log.counted for point in points])
     metrics["client_bound"] = any(point.client_bound for point in points)
     use = CacheUse.total([point.cache.use for point in points])
     return metrics if use is None else {**metrics, "cache_hit_rate": use.hit_rate}

@@ -49,9 +49,9 @@ def result(
         "lengths_source": workload.lengths_source(tokenizer),
         "seed": asked.seed,
         "evidence": evidence.value,
-        "steady": {"total_token_throughput": found["steady_total_token_throughput"]},
+        "steady": _steady(found),
         "cache": _cache(found, asked.keep_cache),
-        "stopped": None,
+        "stopped": next((point["stopped"] for point in found["points"] if point["stopped"]), None),
         **found,
         # As in vLLM's: no goodput where no limit was asked for.
         "request_goodput": found["request_goodput"] if asked.slo else None,
@@ -69,6 +69,13 @@ def _cache(found: Mapping[str, Any], kept: bool) -> dict[str, Any]:
         "reset": told.get("reset"),
         "reset_reason": told.get("reset_reason"),
     }
+
+
+def _steady(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The steady state of a single load; of several loads only the throughput over all their windows."""
+    throughput = {"total_token_throughput": found["steady_total_token_throughput"]}
+    alone = len(found["points"]) == 1 and len(found["repeats"]) == 1
+    return {**(found["points"][0]["steady"] if alone else {}), **throughput}
 
 
 def _traffic(workload: Workload) -> dict[str, Any]:

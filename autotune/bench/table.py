@@ -52,6 +52,8 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     """The whole table of a result; several load points come as a curve first."""
     found = [*curve(result["points"]), ""] if len(result["points"]) > 1 else []
     emulated = result["evidence"] != Evidence.MEASURED
+    if result["stopped"]:
+        found.append(f"{result['stopped']['verdict']}; what follows is of the part that ran")
     title = f" Serving Benchmark Result{' (' + result['evidence'].upper() + ')' if emulated else ''} "
     found.append(title.center(_WIDTH, "="))
     found += _figures(result, _COUNTS)
@@ -77,6 +79,8 @@ def _workload(result: Mapping[str, Any]) -> list[str]:
     found += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
     steady, cache = result["steady"]["total_token_throughput"], result["cache"]
     found.append(_line("Steady total token throughput (tok/s)", f"{steady:.2f}"))
+    if result["steady"].get("reason"):
+        found.append(f"  no steady state: {result['steady']['reason']}")
     found.append(_line("Prefix cache emptied before each load", _emptied(cache)))
     if cache["hit_rate"] is not None:
         found.append(_line("Prefix cache hit rate", f"{cache['hit_rate']:.4f}"))

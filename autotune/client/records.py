@@ -51,14 +51,17 @@ class RequestRecords:
 
     def successful(self) -> RequestRecords:
         """Only the requests that succeeded; the token series stays."""
-        ok = self.ok
+        return self.only(self.ok)
+
+    def only(self, kept: NDArray[np.bool_]) -> RequestRecords:
+        """Only some requests, shape (n,); the token series, which is of the successful ones, stays."""
         return RequestRecords(
-            self.sent_s[ok],
-            self.first_token_s[ok],
-            self.finished_s[ok],
-            self.input_tokens[ok],
-            self.output_tokens[ok],
-            ok[ok],
+            self.sent_s[kept],
+            self.first_token_s[kept],
+            self.finished_s[kept],
+            self.input_tokens[kept],
+            self.output_tokens[kept],
+            self.ok[kept],
             self.itl_ms,
             self.token_s,
             self.token_n,
@@ -86,6 +89,8 @@ class RequestRecords:
             if len(run):
                 placed.append(run.shifted(clock_s - float(run.sent_s.min())))
                 clock_s = float(placed[-1].finished_s.max())
+        if not placed:
+            return cls.empty()
         columns = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
         series = ("itl_ms", "token_s", "token_n")
         return cls(*(np.concatenate([getattr(run, name) for run in placed]) for name in (*columns, *series)))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.client.outcomes import Outcome, tally
+from autotune.client.outcomes import Outcome, OutcomeKind, tally
 from autotune.client.records import RequestRecords
 from autotune.client.stream import Exchange
 
@@ -76,6 +76,12 @@ class RequestLog:
             np.concatenate([log.cached_tokens for log in logs]),
             np.concatenate([log.chunks for log in logs]),
         )
+
+    @property
+    def counted(self) -> RequestRecords:
+        """The records without the requests that we gave up."""
+        kept = np.array([outcome.kind is not OutcomeKind.STOPPED for outcome in self.outcomes], dtype=bool)
+        return self.records if kept.all() else self.records.only(kept)
 
     @property
     def tally(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from autotune.client.generator import Limits
@@ -12,8 +12,10 @@ from autotune.client.outcomes import Outcome, OutcomeKind, failure_sentence, tal
 from autotune.client.progress import Progress
 from autotune.client.request_log import RequestLog
 from autotune.client.tokenizers import Tokenizer
-from autotune.load.metrics import Limit
+from autotune.load.early_stop import EarlyStop
 from autotune.load.prefix_cache import CacheReport, PrefixCache
+from autotune.load.steady import Steady
+from autotune.spec import Slo
 from autotune.trial import Metrics
 
 _MEASURED_WRONG = (OutcomeKind.NO_USAGE, OutcomeKind.WRONG_LENGTH)
@@ -30,6 +32,9 @@ class LoadOptions:
             keep one load from finding another's.
         warm_up: whether to send requests that are not counted before a load of more streams than any before.
         slos: limits for ``request_goodput``.
+        must_beat: total token throughput in tokens per s; a load that can no longer exceed it is stopped. Only for
+            workloads of one load point.
+        stop_on_lost_slo: whether a load that can no longer keep an SLO is stopped, too.
         workers: worker processes that send each load; None = as many as it needs, and more when the client did not
             keep up.
         health: beyond it a load is client-bound.
@@ -46,7 +51,9 @@ class LoadOptions:
     limits: Limits = field(default_factory=Limits)
     cache: PrefixCache = field(default_factory=PrefixCache)
     warm_up: bool = True
-    slos: Sequence[Limit] = ()
+    slos: Sequence[Slo] = ()
+    must_beat: float | None = None
+    stop_on_lost_slo: bool = False
     workers: int | None = None
     health: HealthLimits = field(default_factory=HealthLimits)
     min_success_rate: float = 1.0
@@ -76,6 +83,9 @@ class PointMeasurement:
         client_bound: what of the client was beyond its limits; empty when it kept up.
         thrown_away: tries before this one in which the client did not keep up.
         cache: the server's prefix cache's part in it.
+        steady: its steady state, beside the whole run that the metrics are of.
+        steady_drift: see `load.steady.halves_disagree`.
+        stopped: why it was not run to its end; the metrics are then those of what had ended.
     """
 
     label: str
@@ -86,6 +96,9 @@ class PointMeasurement:
     client_bound: str = ""
     thrown_away: tuple[Attempt, ...] = ()
     cache: CacheReport = field(default_factory=CacheReport)
+    steady: Steady = field(default_factory=lambda: Steady(0.0, 0.0, ""))
+    steady_drift: float | None = None
+    stopped: EarlyStop | None = None
 
     @property
     def client(self) -> ClientHealth:
@@ -100,6 +113,13 @@ class PointMeasurement:
             "outcomes": self.log.tally,
             "client": self.client.to_json() | {"beyond_limits": self.client_bound or None},
             "cache": self.cache.to_json(),
+            "steady": {
+                "rule": self.steady.rule,
+                "reason": self.steady.reason or None,
+                "drift": self.steady_drift,
+                **self.steady.metrics,
+            },
+            "stopped": {**asdict(self.stopped), "verdict": self.stopped.sentence()} if self.stopped else None,
             "workers": [worker.to_json() for worker in self.workers],
             "thrown_away": [{"workers": tried.workers, "reason": tried.reason} for tried in self.thrown_away],
         }

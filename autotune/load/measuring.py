@@ -13,23 +13,28 @@ from autotune.client.open_files import allow_open_files
 from autotune.client.outcomes import Outcome
 from autotune.client.progress import Overview
 from autotune.client.prompts import PromptKey, Prompts
-from autotune.client.records import RequestRecords
 from autotune.client.request_log import RequestLog
 from autotune.client.requests import Requests
 from autotune.client.share import Share
 from autotune.client.target import Target
 from autotune.load.cache_use import CacheUse
+from autotune.load.early_stop import EarlyStop, LoadTotals, hopeless
 from autotune.load.measurement import Attempt, LoadOptions, Measurement, PointMeasurement
-from autotune.load.metrics import summarize
+from autotune.load.metrics import summarize, summarize_loads
 from autotune.load.prefix_cache import CacheReport
+from autotune.load.steady import halves_disagree, steady
 from autotune.load.workers import WorkerDied, Workers, processors, workers_for
 from autotune.load.workloads import Workload
+from autotune.spec import Slo
 from autotune.trial import Metrics
 
 _WARM_UP_CONCURRENCY = 128
 _WARM_UP_OUTPUT = 32
 _WARM_UP_INPUT_TOKENS = 200_000
 """Bounds of the warm-up: it must touch every code path and batch size, not cost as much as the load."""
+
+_TEXT_MAY_BE_LONGER = 2.0
+"""By what factor the server may count more tokens of a text than we do, templates included: a stop must be certain."""
 
 _TRIES = 3
 """At one load point, each but the first with twice the workers of the one before."""
@@ -43,6 +48,48 @@ class _Try:
     workers: tuple[ClientHealth, ...]
     cache: CacheReport
     client_bound: str
+    stopped: EarlyStop | None
+
+
+class _Watch:
+    """Looks on while a load runs: tells how far it is, and whether it is still worth going on.
+
+    Attributes:
+        stopped: why it is not.
+    """
+
+    def __init__(self, options: LoadOptions, workload: Workload, position: int, requests: Requests) -> None:
+        self._options, self._point = options, workload.points[position]
+        self._alone = len(workload.points) == 1
+        self._requests = requests
+        self.stopped: EarlyStop | None = None
+
+    def keep_on(self, overview: Overview) -> bool:
+        if self._options.on_progress is not None:
+            self._options.on_progress(self._point.label, overview.progress)
+        if self._alone and (self._options.must_beat is not None or self._options.stop_on_lost_slo):
+            self.stopped = self._hopeless(overview)
+        return self.stopped is None
+
+    def _hopeless(self, overview: Overview) -> EarlyStop | None:
+        snapshot = overview.snapshot()
+        if not len(snapshot) or overview.now_s == -math.inf:
+            return None
+        requests, open_loop = self._requests, self._point.arrival.open_loop
+        exact = not self._options.as_text and "chat" not in self._options.endpoint and not requests.contents
+        plan = LoadTotals(
+            requests=len(requests),
+            input_tokens=float(requests.input_tokens.sum()) * (1.0 if exact else _TEXT_MAY_BE_LONGER),
+            output_tokens=float(requests.output_tokens.sum()),
+            last_send_s=float(snapshot.sent_s.min() + requests.send_s[-1]) if open_loop else -math.inf,
+        )
+        return hopeless(snapshot, overview.now_s, plan, self._options.must_beat, self._limits(len(requests)))
+
+    def _limits(self, requests: int) -> list[Slo]:
+        if not self._options.stop_on_lost_slo:
+            return []
+        may_fail = math.floor((1 - self._options.min_success_rate) * requests)
+        return [*self._options.slos, Slo(metric="failed", sense="<=", limit=may_fail)]
 
 
 def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOptions | None = None) -> Measurement:
@@ -118,13 +165,14 @@ class _Measuring:
         thrown_away: list[Attempt] = []
         for attempt, workers in enumerate(self._tries(requests)):
             last = self._try(requests, position, workers, attempt)
-            if not last.client_bound or not all(outcome.ok for outcome in last.log.outcomes):
+            if not last.client_bound or last.stopped or not all(outcome.ok for outcome in last.log.outcomes):
                 break
             thrown_away.append(Attempt(workers, last.client_bound))
         if thrown_away and last.client_bound == thrown_away[-1].reason:
             thrown_away.pop()  # the last one stays, for what it is worth
         point = self._workload.points[position]
-        metrics = summarize(last.log.records, self._options.slos)
+        counted = last.log.counted
+        metrics = summarize(counted, self._options.slos)
         metrics["client_bound"] = bool(last.client_bound)
         if last.cache.use is not None:
             metrics["cache_hit_rate"] = last.cache.use.hit_rate
@@ -137,6 +185,9 @@ class _Measuring:
             client_bound=last.client_bound,
             thrown_away=tuple(thrown_away),
             cache=last.cache,
+            steady=steady(counted),
+            steady_drift=halves_disagree(counted),
+            stopped=last.stopped,
         )
 
     def _tries(self, requests: Requests) -> Iterator[int]:
@@ -156,19 +207,13 @@ class _Measuring:
     def _try(self, requests: Requests, position: int, workers: int, attempt: int) -> _Try:
         cache = self._options.cache
         emptied, before = cache.empty(), cache.probe()
-        label, tell = self._workload.points[position].label, self._options.on_progress
-
-        def keep_on(overview: Overview) -> bool:
-            if tell is not None:
-                tell(label, overview.progress)
-            return True
-
+        watch = _Watch(self._options, self._workload, position, requests)
         try:
-            log, clients = self._send(requests, self._key(position, attempt), workers, keep_on)
+            log, clients = self._send(requests, self._key(position, attempt), workers, watch.keep_on)
         except WorkerDied as error:
-            return _Try(RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), CacheReport(), str(error))
+            return _Try(RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), CacheReport(), str(error), None)
         problem = ClientHealth.of_all(clients).excess(self._options.health)
-        return _Try(log, clients, cache.report(requests, log, before, emptied), problem)
+        return _Try(log, clients, cache.report(requests, log, before, emptied), problem, watch.stopped)
 
     def _warm_up(self, requests: Requests, position: int) -> tuple[Outcome, ...]:
         """Send requests that are not counted; their outcomes when none succeeded, else nothing."""
@@ -204,9 +249,7 @@ class _Measuring:
         return PromptKey(self._workload.name, position, self._seed, attempt)
 
     def _summary(self, points: Sequence[PointMeasurement], failed: int) -> Metrics:
-        records = [point.log.records for point in points]
-        whole = RequestRecords.one_after_another(records) if records else RequestRecords.empty()
-        metrics = summarize(whole, self._options.slos)
+        metrics = summarize_loads([point.log.counted for point in points], self._options.slos)
         metrics["failed"] += failed
         metrics["client_bound"] = any(point.client_bound for point in points)
         use = CacheUse.total([point.cache.use for point in points])

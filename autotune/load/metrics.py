@@ -96,6 +96,13 @@ def _peaks(done: RequestRecords) -> tuple[float, int]:
     return float(tokens.max()), int(in_flight.max())
 
 
+def summarize_loads(runs: Sequence[RequestRecords], slos: Sequence[Limit] = ()) -> Metrics:
+    """All metrics of several loads, such as the points of a sweep, as one run without pauses."""
+    metrics = summarize(RequestRecords.one_after_another(runs), slos)
+    metrics["steady_total_token_throughput"] = steady_total_token_throughput(*runs)
+    return metrics
+
+
 def summarize(records: RequestRecords, slos: Sequence[Limit] = ()) -> Metrics:
     """All metrics of a run under vLLM's names.
 

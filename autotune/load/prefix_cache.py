@@ -45,8 +45,8 @@ class CacheReport:
             "queries": use.queries if use else None,
             "source": use.source if use else None,
             "expected_at_most": self.expected,
-            "reset": self.reset.outcome.value if self.reset else None,
-            "reset_reason": (self.reset.reason or None) if self.reset else None,
+            "reset": self.reset.outcome.value if self.reset is not None else None,
+            "reset_reason": (self.reset.reason or None) if self.reset is not None else None,
         }
 
 

@@ -85,13 +85,19 @@ def steady(records: RequestRecords) -> Steady:
     return Steady(window.begin_s, window.end_s, WHOLE_TURNOVERS, _metrics(done, window.begin_s, window.end_s))
 
 
-def steady_total_token_throughput(records: RequestRecords) -> float:
-    """Tokens per second of the window that `steady` names, the one of ``drain cut`` included; 0 without a success."""
-    done = records.successful()
-    if not len(done):
-        return 0.0
-    window = _window(done)
-    return _rate(done, window.begin_s, window.end_s)
+def steady_total_token_throughput(*runs: RequestRecords) -> float:
+    """Tokens per second of the window that `steady` names, the one of ``drain cut`` included; 0 without a success.
+
+    Args:
+        runs: one load, or several of which each has a window of its own: the tokens of all windows over their time.
+    """
+    tokens = duration_s = 0.0
+    for done in (run.successful() for run in runs):
+        if len(done):
+            window = _window(done)
+            tokens += sum(_tokens(done, window.begin_s, window.end_s))
+            duration_s += window.end_s - window.begin_s
+    return tokens / duration_s if duration_s > 0 else 0.0
 
 
 def halves_disagree(records: RequestRecords) -> float | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autotune.client.records import RequestRecords
-from autotune.load.metrics import summarize
+from autotune.load.metrics import summarize, summarize_loads
 from autotune.load.workloads import Workload
 from autotune.simulate.batching import Batching
 from autotune.simulate.memory import MemoryPlan, memory_failure, plan_memory, startup_s
@@ -91,7 +91,7 @@ def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
         preemptions += batching.preemptions
         if len(workload.points) > 1:
             points.append(LoadPointOutcome(point.label, summarize(runs[-1])))
-    metrics = summarize(RequestRecords.one_after_another(runs))
+    metrics = summarize_loads(runs)
     metrics["cache_hit_rate"] = cached / read
     metrics["client_bound"] = False
     return Outcome(metrics, None, startup_s(server, plan), plan, tuple(points), preemptions)
