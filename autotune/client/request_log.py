@@ -28,6 +28,7 @@ class RequestLog:
         send_delay_s: how much later than planned each was sent, shape (n,); zeros in a closed loop.
         cached_tokens: prompt tokens that the server took from its cache, shape (n,); NaN where it does not tell.
         chunks: events with text, shape (n,).
+        expected_tokens: how many tokens each answer was asked to have, shape (n,).
     """
 
     records: RequestRecords
@@ -36,6 +37,7 @@ class RequestLog:
     send_delay_s: Floats
     cached_tokens: Floats
     chunks: NDArray[np.int64]
+    expected_tokens: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -61,7 +63,8 @@ class RequestLog:
             # A chunk may carry several tokens and does not say how many: the request's tokens, spread evenly.
             token_n=np.repeat(counts[ok, 1] / np.maximum(chunks[ok], 1), chunks[ok]),
         )
-        return cls(records, outcomes, np.array(retries, dtype=np.int64), send_delay_s, counts[:, 2], chunks)
+        expected = np.array([exchange.expected_tokens for exchange in exchanges], dtype=np.int64)
+        return cls(records, outcomes, np.array(retries, dtype=np.int64), send_delay_s, counts[:, 2], chunks, expected)
 
     @classmethod
     def merged(cls, logs: Sequence[RequestLog]) -> RequestLog:
@@ -75,12 +78,26 @@ class RequestLog:
             np.concatenate([log.send_delay_s for log in logs]),
             np.concatenate([log.cached_tokens for log in logs]),
             np.concatenate([log.chunks for log in logs]),
+            np.concatenate([log.expected_tokens for log in logs]),
         )
 
     @property
     def tally(self) -> dict[str, int]:
         """How many requests ended in which way."""
         return tally(self.outcomes)
+
+    @property
+    def mean_lengths(self) -> tuple[float, float]:
+        """Tokens per successful answer, and how many were asked for; zeros without any."""
+        ok = self.records.ok
+        count = max(int(ok.sum()), 1)
+        return float(self.records.output_tokens[ok].sum()) / count, float(self.expected_tokens[ok].sum()) / count
+
+    @property
+    def length_error(self) -> float:
+        """By what share the mean output length is off the one asked for, over successful requests; 0 without any."""
+        written, expected = self.mean_lengths
+        return abs(written / expected - 1) if expected else 0.0
 
     @property
     def cache_hit_rate(self) -> float | None:
@@ -101,6 +118,7 @@ class RequestLog:
             "e2el_s": _listed(records.finished_s - records.sent_s),
             "input_tokens": _listed(records.input_tokens),
             "output_tokens": _listed(records.output_tokens),
+            "expected_tokens": self.expected_tokens.tolist(),
             "chunks": self.chunks.tolist(),
             "retries": self.retries.tolist(),
             "outcome": [outcome.name for outcome in self.outcomes],

@@ -27,7 +27,11 @@ _WARM_UP_OUTPUT = 32
 _WARM_UP_INPUT_TOKENS = 200_000
 """Bounds of the warm-up: it must touch every code path and batch size, not cost as much as the load."""
 
-_MEASURED_WRONG = (OutcomeKind.NO_USAGE, OutcomeKind.WRONG_LENGTH)
+_MAX_LENGTH_ERROR = 0.01
+"""How far the mean output length may be off the one asked for. An engine that honours ``ignore_eos`` is exact; one that
+did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
+
+_LENGTHS = "{:.1f} tokens per answer instead of {:.1f}; the server may not honour ignore_eos"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +114,12 @@ class Measurement:
         """Why the numbers say nothing of the server: token counts that are missing or not as asked for, or a client
         that did not keep up; empty when they are sound, or when requests failed in ways that are the server's."""
         failed = [outcome for outcome in self.outcomes if not outcome.ok]
-        if failed and all(outcome.kind in _MEASURED_WRONG for outcome in failed):
-            return self.failure
-        return "the client did not keep up with the server" if self.client_bound and not failed else ""
+        if failed:
+            return self.failure if all(outcome.kind is OutcomeKind.NO_USAGE for outcome in failed) else ""
+        for log in (point.log for point in self.points):
+            if log.length_error > _MAX_LENGTH_ERROR:
+                return _LENGTHS.format(*log.mean_lengths)
+        return "the client did not keep up with the server" if self.client_bound else ""
 
     def to_json(self, columns: bool = False) -> dict[str, Any]:
         """The metrics with the counts, the load points and, on request, the per-request columns."""
