@@ -8,6 +8,7 @@
     stream        one HTTP exchange, stamped per read of the socket
     events        server-sent events, cut anywhere
     watch         what keeps a load from hanging
+    said          the server's own words and counts
     outcomes      how a request can end
     records       what the client saw, in columns; `request_log` adds how each request ended
     health        whether the client itself kept up

@@ -28,14 +28,18 @@ class Connections:
         return self._reads_of_closed + sum(connection.reads for connection in self._all)
 
     async def open_ahead(self, count: int) -> None:
-        """Open so many before they are needed; where that fails, the request that needs one finds out."""
+        """Open so many before they are needed; after the first failure no more, the requests find out."""
         gate = asyncio.Semaphore(_AT_ONCE)
+        failed = False
 
         async def open_one() -> None:
+            nonlocal failed
             async with gate:
-                connection = await self._open()
+                connection = None if failed else await self._open()
             if isinstance(connection, Connection):
                 self._idle.append(connection)
+            else:
+                failed = True
 
         await asyncio.gather(*(open_one() for _ in range(count)))
 

@@ -6,14 +6,15 @@ text, is told by a byte match; only the few events without text and the last one
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from autotune.client.outcomes import OK, Outcome, OutcomeKind
+from autotune.client.outcomes import OK, Outcome, OutcomeKind, malformed
+from autotune.client.said import MAX_KEPT, Usage, error_message, excerpt, is_error, parsed, refusal, usage_counts
 
 MAX_EVENT_BYTES = 32 * 2**20
 """A longer event is no token any more; the request ends as ``malformed``."""
@@ -22,7 +23,8 @@ _KEPT = 3
 """Events kept as bytes: usage stands in one of the last (with the last token, behind it, or before ``[DONE]``)."""
 
 _TEXT = re.compile(rb'"(?:text|content|reasoning_content|reasoning)"\s*:\s*"[^"]')
-_DONE = b"data: [DONE]"
+_BOM = b"\xef\xbb\xbf"
+_FIELD = re.compile(rb"(?:data|event|id|retry)?:|data$")
 
 
 class EventStream:
@@ -32,20 +34,34 @@ class EventStream:
         times_ns: one entry per event that carries a token, in order.
         last_ns: when the last event with a choice came; 0 before the first.
         heard_ns: when the last event of any kind came; comments (a server's heartbeat) do not count.
+        others: how many events came that carry no plain text.
         done: whether ``[DONE]`` came.
         problem: what ended the stream early, if anything did.
     """
 
-    __slots__ = ("_carry", "_open_cr", "_recent", "_usage", "done", "heard_ns", "last_ns", "problem", "times_ns")
+    __slots__ = (
+        "_carry",
+        "_open_cr",
+        "_recent",
+        "_stray",
+        "_usage",
+        "done",
+        "heard_ns",
+        "last_ns",
+        "others",
+        "problem",
+        "times_ns",
+    )
 
     def __init__(self) -> None:
         self.times_ns = array("q")
-        self.last_ns = self.heard_ns = 0
+        self.last_ns = self.heard_ns = self.others = 0
         self.done = False
         self.problem: Outcome | None = None
         self._carry = bytearray()
         self._open_cr = False
         self._recent: deque[bytes] = deque(maxlen=_KEPT)
+        self._stray = b""
         self._usage: Mapping[str, Any] | None = None
 
     def feed(self, body: bytes, now_ns: int) -> None:
@@ -74,23 +90,36 @@ class EventStream:
             self._open_cr = False
             self.feed(b"\n", now_ns)
         left, self._carry = bytes(self._carry).rstrip(b"\n"), bytearray()
-        if left in (_DONE, b"data:[DONE]"):
-            self.done = True
-        elif left.startswith(b"data"):
-            self._fail(f"the stream ends within an event: {_excerpt(left)}")
+        if left and not self.done and self.problem is None:
+            self._last_event(left, now_ns)
 
-    def usage(self) -> tuple[int, int, int | None] | None:
+    def _last_event(self, event: bytes, now_ns: int) -> None:
+        self._other(event, now_ns)  # decoded even with text, as it may be half of one
+        if self.problem is not None and self.problem.kind is OutcomeKind.MALFORMED:
+            self.problem = malformed(f"the stream ends within an event: {excerpt(event)}")
+
+    def release(self) -> None:
+        """Nothing more will come: keep the times and counts, not the bytes."""
+        self._recent.clear()
+        self._carry, self._stray = bytearray(), b""
+
+    def usage(self) -> Usage | None:
         """Prompt tokens, generated tokens, and cached prompt tokens where told; None when the counts are missing."""
-        if self._usage is None:
-            for event in reversed(self._recent):
-                self._look_for_usage(event)
+        while self._recent:  # later than what `_usage` holds
+            event = self._recent.pop()
+            if b'"usage"' in event and self._look_for_usage(event):
+                break
         self._recent.clear()
         return usage_counts(self._usage)
 
     @property
     def ended(self) -> bool:
-        """Whether the answer is complete as far as the stream itself tells."""
-        return self.done or self.usage() is not None
+        """Whether the answer is complete as far as its own bytes tell; what is no stream of events has no end."""
+        return self.done or self.usage() is not None or self._is_no_stream()
+
+    def _is_no_stream(self) -> bool:
+        beginning = (self._stray or bytes(self._carry[:MAX_KEPT])).lstrip(b"\n")
+        return not self.heard_ns and bool(beginning) and _FIELD.match(beginning) is None
 
     def _with_newlines(self, body: bytes) -> bytes:
         """CR LF and CR end a line too; a CR at the end waits, as its LF may come next."""
@@ -121,29 +150,43 @@ class EventStream:
 
     def _other(self, event: bytes, now_ns: int) -> None:
         """Everything that is not a plain event with text."""
-        lines = [line for line in event.split(b"\n") if line.startswith(b"data")]
-        if not lines:
+        if not self.heard_ns:
+            event = event.removeprefix(_BOM)
+        fields = [line.partition(b":") for line in event.split(b"\n") if _FIELD.match(line)]
+        if not fields:
+            self._stray += event[: MAX_KEPT - len(self._stray)]
+        data = b"\n".join(value.removeprefix(b" ") for name, _, value in fields if name == b"data")
+        if not data:
             return
-        data = b"\n".join(line.partition(b":")[2].removeprefix(b" ") for line in lines)
         self.heard_ns = now_ns
+        self.others += 1
         if data == b"[DONE]":
             self.done = True
-            return
-        try:
-            chunk = json.loads(data)
-        except ValueError:
-            self._fail(f"an event that is not JSON: {_excerpt(data)}")
-            return
-        if isinstance(chunk, dict):
-            self._chunk(chunk, now_ns)
+        elif any(name == b"event" and value.strip() == b"error" for name, _, value in fields):
+            self._fail(refusal(data), OutcomeKind.SERVER_ERROR)
         else:
-            self._fail(f"an event that is no object: {_excerpt(data)}")
+            self._data(data, now_ns)
+
+    def _data(self, data: bytes, now_ns: int) -> None:
+        try:
+            chunk = parsed(data)
+        except UnicodeDecodeError:
+            self._fail(f"an event that is not UTF-8: {excerpt(data)}")
+        except ValueError:
+            self._fail(f"an event that is not JSON: {excerpt(data)}")
+        else:
+            if isinstance(chunk, dict):
+                self._chunk(chunk, now_ns)
+            else:
+                self._fail(f"an event that is no object: {excerpt(data)}")
 
     def _chunk(self, chunk: Mapping[str, Any], now_ns: int) -> None:
-        if chunk.get("error") or chunk.get("object") == "error":
-            self.problem = self.problem or Outcome(OutcomeKind.SERVER_ERROR, error_message(chunk))
+        if is_error(chunk):
+            self._fail(error_message(chunk), OutcomeKind.SERVER_ERROR)
             return
-        self._take_usage(chunk)
+        if isinstance(chunk.get("usage"), dict):
+            self._usage = chunk["usage"]
+            self._recent.clear()
         choices = chunk.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             return
@@ -151,27 +194,36 @@ class EventStream:
         if _carries_token(choices[0], first=not self.times_ns):
             self.times_ns.append(now_ns)
 
-    def _look_for_usage(self, event: bytes) -> None:
-        if self._usage is None and b'"usage"' in event:
-            try:
-                self._take_usage(json.loads(event[5:]))
-            except ValueError:
-                self._fail(f"an event that is not JSON: {_excerpt(event)}")
+    def _look_for_usage(self, event: bytes) -> bool:
+        """Whether an event with text, which was not decoded when it came, holds the counts."""
+        try:
+            chunk = parsed(event[5:])
+        except ValueError:
+            self._fail(f"an event that is not JSON: {excerpt(event)}")
+            return False
+        if not isinstance(chunk.get("usage"), dict):
+            return False
+        self._usage = chunk["usage"]
+        return True
 
-    def _take_usage(self, chunk: Mapping[str, Any]) -> None:
-        if isinstance(chunk.get("usage"), dict):
-            self._usage = chunk["usage"]
-
-    def _fail(self, message: str) -> None:
-        self.problem = self.problem or Outcome(OutcomeKind.MALFORMED, message)
+    def _fail(self, message: str, kind: OutcomeKind = OutcomeKind.MALFORMED) -> None:
+        self.problem = self.problem or Outcome(kind, message)
 
     def outcome(self) -> Outcome:
-        """How a stream that ended in good order is to be judged, its length aside."""
-        if self.problem is not None:
-            return self.problem
-        if not self.last_ns:
-            return Outcome(OutcomeKind.MALFORMED, "an answer without any event that carries a choice")
-        return OK
+        """How a stream that ended in good order is to be judged, its counts aside."""
+        if self.problem is None and not self.times_ns:
+            self._fail_without_token()
+        return self.problem or OK
+
+    def _fail_without_token(self) -> None:
+        if not self._is_no_stream():
+            self._fail("an answer without any event that carries a token")
+            return
+        with suppress(ValueError):
+            body = parsed(self._stray)
+            if isinstance(body, dict) and is_error(body):
+                self._fail(error_message(body), OutcomeKind.SERVER_ERROR)
+        self._fail(f"an answer that is no stream of events: {excerpt(self._stray)}")
 
 
 def _carries_token(choice: Mapping[str, Any], first: bool) -> bool:
@@ -189,33 +241,9 @@ def _carries_token(choice: Mapping[str, Any], first: bool) -> bool:
     return "role" not in body
 
 
-def usage_counts(usage: Mapping[str, Any] | None) -> tuple[int, int, int | None] | None:
-    """Prompt, generated and (where told) cached tokens of a ``usage`` object; None unless both counts are there."""
-    if usage is None:
-        return None
-    read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if type(read) is not int or type(written) is not int:
-        return None
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return read, written, cached if type(cached) is int else None
-
-
-def error_message(body: Mapping[str, Any]) -> str:
-    """The server's own words, wherever the engines put them."""
-    error = body.get("error", body)
-    if isinstance(error, dict):
-        error = error.get("message") or error.get("detail") or body.get("detail") or error
-    return " ".join(str(error).split())[:300]
-
-
 def _is_utf8(event: bytes) -> bool:
     try:
         event.decode()
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _excerpt(data: bytes) -> str:
-    return repr(data[:80].decode("utf-8", "backslashreplace"))

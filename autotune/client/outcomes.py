@@ -13,8 +13,9 @@ class OutcomeKind(StrEnum):
 
     ``ok``; ``connect_error``: no connection; ``http_status``: the server refused; ``closed``: the connection ended
     before the answer did; ``stall_timeout``: nothing came for too long; ``malformed``: not the protocol;
-    ``server_error``: the stream reports an error; ``no_usage``: the token counts are missing; ``wrong_length``: not
-    as many tokens as were asked for; ``stopped``: we gave the whole load up.
+    ``server_error``: the answer reports an error; ``no_usage``: it is whole, but the token counts are missing;
+    ``stopped``: we gave the whole load up. An answer of another length than asked for is no failure:
+    `RequestLog.length_error` judges the mean.
     """
 
     OK = "ok"
@@ -25,7 +26,6 @@ class OutcomeKind(StrEnum):
     MALFORMED = "malformed"
     SERVER_ERROR = "server_error"
     NO_USAGE = "no_usage"
-    WRONG_LENGTH = "wrong_length"
     STOPPED = "stopped"
 
 
@@ -53,6 +53,11 @@ class Outcome:
 
 
 OK = Outcome(OutcomeKind.OK)
+
+
+def malformed(message: str) -> Outcome:
+    """An answer that does not keep to the protocol."""
+    return Outcome(OutcomeKind.MALFORMED, message)
 
 
 def tally(outcomes: Iterable[Outcome]) -> dict[str, int]:

@@ -28,6 +28,7 @@ class RequestLog:
         send_delay_s: how much later than planned each was sent, shape (n,); zeros in a closed loop.
         cached_tokens: prompt tokens that the server took from its cache, shape (n,); NaN where it does not tell.
         chunks: events with text, shape (n,).
+        expected_tokens: how many tokens each answer was asked to have, shape (n,).
     """
 
     records: RequestRecords
@@ -36,6 +37,7 @@ class RequestLog:
     send_delay_s: Floats
     cached_tokens: Floats
     chunks: NDArray[np.int64]
+    expected_tokens: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -61,20 +63,32 @@ class RequestLog:
             # A chunk may carry several tokens and does not say how many: the request's tokens, spread evenly.
             token_n=np.repeat(counts[ok, 1] / np.maximum(chunks[ok], 1), chunks[ok]),
         )
-        return cls(records, outcomes, np.array(retries, dtype=np.int64), send_delay_s, counts[:, 2], chunks)
+        expected = np.array([exchange.expected_tokens for exchange in exchanges], dtype=np.int64)
+        return cls(records, outcomes, np.array(retries, dtype=np.int64), send_delay_s, counts[:, 2], chunks, expected)
 
     @classmethod
     def merged(cls, logs: Sequence[RequestLog]) -> RequestLog:
-        """Several workers' shares of one load as one; raw samples are joined, never statistics of them."""
-        records = [log.records for log in logs]
-        names = RequestRecords.__slots__
+        """Several workers' shares of one load as one; raw samples are joined, never statistics of them.
+
+        Args:
+            logs: by worker; the first requests of all workers come first, then the second ones, as they were dealt.
+        """
+        places = np.concatenate([np.arange(len(log)) for log in logs])
+        workers = np.repeat(np.arange(len(logs)), [len(log) for log in logs])
+        dealt = np.lexsort((workers, places))
+        outcomes = [outcome for log in logs for outcome in log.outcomes]
+
+        def joined(name: str) -> NDArray[np.int64]:
+            return np.concatenate([getattr(log, name) for log in logs])[dealt]
+
         return cls(
-            RequestRecords(*(np.concatenate([getattr(r, name) for r in records]) for name in names)),
-            tuple(outcome for log in logs for outcome in log.outcomes),
-            np.concatenate([log.retries for log in logs]),
-            np.concatenate([log.send_delay_s for log in logs]),
-            np.concatenate([log.cached_tokens for log in logs]),
-            np.concatenate([log.chunks for log in logs]),
+            _merged_records([log.records for log in logs], joined("chunks"), dealt),
+            tuple(outcomes[place] for place in dealt),
+            joined("retries"),
+            joined("send_delay_s").astype(np.float64),
+            joined("cached_tokens").astype(np.float64),
+            joined("chunks"),
+            joined("expected_tokens"),
         )
 
     @property
@@ -87,6 +101,19 @@ class RequestLog:
     def tally(self) -> dict[str, int]:
         """How many requests ended in which way."""
         return tally(self.outcomes)
+
+    @property
+    def mean_lengths(self) -> tuple[float, float]:
+        """Tokens per successful answer, and how many were asked for; zeros without any."""
+        ok = self.records.ok
+        count = max(int(ok.sum()), 1)
+        return float(self.records.output_tokens[ok].sum()) / count, float(self.expected_tokens[ok].sum()) / count
+
+    @property
+    def length_error(self) -> float:
+        """By what share the mean output length is off the one asked for, over successful requests; 0 without any."""
+        written, expected = self.mean_lengths
+        return abs(written / expected - 1) if expected else 0.0
 
     @property
     def cache_hit_rate(self) -> float | None:
@@ -107,6 +134,7 @@ class RequestLog:
             "e2el_s": _listed(records.finished_s - records.sent_s),
             "input_tokens": _listed(records.input_tokens),
             "output_tokens": _listed(records.output_tokens),
+            "expected_tokens": self.expected_tokens.tolist(),
             "chunks": self.chunks.tolist(),
             "retries": self.retries.tolist(),
             "outcome": [outcome.name for outcome in self.outcomes],
@@ -124,6 +152,34 @@ def _counts(exchange: Exchange) -> tuple[float, float, float]:
         return np.nan, np.nan, np.nan
     read, written, cached = exchange.usage
     return read, written, np.nan if cached is None else cached
+
+
+def _merged_records(
+    records: Sequence[RequestRecords], chunks: NDArray[np.int64], dealt: NDArray[np.int64]
+) -> RequestRecords:
+    """The records in the order `dealt`, and the series of the successful ones with them.
+
+    Args:
+        chunks: of each request, in that order already.
+    """
+    columns = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
+    ordered = {name: np.concatenate([getattr(r, name) for r in records])[dealt] for name in columns}
+    # The series hold the successful requests one after the other: of each, its chunks, or the gaps between them.
+    ok = ordered["ok"]
+    tokens = np.where(ok, chunks, 0)
+    gaps = np.where(ok, np.maximum(chunks - 1, 0), 0)
+    for name, lengths in (("itl_ms", gaps), ("token_s", tokens), ("token_n", tokens)):
+        series = np.concatenate([getattr(r, name) for r in records])
+        ordered[name] = series[_picks(lengths, dealt)]
+    return RequestRecords(**ordered)
+
+
+def _picks(lengths: NDArray[np.int64], dealt: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the pieces of a series lie that are `lengths` long once they are in the order `dealt`, shape (total,)."""
+    before = np.empty_like(lengths)
+    before[dealt] = lengths
+    starts = (np.cumsum(before) - before)[dealt]
+    return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
 
 def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

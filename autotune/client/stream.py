@@ -6,18 +6,24 @@ An `asyncio.Protocol` on httptools: each read of the socket is stamped once, bef
 from __future__ import annotations
 
 import asyncio
-import json
 from math import nan
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import cast
 
 import httptools
 
-from autotune.client.events import EventStream, error_message, usage_counts
-from autotune.client.outcomes import OK, Outcome, OutcomeKind
+from autotune.client.events import EventStream
+from autotune.client.outcomes import Outcome, OutcomeKind, malformed
+from autotune.client.said import Usage, excerpt, one_line, whole_answer, why_refused
 
-_MAX_KEPT_BODY = 32 * 2**20
-"""Bytes of an answer that is no stream: an error, or a whole completion."""
+_MAX_WHOLE = 32 * 2**20
+"""Bytes of an answer that is no stream; a longer one is ``malformed``."""
+
+_MAX_REFUSAL = 64 * 2**10
+"""Bytes kept of what comes with an error status."""
+
+_MAX_HEAD = 2**20
+"""Bytes before the answer itself begins: its headers, and interim answers."""
 
 
 class Exchange:
@@ -28,7 +34,9 @@ class Exchange:
         streaming: whether the answer was asked for as a stream of events.
         sent_ns: when it was handed to the socket, or when a connection for it was asked for.
         finished_ns: when the last event with a choice came; for a failure, when it was known.
+        started: whether anything came back.
         status: HTTP status; 0 before the answer begins.
+        location: where the server says the answer is to be found, if it says so.
         outcome: how it ended; None while it is under way.
     """
 
@@ -37,6 +45,7 @@ class Exchange:
         "events",
         "expected_tokens",
         "finished_ns",
+        "location",
         "outcome",
         "sent_ns",
         "started",
@@ -51,29 +60,27 @@ class Exchange:
         self.finished_ns = 0
         self.status = 0
         self.started = False
+        self.location = ""
         self.events = EventStream()
         self.body = bytearray()
-        self.usage: tuple[int, int, int | None] | None = None
+        self.usage: Usage | None = None
         self.outcome: Outcome | None = None
 
     def complete(self, now_ns: int) -> None:
         """The whole answer is there: judge it."""
         if self.status != 200:
-            self._end(Outcome(OutcomeKind.HTTP_STATUS, _words(self.body), self.status), now_ns)
+            words = why_refused(self.status, self.body, self.location)
+            self._end(Outcome(OutcomeKind.HTTP_STATUS, words, self.status), now_ns)
             return
-        if self.streaming:
-            self.events.finish(now_ns)
-            self.usage = self.events.usage()
-            outcome = self.events.outcome()
-        else:
-            outcome = self._read_whole(now_ns)
-        if outcome.ok:
-            outcome = self._judge_counts()
+        outcome = self._read_events(now_ns) if self.streaming else self._read_whole(now_ns)
+        if outcome.ok and self.usage is None:
+            outcome = self._uncounted()
         self._end(outcome, self.events.last_ns if outcome.ok else now_ns)
 
     def cut(self, outcome: Outcome, now_ns: int) -> None:
-        """The answer ends here and is not whole, unless the stream had said all that it has to say."""
-        if self.status == 200 and self.streaming and self.events.done:
+        """The answer ends here and is not whole, unless the server had said all that it has to say."""
+        said_all = self.streaming and self.events.done and not self.runs_on
+        if self.refused or (self.status == 200 and said_all):
             self.complete(now_ns)
         else:
             self._end(self.events.problem or outcome, now_ns)
@@ -94,36 +101,40 @@ class Exchange:
         if self.outcome is None:  # the first one stands
             self.outcome, self.finished_ns = outcome, at_ns
             self.body.clear()
+            self.events.release()
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server answers with another status than 200; an interim one is no answer yet."""
+        return self.status >= 200 and self.status != 200
 
     @property
     def runs_on(self) -> bool:
         """Whether there are far more events than tokens were asked for: the server would stream for ever."""
-        return len(self.events.times_ns) > 2 * self.expected_tokens + 64
+        return max(len(self.events.times_ns), self.events.others) > 2 * self.expected_tokens + 64
 
-    def _judge_counts(self) -> Outcome:
-        """An answer of another length than asked for did not do the work asked for."""
-        if self.usage is None:
-            return Outcome(OutcomeKind.NO_USAGE, "the answer holds no token counts")
-        written = self.usage[1]
-        if written == self.expected_tokens:
-            return OK
-        message = f"{written} tokens instead of {self.expected_tokens}; the server may not honour ignore_eos"
-        return Outcome(OutcomeKind.WRONG_LENGTH, message)
+    def _uncounted(self) -> Outcome:
+        """An answer without token counts; whether it is whole is not known either unless the stream says so."""
+        if self.streaming and not self.events.done:
+            count = len(self.events.times_ns)
+            return malformed(f"the stream ends after {count} events with text, without token counts and [DONE]")
+        return Outcome(OutcomeKind.NO_USAGE, "the answer holds no token counts")
+
+    def _read_events(self, now_ns: int) -> Outcome:
+        self.events.finish(now_ns)
+        self.usage = self.events.usage()
+        return self.events.outcome()
 
     def _read_whole(self, now_ns: int) -> Outcome:
-        try:
-            answer: Any = json.loads(self.body)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            return Outcome(OutcomeKind.MALFORMED, "the answer is no JSON object")
-        if answer.get("error"):
-            return Outcome(OutcomeKind.SERVER_ERROR, error_message(answer))
-        usage = answer.get("usage")
-        self.usage = usage_counts(usage if isinstance(usage, dict) else None)
-        self.events.times_ns.append(now_ns)
-        self.events.last_ns = now_ns
-        return OK
+        if self.events.problem is not None:
+            return self.events.problem
+        if len(self.body) > _MAX_WHOLE:
+            return malformed(f"an answer of more than {_MAX_WHOLE // 2**20} MiB")
+        outcome, self.usage = whole_answer(self.body)
+        if outcome.ok:
+            self.events.times_ns.append(now_ns)
+            self.events.last_ns = now_ns
+        return outcome
 
 
 class Connection(asyncio.Protocol):
@@ -141,15 +152,21 @@ class Connection(asyncio.Protocol):
         self._parser: httptools.HttpResponseParser | None = None
         self._exchange: Exchange | None = None
         self._over: asyncio.Future[None] | None = None
-        self._now_ns = 0
+        self._now_ns = self._head = 0
         self._keep_alive = self._streams = self._has_length = False
+        self._coding = b""
+        self._unasked: Outcome | None = None
 
     async def run(self, exchange: Exchange, request: bytes) -> None:
         """Send a request and wait until it ended, in whatever way; its outcome is set then.
 
         Cancelling closes the connection.
         """
+        if not self.open:  # lost between the moment it was made and this one
+            exchange.fail(self._unasked or Outcome(OutcomeKind.CLOSED, _where(exchange, None)))
+            return
         assert self._transport is not None
+        self._head = 0
         self._over = asyncio.get_running_loop().create_future()
         self._exchange = exchange
         self._parser = httptools.HttpResponseParser(self)
@@ -183,17 +200,22 @@ class Connection(asyncio.Protocol):
         self.reads += 1
         exchange = self._exchange
         if exchange is None or self._parser is None:
-            self.close()  # nothing was asked: the server is about to close
+            self._unasked = malformed(f"bytes that nobody asked for: {excerpt(data)}")
+            self.close()
             return
         exchange.started = True
+        if exchange.status < 200:
+            self._head += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if exchange.outcome is None:
-                self.abort(Outcome(OutcomeKind.MALFORMED, f"not HTTP: {error}"))
-            self.close()
-        if exchange.events.problem is not None and exchange.outcome is None:
+            self.abort(malformed(f"not HTTP: {error}"))
+        if exchange.outcome is not None:
+            return
+        if exchange.events.problem is not None:
             self.abort(exchange.events.problem)
+        elif exchange.status < 200 and self._head > _MAX_HEAD:
+            self.abort(malformed(f"headers of more than {_MAX_HEAD // 2**20} MiB"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False
@@ -201,34 +223,46 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return
         now_ns = perf_counter_ns()
-        if self._delimited_by_close(exchange):
+        if exc is None and self._delimited_by_close(exchange):
             exchange.complete(now_ns)
         else:
             exchange.cut(Outcome(OutcomeKind.CLOSED, _where(exchange, exc)), now_ns)
         self._wake()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        del value
-        if name.lower() in (b"content-length", b"transfer-encoding"):
+        name = name.lower()
+        if name in (b"content-length", b"transfer-encoding"):
             self._has_length = True
+        coding = name in (b"content-encoding", b"transfer-encoding")
+        if coding and value.strip().lower() not in (b"", b"identity", b"chunked"):
+            self._coding = value
+        elif name == b"location" and self._exchange is not None:
+            self._exchange.location = one_line(value.partition(b"?")[0].decode("latin-1"))
 
     def on_message_begin(self) -> None:
-        self._has_length = False
+        self._has_length, self._coding = False, b""
+        if self._exchange is None:
+            self.close()  # bytes behind the end of the answer: who would know what the next ones belong to
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
-        assert self._exchange is not None
-        self._exchange.status = self._parser.get_status_code()
-        self._keep_alive = self._parser.should_keep_alive()
-        self._streams = self._exchange.streaming and self._exchange.status == 200
-
-    def on_body(self, body: bytes) -> None:
         exchange = self._exchange
         if exchange is None:
             return
+        exchange.status = self._parser.get_status_code()
+        self._keep_alive = self._parser.should_keep_alive()
+        self._streams = exchange.streaming and exchange.status == 200
+        if self._coding and exchange.status == 200:
+            coding = one_line(self._coding.decode("latin-1"))
+            exchange.events.problem = malformed(f"the answer is coded as {coding}, which was not asked for")
+
+    def on_body(self, body: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None or self._coding:
+            return
         if self._streams:
             exchange.events.feed(body, self._now_ns)
-        elif len(exchange.body) < _MAX_KEPT_BODY:
+        elif len(exchange.body) <= (_MAX_REFUSAL if exchange.refused else _MAX_WHOLE):
             exchange.body += body
 
     def on_message_complete(self) -> None:
@@ -236,19 +270,23 @@ class Connection(asyncio.Protocol):
         if exchange is None or exchange.status < 200:
             return  # an interim answer, such as 100 Continue
         exchange.complete(self._now_ns)
-        if not self._keep_alive:
+        if not self._keep_alive or exchange.events.problem is not None or self._is_writing():
             self.close()
         self._wake()
 
+    def _is_writing(self) -> bool:
+        """Whether the answer came before the request was out: its rest would stand before the next one."""
+        return self.open and self._transport is not None and self._transport.get_write_buffer_size() > 0
+
     def _delimited_by_close(self, exchange: Exchange) -> bool:
         """Whether the end of the connection is a good end: no length was announced and the stream says it is over."""
-        if not exchange.status or self._has_length:
+        if exchange.status != 200 or self._has_length:
             return False
-        if exchange.status != 200:
-            return True
         return exchange.events.ended if exchange.streaming else bool(exchange.body)
 
     def _wake(self) -> None:
+        """The request under way has ended: what comes from here on is none of its."""
+        self._exchange = None
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
 
@@ -259,12 +297,3 @@ def _where(exchange: Exchange, error: Exception | None) -> str:
     if not exchange.started:
         return f"the server closed the connection before it answered{reason}"
     return f"the server closed the connection within the answer, after {count} events with text{reason}"
-
-
-def _words(body: bytearray) -> str:
-    """What a server says with an error status."""
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return " ".join(body[:2000].decode("utf-8", "replace").split())[:300]
-    return error_message(answer) if isinstance(answer, dict) else str(answer)[:300]

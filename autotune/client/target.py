@@ -12,6 +12,11 @@ from autotune.errors import BadInput
 
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 
+_MAX_MESSAGE = 300
+
+_TELLING = 8
+"""So many of the first characters of an API key are worth hiding."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -71,6 +76,7 @@ class Target:
             f"Host: {self.authority}",
             "Content-Type: application/json",
             "Accept: */*",
+            "Accept-Encoding: identity",
             f"Content-Length: {len(body)}",
         ]
         if self.api_key is not None:
@@ -78,5 +84,9 @@ class Target:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
     def redacted(self, text: str) -> str:
-        """The text without the API key, which a server may repeat in its answer."""
-        return text.replace(self.api_key, "***") if self.api_key else text
+        """A message without the API key, which a server may repeat in its answer; cut to a length for reports."""
+        key = self.api_key or ""
+        if key and key[:_TELLING] in text:
+            for length in range(len(key), min(_TELLING, len(key)) - 1, -1):  # what a server cuts off may end within it
+                text = text.replace(key[:length], "***")
+        return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}…"

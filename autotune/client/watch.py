@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
 
-from autotune.client.outcomes import Outcome, OutcomeKind
+from autotune.client.outcomes import Outcome, OutcomeKind, malformed
 from autotune.client.stream import Connection, Exchange
+
+_AFTER_DONE_S = 2.0
+"""How long the end of the body may be waited for once the stream has said that it is over."""
 
 
 class Stalls:
@@ -32,7 +35,10 @@ class Stalls:
             yield
         finally:
             del self._active[exchange]
-            self._latest_ns = max(self._latest_ns, exchange.events.heard_ns, exchange.finished_ns)
+            self._latest_ns = max(self._latest_ns, exchange.events.heard_ns)
+            # An end that the server brought about is a sign of life; one request given up must not keep the others.
+            if exchange.outcome is not None and exchange.outcome.kind is not OutcomeKind.STALL_TIMEOUT:
+                self._latest_ns = max(self._latest_ns, exchange.finished_ns)
 
     async def watch(self) -> None:
         """Look at all requests a few times per limit, or once a second, until cancelled."""
@@ -58,14 +64,16 @@ class Stalls:
         if self._given_up is not None:
             return self._given_up
         if exchange.runs_on:
-            return Outcome(OutcomeKind.MALFORMED, "far more events with text than tokens asked for")
+            return malformed("far more events than tokens asked for")
+        limit_s = min(self._limit_s, _AFTER_DONE_S) if exchange.events.done else self._limit_s
         since_ns = exchange.events.heard_ns or max(self._latest_ns, exchange.sent_ns)
-        if now_ns - since_ns <= int(self._limit_s * 1e9):
+        if now_ns - since_ns <= int(limit_s * 1e9):
             return None
         return Outcome(OutcomeKind.STALL_TIMEOUT, self._words(exchange))
 
     def _words(self, exchange: Exchange) -> str:
         count = len(exchange.events.times_ns)
         if not exchange.events.heard_ns:
-            return f"no answer, and none to any other request, for {self._limit_s:g} s"
+            begun = f"HTTP {exchange.status} and then no event" if exchange.status else "no answer"
+            return f"{begun}, and none to any other request, for {self._limit_s:g} s"
         return f"no further event for {self._limit_s:g} s, after {count} with text"

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from autotune.client.events import error_message
+from autotune.client.said import refusal
 from autotune.client.target import Target
 from autotune.errors import BadInput, UnknownName
 from autotune.trial import EMULATOR_NAME
@@ -172,11 +172,7 @@ class ServerClient:
             raise BadInput(f"nothing answers at {self._target.url}{path} ({error}); is the server running?") from error
 
     def _words(self, answer: httpx.Response) -> str:
-        try:
-            body = answer.json()
-        except ValueError:
-            return self._target.redacted(answer.text[:300])
-        return self._target.redacted(error_message(body) if isinstance(body, dict) else str(body)[:300])
+        return self._target.redacted(refusal(answer.content))
 
 
 def _reset_outcome(answer: httpx.Response) -> ResetOutcome:

@@ -18,7 +18,11 @@ from autotune.load.steady import Steady
 from autotune.spec import Slo
 from autotune.trial import Metrics
 
-_MEASURED_WRONG = (OutcomeKind.NO_USAGE, OutcomeKind.WRONG_LENGTH)
+_MAX_LENGTH_ERROR = 0.01
+"""How far the mean output length may be off the one asked for. An engine that honours ``ignore_eos`` is exact; one that
+did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
+
+_LENGTHS = "{:.1f} tokens per answer instead of {:.1f}; the server may not honour ignore_eos"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +178,14 @@ class Measurement:
         """Why the numbers say nothing of the server: token counts that are missing or not as asked for, a client that
         did not keep up, prompts that an earlier load had left in the cache; empty when they are sound, or when requests
         failed in ways that are the server's."""
-        failed = [outcome for outcome in self.outcomes if not outcome.ok]
-        if failed and all(outcome.kind in _MEASURED_WRONG for outcome in failed):
+        failed = [o for o in self.outcomes if not o.ok and o.kind is not OutcomeKind.STOPPED]
+        if failed and all(outcome.kind is OutcomeKind.NO_USAGE for outcome in failed):
             return self.failure
         if self.failure:
             return ""
+        for log in (point.log for point in self.points):
+            if log.length_error > _MAX_LENGTH_ERROR:
+                return _LENGTHS.format(*log.mean_lengths)
         if self.client_bound:
             return f"the client did not keep up with the server: {self.client_bound}"
         return next((point.cache.stale for point in self.points if point.cache.stale), "")

@@ -21,12 +21,12 @@ SCHEMA = 1
 """Of the file; in its metadata as ``schema``."""
 
 _TEXTS = ("point", "outcome", "message")
-_COUNTS = ("seed", "request", "chunks", "retries")
+_COUNTS = ("seed", "request", "expected_tokens", "chunks", "retries")
 _UNSURE_COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
 _SECONDS = ("sent_s", "ttft_s", "e2el_s", "send_delay_s")
 COLUMNS = (
     *("point", "seed", "request", "sent_s", "ttft_s", "e2el_s", "input_tokens", "output_tokens", "cached_tokens"),
-    *("chunks", "retries", "send_delay_s", "outcome", "message", "itl_ms"),
+    *("expected_tokens", "chunks", "retries", "send_delay_s", "outcome", "message", "itl_ms"),
 )
 """In the order of the file; ``docs/files.md`` says what each is."""
 
@@ -138,6 +138,7 @@ def _arrays(load: Load) -> dict[str, Any]:
         "input_tokens": _whole(records.input_tokens),
         "output_tokens": _whole(records.output_tokens),
         "cached_tokens": _whole(log.cached_tokens),
+        "expected_tokens": log.expected_tokens,
         "chunks": log.chunks,
         "retries": log.retries,
         "send_delay_s": _nullable(log.send_delay_s),

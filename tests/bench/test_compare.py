@@ -33,7 +33,9 @@ def log(seed: int, slower: float) -> RequestLog:
         sent, first, first + slower, np.full(n, 100.0), np.full(n, 11.0), ok=np.ones(n, dtype=bool)
     )
     zeros = np.zeros(n)
-    return RequestLog(records, (OK,) * n, zeros.astype(int), zeros, zeros * np.nan, np.ones(n, dtype=int))
+    return RequestLog(
+        records, (OK,) * n, zeros.astype(int), zeros, zeros * np.nan, np.ones(n, dtype=int), np.ones(n, dtype=int)
+    )
 
 
 def saved(path: Path, draw: int, slower: float, **changes: Any) -> Path:

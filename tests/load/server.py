@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +15,7 @@ from typing import Any
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
+DONE = b"data: [DONE]"
 
 
 @dataclass
@@ -35,6 +38,18 @@ class Call:
         for event in events:
             await self.write(chunked(event + b"\n\n"))
 
+    async def finish(self, count: int = 3) -> None:
+        """The end of a good answer: so many events, the counts, the end of the body."""
+        read = prompt_tokens(self.body)
+        await self.stream(*[event()] * count, usage_event(read, self.body["max_tokens"]), DONE)
+        await self.write(END)
+
+    def reset(self) -> None:
+        """Let the connection end as when a process is killed: with RST instead of FIN."""
+        linger = struct.pack("ii", 1, 0)
+        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.writer.transport.abort()
+
     async def answer(self, status: int, body: Any, reason: str = "Whatever") -> None:
         text = json.dumps(body).encode()
         head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
@@ -42,6 +57,7 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[None]]
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def chunked(data: bytes) -> bytes:
@@ -63,11 +79,8 @@ async def good(call: Call) -> None:
     if call.method == "GET":
         await call.answer(200, {"data": [{"id": "m"}]})
         return
-    count, read = call.body["max_tokens"], prompt_tokens(call.body)
     await call.write(STREAM_HEAD)
-    await call.stream(*(event() for _ in range(count)))
-    await call.stream(usage_event(read, count), b"data: [DONE]")
-    await call.write(END)
+    await call.finish(call.body["max_tokens"])
 
 
 def prompt_tokens(body: Any) -> int:
@@ -81,11 +94,15 @@ class Server:
     """Runs while it is a context.
 
     Attributes:
+        talk: what is done with a connection instead of reading requests from it.
+        host: the address to listen at.
         calls: the requests that came, in order.
         most_at_once: how many were under way at the same time at most.
     """
 
     handler: Handler = good
+    talk: Talk | None = None
+    host: str = "127.0.0.1"
     calls: list[Call] = field(default_factory=list)
     most_at_once: int = 0
     connections: int = 0
@@ -111,8 +128,9 @@ class Server:
     async def _serve(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=1024)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server = await asyncio.start_server(self._connected, self.host, 0, backlog=1024)
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        self.url = f"http://{shown}:{server.sockets[0].getsockname()[1]}"
         ready.set()
         await self._stop.wait()
         server.close()
@@ -130,6 +148,9 @@ class Server:
         served = 0
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             try:
+                if self.talk is not None:
+                    await self.talk(reader, writer)
+                    return
                 while not writer.is_closing():
                     call = await self._read(reader, writer, served)
                     async with self._counted(call):

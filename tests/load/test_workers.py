@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from autotune.client.generator import Limits
 from autotune.client.progress import Overview
-from autotune.client.prompts import Prompts
+from autotune.client.prompts import PromptKey, Prompts
 from autotune.client.share import Share
 from autotune.client.target import Target
 from autotune.load import LoadOptions, measure
@@ -31,7 +31,7 @@ def share_of(url: str, workload: str, concurrency: int = 0) -> Share:
     load = load_workload(workload)
     if concurrency:
         load = load.with_concurrency(concurrency)
-    return Share(Target.parse(url), Prompts("m"), load.draw(0, 7), (workload, 0, 7), Limits())
+    return Share(Target.parse(url), Prompts("m"), load.draw(0, 7), PromptKey(workload, 0, 7), Limits())
 
 
 async def silent(call: Call) -> None:
@@ -66,6 +66,11 @@ def test_several_workers_send_what_one_would(concurrency):
         assert log.tally == {"ok": 23}
         assert len(clients) == count
         assert log.records.output_tokens.sum() == 23 * 4
+        # Request i is number i of the load again, with its own gaps.
+        assert log.records.sent_s.argsort()[0] < 3
+        assert log.records.itl_ms.shape == (23 * 3,)
+        assert (log.records.token_s.reshape(23, 4)[:, 0] == log.records.first_token_s).all()
+        assert (log.records.token_s.reshape(23, 4)[:, -1] <= log.records.finished_s).all()
         asked.append(sorted(json.dumps(call.body) for call in server.posts))
         most.append(server.most_at_once)
     assert asked[0] == asked[1]
