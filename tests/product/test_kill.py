@@ -1,4 +1,4 @@
-"""`kill -9` at 20 random moments, then `autotune resume`: nothing lost, nothing twice, the same recommendation."""
+"""`kill -9` at random moments, then `autotune resume`: nothing lost, nothing twice, the same recommendation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .cli import autotune, finished_rows, kill_after, rows
 
 QUESTION = [
     *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--launches", "12", "--seed", "5"),
     *("--workload", "random:256:64:64"),
 ]
-KILLS = 20
+KILLS = [8, pytest.param(20, marks=pytest.mark.slow)]
 
 
 def recommendation(home: Path, study: str) -> dict[str, Any]:
@@ -38,7 +40,8 @@ def children(home: Path, study: str) -> list[int]:
     return sorted(int(value) for (value,) in found)
 
 
-def test_nothing_is_lost_or_run_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wanted", KILLS)
+def test_nothing_is_lost_or_run_twice(tmp_path: Path, wanted: int) -> None:
     home = tmp_path / "home"
     undisturbed = autotune("run", *QUESTION, "--study", "undisturbed", home=home)
     assert undisturbed.code == 0, undisturbed.err
@@ -47,12 +50,12 @@ def test_nothing_is_lost_or_run_twice(tmp_path: Path) -> None:
 
     moments = random.Random(20)
     kills, study_number = 0, 0
-    while kills < KILLS:
+    while kills < wanted:
         study_number += 1
         study = f"killed-{study_number}"
         arguments = ["run", *QUESTION, "--study", study]
         killed = True
-        while kills < KILLS and killed:
+        while kills < wanted and killed:
             killed = kill_after(arguments, home, moments.uniform(0.5, 9.0))
             kills += killed
             if (home / "studies" / study / "study.yaml").exists():
