@@ -41,7 +41,7 @@ def bench_self_test(workers: int | None, save_result: Path | None, as_json: bool
 
     click.echo(heading(), err=as_json)
     with Workers() as pool:
-        found = self_test(in_force, run_load=_sent_by(pool, workers), on_row=tell)
+        found = self_test(in_force, run_load=sent_by(pool, workers), on_row=tell)
     document = {**found.to_json(), "limits_in_force": in_force}
     if save_result is not None:
         write_atomically(save_result, json.dumps(document, allow_nan=False) + "\n")
@@ -57,7 +57,7 @@ def bench_self_test(workers: int | None, save_result: Path | None, as_json: bool
         )
 
 
-def _sent_by(pool: Workers, workers: int | None) -> RunLoad:
+def sent_by(pool: Workers, workers: int | None) -> RunLoad:
     """Sends a load as a measurement does."""
 
     def run(target: Target, requests: Requests) -> tuple[RequestLog, Sequence[ClientHealth]]:
