@@ -124,7 +124,7 @@ def simulate(as_json: bool, **options: Any) -> None:
 @click.option("--burstiness", type=float, default=1.0, help="Of a request rate: 1 is Poisson, inf evenly spaced.")
 @click.option("--ramp-from", type=float, help="Of a request rate: it rises from this to --request-rate.")
 @click.option("--prompts", type=click.Choice(["ids", "text"]), help="Random prompts as token ids or as text.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Another seed, new prompts.")
+@click.option("--seed", type=click.IntRange(0, 2**62), default=0, show_default=True, help="Another seed, new prompts.")
 @click.option("--repeats", type=int, default=1, show_default=True, help="Measure so often, each under the next seed.")
 @click.option("--workers", type=int, help="Processes that send the load; default: as many as it needs.")
 @click.option("--slo", multiple=True, help="Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Literal
 
@@ -37,7 +38,9 @@ class Slo(BaseModel):
         if match is None:
             raise BadInput(f"malformed SLO {text!r}: write metric<=limit or metric>=limit, e.g. 'p99_ttft_ms<=2000'")
         sense: Literal["<=", ">="] = "<=" if match["sense"].startswith("<") else ">="
-        return cls(metric=match["metric"], sense=sense, limit=float(match["limit"]))
+        if not math.isfinite(limit := float(match["limit"])):
+            raise BadInput(f"SLO {text!r}: the limit must be a finite number")
+        return cls(metric=match["metric"], sense=sense, limit=limit)
 
     def violation(self, value: float) -> float:
         """How far a value is beyond the limit, in the metric's unit; <= 0 keeps the SLO."""

@@ -74,7 +74,7 @@ def _measured(asked: Bench, workload: Workload, seeds: Sequence[int], options: L
             how = replace(options, warm_up=options.warm_up and not repeat, on_progress=tell)
             return measure(asked.url, asked.model, workload, seeds[repeat], how)
 
-        return measure_repeats(len(seeds), once)
+        return measure_repeats(len(seeds), once, asked.slos)
 
 
 def _judge(measured: Repeats) -> None:

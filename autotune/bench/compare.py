@@ -133,7 +133,7 @@ def _changes(a: Mapping[str, Any], b: Mapping[str, Any], intervals: Mapping[str,
     for name in _SHOWN:
         of_a, of_b = result_file.number(a.get(name)), result_file.number(b.get(name))
         if of_a is not None and of_b is not None:
-            percent = 100 * (of_b / of_a - 1) if of_a else None
+            percent = result_file.number(100 * (of_b / of_a - 1)) if of_a else None
             found.append(Change(name, of_a, of_b, percent, intervals.get(name)))
     return tuple(found)
 
@@ -141,7 +141,7 @@ def _changes(a: Mapping[str, Any], b: Mapping[str, Any], intervals: Mapping[str,
 def _requests(path: Path, result: Mapping[str, Any], notes: list[str]) -> RequestTable | None:
     """The requests of a result, from the file that it names; else None, and a note on a file that is not right."""
     name = result.get("requests_file")
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not Path(name).name:
         return None
     beside = path.with_name(Path(name).name)
     try:

@@ -113,7 +113,8 @@ def api_key(variable: str | None) -> str | None:
 
 def check_writable(path: Path | None) -> None:
     """Before the load, as a result that cannot be kept is an hour lost."""
-    if path is not None and (path.is_dir() or not os.access(path.absolute().parent, os.W_OK)):
+    other = path is not None and path.exists() and not path.is_file()
+    if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):
         raise BadInput(f"--save-result {path}: cannot be written; give a file in a folder that exists")
 
 

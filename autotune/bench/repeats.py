@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.client.outcomes import Outcome, failure_sentence, tally
+from autotune.client.outcomes import Outcome, OutcomeKind, failure_sentence, tally
 from autotune.load import Measurement, PointMeasurement
 from autotune.load.cache_use import CacheUse
 from autotune.load.metrics import summarize_loads
 from autotune.load.request_file import Load
+from autotune.spec import Slo
 from autotune.trial import Metrics
 
 _OF_A_REPEAT = (
@@ -29,6 +30,7 @@ class Repeats:
     """The measurements, at least one, each under a seed of its own."""
 
     runs: tuple[Measurement, ...]
+    slos: tuple[Slo, ...] = ()
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -38,7 +40,8 @@ class Repeats:
     @property
     def failure(self) -> str:
         """One sentence on the requests that failed; empty when enough of every repeat succeeded."""
-        return failure_sentence(self.outcomes) if any(run.failure for run in self.runs) else ""
+        ended = [outcome for outcome in self.outcomes if outcome.kind is not OutcomeKind.STOPPED]
+        return failure_sentence(ended) if any(run.failure for run in self.runs) else ""
 
     @property
     def invalid(self) -> str:
@@ -58,7 +61,7 @@ class Repeats:
         rows = [run.to_json() for run in self.runs]
         whole = rows[0]
         if len(rows) > 1:
-            metrics = _pooled([point for run in self.runs for point in run.points])
+            metrics = _pooled([point for run in self.runs for point in run.points], self.slos)
             metrics["failed"] += sum(len(run.warm_up_failed) for run in self.runs)
             whole = {
                 **metrics,
@@ -72,7 +75,7 @@ class Repeats:
             {"seed": run.seed, **{name: row[name] for name in _OF_A_REPEAT if name in row}}
             for run, row in self._each(rows)
         ]
-        return {**whole, "client": worst(point["client"] for point in whole["points"]), "repeats": repeats}
+        return {**whole, "client": _client(point["client"] for point in whole["points"]), "repeats": repeats}
 
     def _each(self, rows: Sequence[dict[str, Any]]) -> Iterable[tuple[Measurement, dict[str, Any]]]:
         return zip(self.runs, rows, strict=True)
@@ -86,15 +89,16 @@ class Repeats:
             points.append(
                 {
                     **loads[0][1],
-                    "metrics": _pooled([point for point, _ in loads]),
+                    **(_joined([row for _, row in loads]) if len(loads) > 1 else {}),
+                    "metrics": _pooled([point for point, _ in loads], self.slos),
                     "outcomes": tally(outcome for point, _ in loads for outcome in point.log.outcomes),
-                    "client": worst(row["client"] for _, row in loads),
+                    "client": _client(row["client"] for _, row in loads),
                 }
             )
         return points
 
 
-def measure_repeats(repeats: int, measure: Callable[[int], Measurement]) -> Repeats:
+def measure_repeats(repeats: int, measure: Callable[[int], Measurement], slos: tuple[Slo, ...] = ()) -> Repeats:
     """Measure so often; a server that answers no request gets no further load.
 
     Args:
@@ -105,7 +109,7 @@ def measure_repeats(repeats: int, measure: Callable[[int], Measurement]) -> Repe
         runs.append(measure(repeat))
         if runs[-1].warm_up_failed:
             break
-    return Repeats(tuple(runs))
+    return Repeats(tuple(runs), slos)
 
 
 def worst(clients: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -118,8 +122,40 @@ def worst(clients: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def _pooled(points: Sequence[PointMeasurement]) -> Metrics:
-    metrics = summarize_loads([point.log.counted for point in points])
+def _client(clients: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    listed = list(clients)
+    return {**worst(listed), "beyond_limits": _first(client["beyond_limits"] for client in listed)}
+
+
+def _joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the repeats of one load point say of themselves, so that none of them is lost behind the first."""
+    caches = [row["cache"] for row in rows]
+    told = next((cache for cache in caches if cache["reset"] != "done"), caches[0])
+    counted = [cache for cache in caches if cache["queries"] is not None]
+    queries = sum(cache["queries"] for cache in counted)
+    hits = sum(cache["hits"] for cache in counted)
+    known = bool(counted) and len(counted) == len(caches)
+    return {
+        "stopped": _first(row["stopped"] for row in rows),
+        "cache": {
+            **told,
+            "hits": hits if known else None,
+            "queries": queries if known else None,
+            "hit_rate": (hits / queries if queries else 0.0) if known else None,
+            "expected_at_most": max(cache["expected_at_most"] for cache in caches),
+        },
+        "workers": [worker for row in rows for worker in row["workers"]],
+        "thrown_away": [tried for row in rows for tried in row["thrown_away"]],
+        "steady": None,
+    }
+
+
+def _first(values: Iterable[Any]) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _pooled(points: Sequence[PointMeasurement], slos: Sequence[Slo]) -> Metrics:
+    metrics = summarize_loads([point.log.counted for point in points], slos)
     metrics["client_bound"] = any(point.client_bound for point in points)
     use = CacheUse.total([point.cache.use for point in points])
     return metrics if use is None else {**metrics, "cache_hit_rate": use.hit_rate}

@@ -125,7 +125,7 @@ def read(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}); give two result files") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedFile(path, _FORM) from error
     if not isinstance(found, dict):
         raise MalformedFile(path, _FORM)
@@ -137,5 +137,9 @@ def read(path: Path) -> dict[str, Any]:
 
 def number(value: object) -> float | None:
     """A finite number of a result, else None."""
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if usable else None  # type: ignore[arg-type]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond every float
+        return None

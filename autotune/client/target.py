@@ -45,6 +45,10 @@ class Target:
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
             raise BadInput("the API key holds characters that no HTTP header can carry")
         prefix = parts.path.rstrip("/").removesuffix("/v1")
+        if not (prefix.isascii() and prefix.isprintable()) or " " in prefix or port == 0:
+            raise BadInput(
+                f"URL {url!r}: no port 0, and in the path only what needs no %-encoding; write http://HOST:PORT"
+            )
         return cls(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix, api_key)
 
     @property
@@ -65,7 +69,7 @@ class Target:
         """The host's numeric addresses, resolved once; raises `BadInput` when there is none."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise BadInput(f"host {self.host!r} is not known: {error}") from error
         return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
+import select
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -87,6 +88,15 @@ def _inbox(orders: Connection) -> asyncio.Queue[int | str]:
 
 def main() -> None:
     """Serve the pipes whose numbers are the two arguments."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the one that started us decides
+    orders, answers = Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False)
+    threading.Thread(target=_leave_with, args=(orders.fileno(),), daemon=True).start()
     with suppress(EOFError, ConnectionError):
-        serve(Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False))
+        serve(orders, answers)
+
+
+def _leave_with(orders: int) -> None:
+    """End this process when nobody holds the other end of the pipe any more, whatever it is busy with."""
+    watch = select.poll()
+    watch.register(orders, 0)  # a hang-up is told without being asked for
+    watch.poll()
+    os._exit(0)

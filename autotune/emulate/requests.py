@@ -147,7 +147,7 @@ def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, li
 
 def text_tokens(text: str) -> list[int]:
     """Stand-in token ids of a text."""
-    return [crc32(piece.encode()) for piece in _PIECE.findall(text)] or [0]
+    return [crc32(piece.encode("utf-8", "surrogatepass")) for piece in _PIECE.findall(text)] or [0]
 
 
 def _prompts(prompt: Any) -> list[list[int]]:

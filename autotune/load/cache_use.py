@@ -200,7 +200,7 @@ def _characters(content: Content | None) -> str:
         return ""
     if isinstance(content, str):
         return content
-    return "".join(chr(part) if isinstance(part, int) else json.dumps(part) for part in content)
+    return "".join(chr(part % 0x110000) if isinstance(part, int) else json.dumps(part) for part in content)
 
 
 def _found_in_texts(texts: Sequence[str], tokens: Sequence[float]) -> float:

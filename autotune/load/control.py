@@ -94,7 +94,7 @@ class ServerClient:
         try:
             listed = answer.json()["data"] if answer.is_success else None
             return None if listed is None else [str(model["id"]) for model in listed]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def emulated(self) -> bool:
@@ -160,7 +160,7 @@ class ServerClient:
 
     def get_json(self, path: str) -> Any:
         """Any document of the server, such as its resolved arguments; None when it gives none."""
-        with contextlib.suppress(httpx.HTTPError, ValueError):
+        with contextlib.suppress(httpx.HTTPError, ValueError, RecursionError):
             answer = self._http.get(path)
             return answer.json() if answer.is_success else None
         return None
@@ -197,5 +197,5 @@ def _denies(answer: httpx.Response) -> bool:
 def _choices(answer: httpx.Response) -> bool:
     try:
         return bool(answer.json()["choices"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False

@@ -73,7 +73,12 @@ class EarlyStop:
 
 
 def hopeless(
-    snapshot: RequestRecords, now_s: float, plan: LoadTotals, must_beat: float | None, slos: Sequence[Slo]
+    snapshot: RequestRecords,
+    now_s: float,
+    plan: LoadTotals,
+    must_beat: float | None,
+    slos: Sequence[Slo],
+    heard_s: Floats | None = None,
 ) -> EarlyStop | None:
     """Why the rest of a load need not be run, or None while anything is still possible.
 
@@ -86,19 +91,32 @@ def hopeless(
         must_beat: total token throughput in tokens per s that the load must exceed; None = nothing to beat.
         slos: limits on the run. Those on the steady window, on standard deviations and on peaks are not judged.
 
+        heard_s: when the last event of each request came, NaN before the first, shape as the snapshot's: one under way
+            may have had its last token then, and only its token counts are still to come; None = now.
+
     Once it says stop it says so at any later moment of the same run.
     """
-    state = _State(snapshot, now_s, plan, slos)
+    state = _State(snapshot, now_s, plan, slos, heard_s)
     return next(state.lost(must_beat), None)
 
 
 class _State:
     """What is certain of a run at one moment."""
 
-    def __init__(self, snapshot: RequestRecords, now_s: float, plan: LoadTotals, slos: Sequence[Slo]) -> None:
+    def __init__(
+        self,
+        snapshot: RequestRecords,
+        now_s: float,
+        plan: LoadTotals,
+        slos: Sequence[Slo],
+        heard_s: Floats | None,
+    ) -> None:
         self._seen, self._now_s, self._plan, self._slos = snapshot, now_s, plan, slos
         self._ended = np.isfinite(snapshot.finished_s)
         self._done = replace(snapshot, ok=self._ended & snapshot.ok).successful()
+        # The earliest that a request under way can turn out to have ended.
+        last_s = np.full(len(snapshot), np.nan) if heard_s is None else heard_s
+        self._least_end_s = np.where(np.isnan(last_s), now_s, last_s)
         self._unsent = max(plan.requests - len(snapshot), 0)
         self._failed = int((self._ended & ~snapshot.ok).sum())
 
@@ -127,10 +145,10 @@ class _State:
         if not len(seen):
             return 0.0
         ends_s = [float(seen.finished_s[self._ended].max())] if self._ended.any() else []
-        if self._unsent or not self._ended.all():
-            ends_s.append(self._now_s)
+        if not self._ended.all():
+            ends_s.append(float(self._least_end_s[~self._ended].max()))
         if self._unsent:
-            ends_s.append(self._plan.last_send_s)
+            ends_s += [self._now_s, self._plan.last_send_s]
         return max(ends_s) - float(seen.sent_s.min())
 
     @cached_property
@@ -178,7 +196,7 @@ class _State:
         if latency == "ttft":
             known, reached_s = done.first_token_s - done.sent_s, np.where(np.isnan(first_s), now_s, first_s)
         else:
-            known, reached_s = done.finished_s - done.sent_s, np.full(len(sent_s), now_s)
+            known, reached_s = done.finished_s - done.sent_s, self._least_end_s[under_way]
         return _Samples(known * 1e3, np.sort(reached_s - sent_s) * 1e3, self._unsent, self._may_fail)
 
 

@@ -71,7 +71,7 @@ def _read(path: Path, changed_ns: int, size: int) -> tuple[Row, ...]:
 def _row(path: Path, number: int, line: str) -> Row:
     try:
         row: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedFile(path, f"not JSON; {_FORM}", number) from error
     if not isinstance(row, dict):
         raise MalformedFile(path, f"not an object; {_FORM}", number)
@@ -94,9 +94,20 @@ def _whole(value: Any) -> bool:
 def _known(content: Any) -> bool:
     """Whether it is text, token ids, or messages."""
     if not isinstance(content, list) or not content:
-        return isinstance(content, str) and bool(content)
+        return isinstance(content, str) and bool(content) and _is_text(content)
     return all(type(token) is int and token >= 0 for token in content) or all(map(_message, content))
 
 
+def _is_text(content: str) -> bool:
+    """Whether it can be sent: JSON may hold half a surrogate pair, which no UTF-8 has."""
+    try:
+        content.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _message(message: Any) -> bool:
-    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+    return isinstance(message, dict) and all(
+        isinstance(message.get(key), str) and _is_text(message[key]) for key in ("role", "content")
+    )

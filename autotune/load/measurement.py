@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -23,6 +24,11 @@ _MAX_LENGTH_ERROR = 0.01
 did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
 
 _LENGTHS = "{:.1f} tokens per answer instead of {:.1f}; the server may not honour ignore_eos"
+
+
+def needed(success_rate: float, requests: int) -> int:
+    """How many of the requests must succeed; a rate that is a whole number of requests but for rounding is that."""
+    return math.ceil(success_rate * requests - 1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,7 @@ class Measurement:
         """One sentence on the requests that failed; empty when enough succeeded."""
         outcomes = [outcome for outcome in self.outcomes if outcome.kind is not OutcomeKind.STOPPED]
         good = sum(outcome.ok for outcome in outcomes)
-        return failure_sentence(outcomes) if good < self.min_success_rate * len(outcomes) else ""
+        return failure_sentence(outcomes) if good < needed(self.min_success_rate, len(outcomes)) else ""
 
     @property
     def client_bound(self) -> str:
@@ -179,7 +185,7 @@ class Measurement:
         did not keep up, prompts that an earlier load had left in the cache; empty when they are sound, or when requests
         failed in ways that are the server's."""
         failed = [o for o in self.outcomes if not o.ok and o.kind is not OutcomeKind.STOPPED]
-        if failed and all(outcome.kind is OutcomeKind.NO_USAGE for outcome in failed):
+        if self.failure and all(outcome.kind is OutcomeKind.NO_USAGE for outcome in failed):
             return self.failure
         if self.failure:
             return ""

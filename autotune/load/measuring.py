@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.client.health import ClientHealth
 from autotune.client.open_files import allow_open_files
-from autotune.client.outcomes import Outcome
+from autotune.client.outcomes import Outcome, OutcomeKind
 from autotune.client.progress import Overview
 from autotune.client.prompts import PromptKey, Prompts
 from autotune.client.request_log import RequestLog
@@ -19,7 +19,7 @@ from autotune.client.share import Share
 from autotune.client.target import Target
 from autotune.load.cache_use import CacheUse
 from autotune.load.early_stop import EarlyStop, LoadTotals, hopeless
-from autotune.load.measurement import Attempt, LoadOptions, Measurement, PointMeasurement
+from autotune.load.measurement import Attempt, LoadOptions, Measurement, PointMeasurement, needed
 from autotune.load.metrics import summarize, summarize_loads
 from autotune.load.prefix_cache import CacheReport
 from autotune.load.steady import halves_disagree, steady
@@ -83,12 +83,13 @@ class _Watch:
             output_tokens=float(requests.output_tokens.sum()),
             last_send_s=float(snapshot.sent_s.min() + requests.send_s[-1]) if open_loop else -math.inf,
         )
-        return hopeless(snapshot, overview.now_s, plan, self._options.must_beat, self._limits(len(requests)))
+        limits = self._limits(len(requests))
+        return hopeless(snapshot, overview.now_s, plan, self._options.must_beat, limits, overview.heard_s())
 
     def _limits(self, requests: int) -> list[Slo]:
         if not self._options.stop_on_lost_slo:
             return []
-        may_fail = math.floor((1 - self._options.min_success_rate) * requests)
+        may_fail = requests - needed(self._options.min_success_rate, requests)
         return [*self._options.slos, Slo(metric="failed", sense="<=", limit=may_fail)]
 
 
@@ -165,7 +166,7 @@ class _Measuring:
         thrown_away: list[Attempt] = []
         for attempt, workers in enumerate(self._tries(requests)):
             last = self._try(requests, position, workers, attempt)
-            if not last.client_bound or last.stopped or not all(outcome.ok for outcome in last.log.outcomes):
+            if not last.client_bound or self._failed(last.log):
                 break
             thrown_away.append(Attempt(workers, last.client_bound))
         if thrown_away and last.client_bound == thrown_away[-1].reason:
@@ -189,6 +190,11 @@ class _Measuring:
             steady_drift=halves_disagree(counted),
             stopped=last.stopped,
         )
+
+    def _failed(self, log: RequestLog) -> bool:
+        """Whether too few succeeded of those that were not given up: then the server, not the client, is to blame."""
+        ended = [outcome for outcome in log.outcomes if outcome.kind is not OutcomeKind.STOPPED]
+        return sum(outcome.ok for outcome in ended) < needed(self._options.min_success_rate, len(ended))
 
     def _tries(self, requests: Requests) -> Iterator[int]:
         """With how many workers to try; no more than there are processors."""

@@ -100,6 +100,9 @@ def summarize_loads(runs: Sequence[RequestRecords], slos: Sequence[Limit] = ()) 
     """All metrics of several loads, such as the points of a sweep, as one run without pauses."""
     metrics = summarize(RequestRecords.one_after_another(runs), slos)
     metrics["steady_total_token_throughput"] = steady_total_token_throughput(*runs)
+    for peak, name in enumerate(("max_output_tokens_per_s", "max_concurrent_requests")):
+        # Of one load at a time: the end of one and the begin of the next are no peak.
+        metrics[name] = max((_peaks(done)[peak] for run in runs if len(done := run.successful())), default=0)
     return metrics
 
 

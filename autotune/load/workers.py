@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
 
+import autotune
 from autotune.client.generator import HEAD_START_NS
 from autotune.client.health import ClientHealth
 from autotune.client.open_files import allow_open_files
@@ -71,8 +74,10 @@ class _Member:
         answers, told = Pipe(duplex=False)
         with taken, told:
             ends = [taken.fileno(), told.fileno()]
-            command = [sys.executable, "-m", _WORKER, *map(str, ends)]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends)
+            # -P: a folder that happens to be the current one must not put its own modules in front.
+            command = [sys.executable, "-P", "-m", _WORKER, *map(str, ends)]
+            with _interrupts_held_back():
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends, env=_environment())
         return cls(process, orders, answers)
 
     def end(self) -> None:
@@ -87,6 +92,22 @@ class _Member:
     def close(self) -> None:
         self.orders.close()
         self.answers.close()
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the folder that this package was imported from."""
+    here = str(Path(autotune.__file__).resolve().parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A process that is started here never gets a Ctrl-C, which goes to the whole group: we decide what it means."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Workers:
@@ -129,6 +150,7 @@ class Workers:
         allow_open_files(
             math.ceil(min(share.requests.concurrency, len(share.requests)) / workers), surely=_burst(share)
         )
+        allow_open_files(4 * workers)  # of ours: the pipes
         while len(self._members) < workers:
             self._members.append(_Member.start())
         try:

@@ -165,3 +165,13 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str | None, words: s
     assert done.code == 2
     assert words in done.err
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"duration": 1, "completed": 1, "request_throughput": 1' + "0" * 400 + "}"]
+)
+def test_odd_files_are_no_result(tmp_path: Path, text: str):
+    (tmp_path / "odd.json").write_text(text)
+    done = autotune("compare", "odd.json", "odd.json", home=tmp_path / "home")
+    assert done.code == 2
+    assert "Traceback" not in done.err

@@ -68,3 +68,17 @@ def test_what_cannot_be_stopped_is_refused(tmp_path: Path):
             done = bench(tmp_path, server.url, *LOAD, *options)
             assert (done.code, server.posts) == (2, [])
             assert words in done.err
+
+
+def test_repeats_hide_neither_a_stop_nor_a_limit_that_was_missed(tmp_path: Path):
+    load = ("--workload", "random:50:4:12", "--concurrency", "4", "--workers", "1", "--repeats", "2", "--json")
+    with Server(Slow(answered=8 + 12 + 5)) as server:
+        done = bench(tmp_path, server.url, *load, "--must-beat", "500")
+    result = json.loads(done.out)
+    assert result["stopped"]["metric"] == "total_token_throughput"
+    assert result["outcomes"] == {"ok": 17, "stopped": 4}
+    with Server(good) as server:
+        missed = json.loads(bench(tmp_path, server.url, *load, "--slo", "p99_ttft_ms<=0.0001").out)
+    assert missed["request_goodput"] == 0
+    # All 12 of a load may fall into one second, but not the 24 of both.
+    assert missed["max_concurrent_requests"] <= 12

@@ -169,3 +169,48 @@ def test_a_forced_number_of_workers_is_used():
         measured = measure(server.url, "m", load_workload("random:3:2:9"), 0, LoadOptions(workers=3, warm_up=False))
     assert len(measured.points[0].workers) == 3
     assert measured.metrics["completed"] == 9
+
+
+def test_a_worker_that_is_busy_preparing_dies_with_its_parent_too(tmp_path):
+    script = tmp_path / "load.py"
+    script.write_text(
+        "import sys, threading\n"
+        "from tests.load.test_workers import share_of\n"
+        "from autotune.load.workers import Workers\n"
+        "with Workers() as workers:\n"
+        "    share = share_of('http://127.0.0.1:9', 'random:4000:4:50000', 1)\n"
+        "    sender = threading.Thread(target=workers.send, args=(share, 1), daemon=True)\n"
+        "    sender.start()\n"
+        "    while not workers.pids: pass\n"
+        "    print(*workers.pids, flush=True)\n"
+        "    sender.join()\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=env) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        # It makes 50,000 bodies, which takes it many seconds.
+        while Path(f"/proc/{pid}/cmdline").read_bytes().find(b"autotune.client") < 0 or cpu_s(pid) < 1.0:
+            time.sleep(0.02)
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 10
+    while alive(pid):
+        assert time.monotonic() < deadline, "a worker outlived the process that started it"
+        time.sleep(0.02)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_modules_of_the_current_folder_are_not_taken_for_ours(tmp_path, monkeypatch):
+    (tmp_path / "queue.py").write_text("raise SystemExit('somebody else')")
+    (tmp_path / "autotune").mkdir()
+    (tmp_path / "autotune" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with Server() as server, Workers() as workers:
+        log, _ = workers.send(share_of(server.url, "random:3:2:4"), 1)
+    assert log.tally == {"ok": 4}
