@@ -38,6 +38,7 @@ class Target:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
+            (host or "").encode("idna")  # what every resolver does to a name
         except ValueError as error:
             raise BadInput(f"URL {url!r} is malformed ({error}); write http://HOST:PORT") from error
         if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
