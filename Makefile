@@ -7,7 +7,7 @@ PY ?= .venv/bin/python
 
 .PHONY: test lint format slow bench
 test: .venv
-	$(PY) -m pytest
+	$(PY) -m pytest -n logical --dist loadfile
 
 slow: .venv
 	$(PY) -m pytest -m slow

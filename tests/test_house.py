@@ -49,7 +49,7 @@ def test_no_file_is_long(path: Path) -> None:
 
 def test_ci_runs_the_command_of_the_readme() -> None:
     command = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
-    assert command.endswith("-m pytest")
+    assert " -m pytest" in command
     assert command in (ROOT / "README.md").read_text()
 
 
