@@ -16,7 +16,7 @@ from autotune.emulate.faults import Faults
 from autotune.emulate.http import Exchange
 from autotune.emulate.launch import Launch
 from autotune.emulate.requests import Asked, Limits, RequestRefused, read_request
-from autotune.space.schema import in_range
+from autotune.space.entry import in_range
 
 _TOKENS_BEFORE_CLOSE = 3
 

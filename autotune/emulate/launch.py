@@ -17,9 +17,9 @@ from autotune.simulate.memory import MemoryPlan, plan_memory, startup_s
 from autotune.simulate.server import Server
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
+from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
 from autotune.space.library import Library
-from autotune.space.schema import in_range
 from autotune.trial import Command, Failure, FailureKind
 
 

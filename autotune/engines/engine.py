@@ -16,10 +16,11 @@ from packaging.version import InvalidVersion, Version
 from autotune.engines.options import OptionParser, OptionTable, read_table
 from autotune.errors import BadInput
 from autotune.space.context import Context
+from autotune.space.entry import in_range
 from autotune.space.expression import Namespace, evaluate, fill, fill_value
 from autotune.space.knobs import default_of
 from autotune.space.library import spaces_root
-from autotune.space.schema import Addition, EngineCard, Reading, in_range
+from autotune.space.schema import Addition, EngineCard, Reading
 from autotune.trial import Command, Configuration, Scalar
 
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from autotune.errors import BadInput
 from autotune.launch.processes import MARKER
-from autotune.space.schema import Serving
+from autotune.space.serving import Serving
 from autotune.trial import Command
 
 LOG_NAME = "server.log"

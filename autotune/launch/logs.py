@@ -12,7 +12,8 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from autotune.space.schema import EngineCard, LogPattern
+from autotune.space.schema import EngineCard
+from autotune.space.serving import LogPattern
 from autotune.trial import Failure, FailureKind
 
 HEAD_BYTES = 32 * 2**20

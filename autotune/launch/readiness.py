@@ -68,7 +68,8 @@ class Readiness:
             if self._is_healthy():
                 failure = self._watched.listening()
                 if failure is not None or self._has_generated(model):
-                    return failure or self._refusal
+                    # A first process that ended while its children answered is no server that can be relied on.
+                    return failure or self._refusal or self._watched.died()
             self._watched.pause(pause_s)
             pause_s = min(2 * pause_s, _POLL_S[1])
 

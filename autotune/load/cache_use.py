@@ -16,7 +16,9 @@ import numpy as np
 
 from autotune.client.requests import Content, Requests
 from autotune.load.control import CacheReset, ResetOutcome, ServerClient
-from autotune.space.schema import CacheMetrics, EngineCard, Serving, in_range
+from autotune.space.entry import in_range
+from autotune.space.schema import EngineCard
+from autotune.space.serving import CacheMetrics, Serving
 
 TOLERATED = 0.05
 """By how much the hit rate may exceed what the prompts allow: chat templates and texts begin alike, too."""

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import UnknownName
+from autotune.space.entry import VersionRange, in_range
 from autotune.space.expression import Expression, Namespace, evaluate
 from autotune.space.library import load, spaces_root
-from autotune.space.schema import VersionRange, in_range
 from autotune.trial import Scalar
 
 

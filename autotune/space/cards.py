@@ -107,9 +107,9 @@ class HardwareCard(Card):
 
     name: str
     aliases: list[str] = []
-    vendor: Literal["nvidia", "amd"]
+    vendor: Literal["nvidia", "amd", "cpu"]
     generation: str = Field(description="hopper, blackwell, cdna3 …")
-    gpus: int = Field(gt=0, description="GPUs per node")
+    gpus: int = Field(gt=0, description="GPUs per node; a machine without one counts as one device")
     memory_gb: float = Field(gt=0, description="per GPU, 10^9 bytes, as the data sheet gives it")
     bandwidth_tb_s: float = Field(gt=0, description="memory bandwidth per GPU, TB/s")
     bf16_tflops: float = Field(gt=0, description="dense")

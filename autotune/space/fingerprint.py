@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.space.context import Context
+from autotune.space.entry import in_range
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.knobs import default_of
-from autotune.space.schema import Effect, EngineCard, Rule, in_range
+from autotune.space.schema import Effect, EngineCard, Rule
 from autotune.trial import Configuration, Failure
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.space.context import Context
+from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
-from autotune.space.schema import Case, EngineCard, Knob, Values, in_range
+from autotune.space.schema import Case, EngineCard, Knob, Values
 from autotune.trial import Scalar
 
 

@@ -10,36 +10,14 @@ PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from autotune.space.entry import Entry, VersionRange
 from autotune.space.expression import Expression, Template
+from autotune.space.serving import LogPattern, Serving
 from autotune.trial import FailureKind, Scalar
-
-
-def _check_versions(text: str) -> str:
-    try:
-        SpecifierSet("" if text == "*" else text)
-    except InvalidSpecifier as error:
-        raise ValueError(f"not a version range: {text!r}; write e.g. '>=0.5.6,<0.6' or '*'") from error
-    return text
-
-
-VersionRange = Annotated[str, AfterValidator(_check_versions)]
-
-
-def in_range(version: str, versions: str) -> bool:
-    """Whether a version lies in a range; release candidates and post releases count."""
-    return versions == "*" or SpecifierSet(versions).contains(Version(version), prereleases=True)
-
-
-class Entry(BaseModel):
-    """A part of an engine's file: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Addition(Entry):
@@ -168,48 +146,6 @@ class Requirement(Entry):
 
     expect: Expression
     reason: str
-    source: str
-
-
-class CacheMetrics(Entry):
-    """Prometheus counters of the prompt tokens that were looked up in the prefix cache, and of those found there.
-
-    A gauge of the hit rate will not do: it says nothing of the time between two readings.
-    """
-
-    queries: str = Field(description="prompt tokens looked up")
-    hits: list[str] = Field(min_length=1, description="prompt tokens found, added up; the first is there or none is")
-    hits_zero_with: str | None = Field(
-        default=None,
-        description="a metric of the same page; where it stands, counters of hits that are missing are 0, as the "
-        "engine writes them from the first hit on. None: a page without the first of `hits` is another engine's",
-    )
-    versions: VersionRange = "*"
-    source: str
-
-
-class Serving(Entry):
-    """How a running server of the engine is talked to. Paths are below the server's URL."""
-
-    host_flag: str = "--host"
-    port_flag: str = "--port"
-    environment: dict[str, str] = Field(default={}, description="set for servers that autotune launches")
-    arguments: list[str] = Field(default=[], description="added to the command of servers that autotune launches")
-    health: str = "/health"
-    reset_cache: str | None = Field(default=None, description="POST empties the prefix cache; None: there is no way")
-    reset_cache_needs: str = Field(default="", description="what a server without that path was started without")
-    resolved_arguments: str | None = Field(default=None, description="GET tells what the engine made of its arguments")
-    metrics_path: str = "/metrics"
-    metrics: dict[str, str] = Field(default={}, description="our name to the engine's Prometheus name")
-    cache_metrics: list[CacheMetrics] = Field(default=[], description="the first that the metrics page has counts")
-
-
-class LogPattern(Entry):
-    """A line of the engine's log that tells why it failed; the first line that matches any pattern counts."""
-
-    pattern: str = Field(description="regular expression, searched in one line")
-    kind: FailureKind
-    way_out: str = Field(description="what to do; may use the pattern's named groups as {name}")
     source: str
 
 

@@ -8,11 +8,12 @@ import pytest
 
 from autotune.engines import engine, names
 from autotune.space.context import Context
+from autotune.space.entry import in_range
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.expression import names as names_in
 from autotune.space.fingerprint import as_failure, broken_rules, effective
-from autotune.space.schema import Reading, in_range
+from autotune.space.schema import Reading
 from autotune.trial import Configuration, Scalar
 from tests.engines.settings import LIBRARY, MODELS, NODES, R1, V32, VERSIONS, context, failing_rules, read, settings_of
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.launch import Grace, Patience, Server, launcher_for
-from autotune.space.schema import EngineCard, LogPattern, Serving
+from autotune.space.schema import EngineCard
+from autotune.space.serving import LogPattern, Serving
 from autotune.trial import Command, FailureKind
 
 STAND_IN = Path(__file__).with_name("stand_in.py")

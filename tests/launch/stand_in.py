@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 
@@ -73,6 +74,13 @@ def serve(options: argparse.Namespace) -> None:
     server.serve_forever()
 
 
+def serve_after(parent: int, options: argparse.Namespace) -> None:
+    """Serve once that process is gone and collected, so that whoever asks finds a server without a first process."""
+    while Path(f"/proc/{parent}").exists():
+        time.sleep(0.01)
+    serve(options)
+
+
 def forget_environment(name: str) -> None:
     """A child that has lost the marker and, by setsid, group and session; only descent still tells whose it is."""
     program = "import time; time.sleep(600)"
@@ -129,7 +137,8 @@ def main() -> None:
     options = options_given()
     start(options)
     if options.fork_away or options.daemonise:
-        detach(lambda: serve(options))
+        parent = os.getpid()
+        detach(lambda: serve_after(parent, options) if options.daemonise else serve(options))
         if not options.daemonise:
             time.sleep(600)
     else:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import BadInput
 from autotune.launch.command import anchored, find_program, prepare_folder, with_serving
-from autotune.space.schema import Serving
+from autotune.space.serving import Serving
 
 WORDS = st.lists(st.sampled_from(["serve", "M", "--host", "0.0.0.0", "--port", "80", "--port=90", "--host=h", "--x"]))
 
