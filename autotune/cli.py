@@ -39,7 +39,7 @@ def _common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., 
 def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of the commands that take an engine's command line."""
     for option in (
-        click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x) or a YAML file."),
+        click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file."),
         click.option("--gpus", type=int, help="GPUs to use; default: all of the node."),
         click.option("--engine-version", help="Parse and behave as this version; default: the newest known."),
         click.option("--model-id", help="The model's id, when the command line names a path."),
@@ -56,7 +56,7 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--model", required=True, help="Hugging Face id, a folder with config.json, or a YAML file.")
-@click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x) or a YAML file.")
+@click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file.")
 @click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
 @click.option("--engine", "engines", multiple=True, help="Engine to search; repeatable. Default: all that fit.")
 @click.option("--workload", "workloads", multiple=True, help="First: the objective's. Default: sharegpt.")
@@ -211,6 +211,15 @@ def list_(home: Path, as_json: bool) -> None:
     from autotune import commands
 
     commands.list_studies(home, as_json)
+
+
+@cli.command()
+@_common(home_is_used=True)
+def doctor(home: Path, as_json: bool) -> None:
+    """Check what this machine still lacks for --on process and --on docker."""
+    from autotune.doctor.command import doctor as examine
+
+    examine(home, as_json)
 
 
 @cli.group()

@@ -18,6 +18,7 @@ from autotune.errors import BadInput, MalformedFile, NothingFeasible, UnknownNam
 from autotune.home import Home, write_atomically
 from autotune.recommendation import Recommendation, Verdict
 from autotune.request import Request, Simulation, build_spec, check_gpus, library_for
+from autotune.space.library import LOCAL
 from autotune.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def _announce(spec: StudySpec, on: str | None) -> None:
     """
     node = f"{spec.gpus}×{spec.hardware.name}"
     if spec.on == "simulator":
-        no_node = f"this machine has no {node} with an engine installed"
+        local = spec.hardware.name == LOCAL
+        no_node = f"this machine has no {'engine' if local else f'{node} with an engine'} installed"
         why = {None: "as the study began", "simulator": "as asked for"}.get(on, no_node)
         line = f"SIMULATED: {why}; all numbers come from a simulated {node} node, not from a real one."
     elif spec.on == "emulator":
@@ -154,6 +156,7 @@ def simulate(asked: Simulation, as_json: bool) -> None:
     from autotune.engines import command_of, split_command
     from autotune.evaluate import model_of, prediction, understand
     from autotune.load.workloads import load_workload
+    from autotune.machine import node
     from autotune.space.context import Context
 
     library = library_for(None)
@@ -165,7 +168,7 @@ def simulate(asked: Simulation, as_json: bool) -> None:
         if asked.concurrency < 1:
             raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
         load = load.with_concurrency(asked.concurrency)
-    hardware = library.node(asked.hardware)
+    hardware = node(asked.hardware, library)
     model = model_of(command, library, asked.engine_version, asked.model_id)
     context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
     understood = understand(command, library, context, asked.engine_version)
@@ -194,9 +197,10 @@ def _print_prediction(predicted: Mapping[str, Any]) -> None:
 def emulate(options: Mapping[str, Any], as_json: bool) -> int:
     """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
     from autotune import emulate as emulator
+    from autotune.machine import node
 
     library = library_for(None)
-    hardware = library.node(options["hardware"])
+    hardware = node(options["hardware"], library)
     looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware)}
     return emulator.emulate(emulator.Emulation(**{**options, **looked_up}), library, as_json)
 

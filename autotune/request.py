@@ -13,11 +13,11 @@ import yaml
 
 from autotune.engines import engine
 from autotune.errors import BadInput, UnknownName
-from autotune.launch.gpus import has
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
+from autotune.machine import has, node
 from autotune.space.cards import HardwareCard
-from autotune.space.library import Library
+from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
 from autotune.spec import AUTO, EngineChoice, Slo, StudySpec, check_study_name
 from autotune.trial import Scalar
@@ -83,7 +83,7 @@ def library_for(space: Path | None) -> Library:
 def build_spec(request: Request) -> StudySpec:
     """Check every name and figure of a request; raises `BadInput` with the right names."""
     library = library_for(request.space)
-    hardware = library.node(request.hardware)
+    hardware = node(request.hardware, library)
     model = library.model(request.model, request.model_id)
     if request.model.startswith((".", "/", "~")) or Path(request.model).is_dir():
         # A path stays the path that the engine gets; the id remains an alias.
@@ -133,7 +133,8 @@ def _on(request: Request, library: Library, hardware: HardwareCard) -> str:
         raise BadInput(f"--on {request.on}: this version runs trials on: {', '.join(AVAILABLE)}")
     if request.on != "auto":
         return request.on
-    if not has(hardware.name, check_gpus(request.gpus, hardware)):
+    here = request.hardware.lower() == LOCAL or has(hardware.name, check_gpus(request.gpus, hardware))
+    if not here:
         return "simulator"
     startable = [card for card in _engines(request, library) if engine(card.engine, library).missing() is None]
     return "process" if startable else "simulator"

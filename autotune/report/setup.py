@@ -9,6 +9,7 @@ from autotune import redact
 from autotune.errors import BadInput
 from autotune.load.workloads import load_workload
 from autotune.report import StudyRecord, text, words
+from autotune.space.cards import HardwareCard
 from autotune.trial import Evidence, Metrics, State
 
 _REAL_TIME = (Evidence.MEASURED, Evidence.EMULATED)
@@ -17,7 +18,6 @@ _REAL_TIME = (Evidence.MEASURED, Evidence.EMULATED)
 def setup(study: StudyRecord) -> str:
     """Model, hardware, engines, objective and load."""
     spec = study.spec
-    hardware = spec.hardware
     limits = ", ".join(text.code(str(slo)) for slo in spec.slos) or "none"
     pins = text.knobs(spec.pins) or "none"
     excluded = {exclusion.engine for exclusion in study.recommendation.excluded}
@@ -31,11 +31,7 @@ def setup(study: StudyRecord) -> str:
     noise = f"log-normal, sigma {spec.noise:g}, one draw per launch" if spec.noise else "none added"
     rows = [
         ("Model", text.code(spec.model.id)),
-        (
-            "Hardware",
-            f"{spec.gpus} × {hardware.name.upper()} on one node ({hardware.memory_gb:g} GB and "
-            f"{hardware.bandwidth_tb_s:g} TB/s each, {hardware.link_gb_s:g} GB/s between GPUs)",
-        ),
+        ("Hardware", _hardware(spec.hardware, spec.gpus)),
         ("Engines searched", engines),
         ("Trials ran on", f"{spec.on} ({words.label(study.recommendation.evidence)})"),
         ("Objective", f"{text.title(spec.objective)} on {text.code(spec.workloads[0])}"),
@@ -47,6 +43,15 @@ def setup(study: StudyRecord) -> str:
         ("Sampler, seed, noise", f"{spec.sampler}, seed {spec.seed}, {noise}"),
     ]
     return "\n\n".join(["## Setup", text.table(("What", "Value"), rows), _loads(study)])
+
+
+def _hardware(card: HardwareCard, gpus: int) -> str:
+    if card.vendor == "cpu":
+        return f"{card.name}, without a GPU ({card.memory_gb:g} GB of memory; {card.source})"
+    return (
+        f"{gpus} × {card.name.upper()} on one node ({card.memory_gb:g} GB and "
+        f"{card.bandwidth_tb_s:g} TB/s each, {card.link_gb_s:g} GB/s between GPUs)"
+    )
 
 
 def _loads(study: StudyRecord) -> str:

@@ -18,6 +18,9 @@ from autotune.space.schema import EngineCard, NarrowedEngine, Narrowing
 
 Document = TypeVar("Document", bound=BaseModel)
 
+LOCAL = "local"
+"""The hardware's name that stands for the machine itself; `autotune.machine.node` makes a card of it."""
+
 
 def spaces_root() -> Path:
     """The packaged ``search_spaces`` folder: inside an installed wheel, beside the package in a checkout."""
@@ -204,8 +207,11 @@ class Library:
         for card in self.hardware.values():
             if name.lower() in (card.name.lower(), *(alias.lower() for alias in card.aliases)):
                 return card
-        hint = "Describe another node in a YAML file and pass its path, e.g. --hw ./my-node.yaml."
-        raise UnknownName("hardware", name, self.hardware, hint)
+        hint = (
+            f"{LOCAL!r} is whatever this machine has. "
+            "Describe another node in a YAML file and pass its path, e.g. --hw ./my-node.yaml."
+        )
+        raise UnknownName("hardware", name, [*self.hardware, LOCAL], hint)
 
     def engine(self, name: str) -> EngineCard:
         """An engine's card by its name or alias."""

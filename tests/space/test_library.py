@@ -66,7 +66,7 @@ def test_an_unknown_model_says_which_file_would_describe_it() -> None:
 
 
 def test_unknown_names_are_answered_with_the_right_ones() -> None:
-    with pytest.raises(UnknownName, match=r"did you mean 'h200'.*h200, mi300x"):
+    with pytest.raises(UnknownName, match=r"did you mean 'h200'.*h200, local, mi300x"):
         Library().node("h20")
     with pytest.raises(UnknownName, match=r"did you mean 'sglang'"):
         Library().engine("sglan")

@@ -1,0 +1,123 @@
+"""What a check is, what it looks at, and what it says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+from autotune.machine import Gpu, Limit, gpus, locked_memory_limit, open_file_limit
+from autotune.space.library import Library
+
+PROCESS, DOCKER = "process", "docker"
+TARGETS = (PROCESS, DOCKER)
+"""The places to launch in that are examined: the values of ``--on``."""
+
+
+class Status(StrEnum):
+    """``missing`` keeps a target from working at all."""
+
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine that is examined; the defaults are this one's.
+
+    Attributes:
+        home: where studies will lie.
+        root: where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are looked for.
+        environment: that servers would inherit.
+        patience_s: how long a program that is asked may take to answer.
+    """
+
+    home: Path
+    root: Path = Path("/")
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    library: Library = field(default_factory=Library)
+    open_files: Limit = field(default_factory=open_file_limit)
+    locked_memory: Limit = field(default_factory=locked_memory_limit)
+    patience_s: float = 10.0
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Asked once: the drivers take a while to answer."""
+        return gpus(self.root)
+
+    def gpus_of(self, vendor: str) -> list[Gpu]:
+        """One vendor's."""
+        return [gpu for gpu in self.gpus if gpu.vendor == vendor]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a check's function found: a sentence, and what to do about it where it is not ok.
+
+    Attributes:
+        about: one of several things that the check looks at, e.g. an engine's name.
+    """
+
+    status: Status
+    message: str
+    to_do: str = ""
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An `Answer` with what its check says of itself."""
+
+    name: str
+    targets: tuple[str, ...]
+    status: Status
+    message: str
+    to_do: str
+    source: str
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "targets": list(self.targets),
+            "status": self.status.value,
+            "message": self.message,
+            "to_do": self.to_do,
+            "source": self.source,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that is looked at.
+
+    Attributes:
+        targets: what it matters for.
+        look: finds nothing where the check does not concern the host.
+        source: who says that it matters.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    look: Callable[[Host], Iterable[Answer]]
+    source: str
+
+    def findings(self, host: Host) -> Iterator[Finding]:
+        for a in self.look(host):
+            name = f"{self.name} {a.about}".rstrip()
+            yield Finding(name, self.targets, a.status, a.message, a.to_do, self.source)
+
+
+def ok(message: str, about: str = "") -> Answer:
+    return Answer(Status.OK, message, "", about)
+
+
+def warning(message: str, to_do: str, about: str = "") -> Answer:
+    return Answer(Status.WARNING, message, to_do, about)
+
+
+def missing(message: str, to_do: str, about: str = "") -> Answer:
+    return Answer(Status.MISSING, message, to_do, about)

@@ -1,0 +1,76 @@
+"""NVIDIA's GPUs, through NVML (docs.nvidia.com/deploy/nvml-api), else through the driver's files in ``/proc``.
+
+The only importer of pynvml, which only binds the driver's own library: without a driver there is nothing to bind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from autotune.machine.device import Device
+from autotune.machine.files import ROOT, text
+
+_VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
+
+
+def devices(root: Path) -> list[Device]:
+    """In NVML's order, which is that of the PCI bus. Of a machine laid out in a folder only the files are read."""
+    found = _through_nvml() if root == ROOT else None
+    return _listed(root) if found is None else found
+
+
+def driver_version(root: Path) -> str | None:
+    """As the first line of ``/proc/driver/nvidia/version`` has it (driver README, "The /proc interface")."""
+    found = _VERSION.search(text(root / "proc/driver/nvidia/version").partition("\n")[0])
+    return found[0] if found else None
+
+
+def _listed(root: Path) -> list[Device]:
+    """Names alone: the files say nothing of memory or processes."""
+    found = []
+    for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        models = [line.partition(":")[2] for line in text(path).splitlines() if line.startswith("Model:")]
+        found += [Device(model.strip()) for model in models[:1]]
+    return found
+
+
+def _through_nvml() -> list[Device] | None:
+    """None where the library cannot be used."""
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    try:
+        return [_device(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError:
+        return None
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def _device(nvml: Any, handle: Any) -> Device:
+    def asked(question: Callable[[Any], Any]) -> Any:
+        # A GPU may not know: one that is split into slices (MIG) tells nothing of its processes.
+        try:
+            return question(handle)
+        except nvml.NVMLError:
+            return None
+
+    name = asked(nvml.nvmlDeviceGetName) or "NVIDIA GPU"
+    memory = asked(nvml.nvmlDeviceGetMemoryInfo)
+    running = asked(nvml.nvmlDeviceGetComputeRunningProcesses) or []
+    return Device(
+        name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
+        total_bytes=int(memory.total) if memory else 0,
+        used_bytes=int(memory.used) if memory else 0,
+        pids=tuple(sorted({int(process.pid) for process in running})),
+    )

@@ -1,0 +1,57 @@
+"""`autotune doctor` as a user runs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.product.cli import autotune
+
+
+def stand_in(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!{sys.executable}\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_it_reports_and_succeeds_where_nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    home = tmp_path / "home"
+    done = autotune("doctor", "--json", home=home)
+    assert done.code == 0, done.err
+    assert done.json["ready"] == {"process": False, "docker": False}
+    missing = {check["name"]: check for check in done.json["checks"] if check["status"] == "missing"}
+    assert {"engine", "Docker command"} <= set(missing)
+    assert all(check["to_do"] and check["source"] for check in missing.values())
+    assert not home.exists()
+
+
+def test_what_is_there_makes_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path / "bin", "vllm", "")
+    stand_in(tmp_path / "bin", "docker", """print('{"Server": {"Version": "28.1.1"}}')""")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    done = autotune("doctor", "--json", home=tmp_path / "home")
+    checks = {check["name"]: check["status"] for check in done.json["checks"]}
+    assert checks["engine vllm"] == "ok"
+    assert "engine" not in checks
+    assert checks["Docker daemon"] == "ok"
+    if "missing" not in checks.values():
+        assert done.json["ready"] == {"process": True, "docker": True}
+
+
+def test_the_table_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    done = autotune("doctor", home=tmp_path / "home")
+    assert done.code == 0, done.err
+    assert done.out.startswith("this machine: ")
+    for words in ("--on process: not ready", "--on docker: not ready", "→ install one in a virtual environment"):
+        assert words in done.out
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("")
+    done = autotune("doctor", home=tmp_path / "home")
+    assert done.code == 2
+    assert "not a folder" in done.err

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import BadInput, UnknownName
+from autotune.machine import local_node, node
+from autotune.space.library import Library
+
+from .machines import GIB, amd, nvidia, processor, write
+
+LIBRARY = Library()
+
+
+def test_gpus_of_a_known_kind_have_that_kind_s_figures(tmp_path: Path) -> None:
+    amd(tmp_path, 4)
+    card, packaged = local_node(LIBRARY, tmp_path), LIBRARY.node("mi300x")
+    assert (card.name, card.gpus) == ("mi300x", 4)
+    assert card.model_copy(update={"gpus": 8, "source": packaged.source}) == packaged
+    assert "4 x AMD Instinct MI300X OAM" in card.source
+
+
+def test_a_known_kind_with_another_memory_keeps_the_memory_that_is_read(tmp_path: Path) -> None:
+    amd(tmp_path, 1, memory=24 * GIB)
+    card = local_node(LIBRARY, tmp_path)
+    assert card.memory_gb == pytest.approx(24 * GIB / 1e9, abs=0.1)
+    assert "instead of 192 GB" in card.source
+
+
+def test_a_known_kind_whose_memory_is_not_told_keeps_the_card_s(tmp_path: Path) -> None:
+    nvidia(tmp_path, 2)
+    assert local_node(LIBRARY, tmp_path).memory_gb == LIBRARY.node("h200").memory_gb
+
+
+def test_other_gpus_get_what_can_be_read_and_say_that_their_rates_are_none_of_theirs(tmp_path: Path) -> None:
+    amd(tmp_path, 2, name="AMD Instinct MI250X", memory=64 * GIB)
+    card = local_node(LIBRARY, tmp_path)
+    assert (card.name, card.vendor, card.generation, card.gpus) == ("local", "amd", "cdna2", 2)
+    assert card.memory_gb == pytest.approx(68.7)
+    assert "placeholders" in card.source
+
+
+def test_other_gpus_whose_memory_is_not_told_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    nvidia(tmp_path, 1, "NVIDIA A100-SXM4-80GB")
+    with pytest.raises(BadInput, match=r"A100.*YAML file"):
+        local_node(LIBRARY, tmp_path)
+
+
+def test_no_gpu_is_one_device_with_the_memory_that_may_be_had(tmp_path: Path) -> None:
+    processor(tmp_path, cores=4, memory_kb=64 * 2**20)
+    write(tmp_path, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": 16 * GIB})
+    card = local_node(LIBRARY, tmp_path)
+    assert (card.name, card.vendor, card.gpus) == ("local", "cpu", 1)
+    assert card.memory_gb == pytest.approx(16 * GIB / 1e9, abs=0.1)
+    assert "Test 9000" in card.source
+    assert "rule of thumb" in card.source
+
+
+def test_every_other_name_is_looked_up(tmp_path: Path) -> None:
+    processor(tmp_path)
+    assert node("Local", LIBRARY, tmp_path).vendor == "cpu"
+    assert node("8xh200", LIBRARY, tmp_path) == LIBRARY.node("h200")
+    with pytest.raises(UnknownName, match="did you mean 'local'"):
+        node("locale", LIBRARY, tmp_path)
+
+
+def test_this_machine_has_a_card() -> None:
+    assert local_node().memory_gb > 0

@@ -1,0 +1,32 @@
+"""NVML's calls, against a library of the driver's name that is compiled here: no machine of the tests has a GPU."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.machine import Gpu
+
+SOURCE = Path(__file__).with_name("nvml.c")
+ASK = "import dataclasses, autotune.machine as m; print([dataclasses.astuple(gpu) for gpu in m.gpus()])"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to make a stand-in for the driver's library")
+@pytest.mark.skipif(sys.platform != "linux", reason="the driver's library has another name there")
+def test_gpus_through_the_driver_s_library(tmp_path: Path) -> None:
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", library, SOURCE], check=True)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = [Gpu(*gpu) for gpu in ast.literal_eval(done.stdout)]
+    assert [gpu for gpu in seen if gpu.vendor == "nvidia"] == [
+        Gpu(0, "NVIDIA H200", "nvidia", 150754820096, 60000000000, (34, 912)),
+        Gpu(1, "NVIDIA H200", "nvidia", 150754820096, 600000000, ()),
+    ]
