@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from autotune.recommendation import (
     Choice,
@@ -23,10 +24,11 @@ from autotune.recommendation import (
     Exclusion,
     Objective,
     Recommendation,
+    Resolution,
     Verdict,
     WorkloadComparison,
 )
-from autotune.search import objective
+from autotune.search import objective, twins
 from autotune.search.ablation import Ablation, ablations, reference
 from autotune.search.estimate import mean, percent
 from autotune.search.history import History
@@ -72,6 +74,7 @@ def recommend(
         trials=len(history.by_position),
         failures=_failures(launches),
         excluded=list(excluded),
+        resolutions=_resolutions(candidates, launches),
         duration_s=sum(entry.seconds for entry in history),
     )
 
@@ -87,7 +90,7 @@ class _Sheet:
         """A configuration with its command and what it achieves."""
         if position is None:
             return None
-        trial = self._measured(position)[-1].trial
+        trial = self._shown(position).trial
         return Choice(
             engine=trial.configuration.engine,
             engine_version=trial.engine_version,
@@ -99,6 +102,13 @@ class _Sheet:
             command=trial.command.shell(),
             objective=self._objective(position),
         )
+
+    def _shown(self, position: int) -> Launch:
+        """The launch whose command stands for a configuration: its own, not one with settings that do nothing."""
+        launches = self._measured(position)
+        fingerprint = self._history.candidates.items[position].fingerprint
+        own = [row for row in launches if row.trial.configuration.fingerprint == fingerprint]
+        return own[-1] if own else launches[0]
 
     def _objective(self, position: int) -> Objective:
         scores = evidence(self._history, position)
@@ -115,7 +125,7 @@ class _Sheet:
 
     def _measured(self, position: int) -> list[Launch]:
         """The launches behind `evidence`, in order."""
-        entries = [e for e in self._history.by_position[position] if e.measured]
+        entries = [e for e in self._history.at(position) if e.measured]
         chosen = [e for e in entries if e.role is Role.FINAL or (position == self._base and e.role is Role.BASELINE)]
         return [self._launches[e.number] for e in chosen or entries]
 
@@ -164,6 +174,8 @@ class _Sheet:
 
     def _contribution(self, winner: int, ablation: Ablation) -> Contribution | None:
         base = reference(self._history.candidates, winner)
+        if self._history.canonical(ablation.position) == winner:
+            return None  # The engine runs the same without it.
         gain = self._difference(winner, ablation.position)
         if gain is None or base is None:
             return None
@@ -197,6 +209,14 @@ class _Sheet:
             return None
         difference, half = mean(mine) - mean(theirs), self._judgement.spread.half_width((len(mine), len(theirs)))
         return difference, None if half is None else (difference - half, difference + half)
+
+
+def _resolutions(candidates: CandidateSet, launches: Sequence[Launch]) -> list[Resolution]:
+    joined = twins.counts_as(launches, candidates, candidates.items[candidates.baseline].fingerprint)
+    return [
+        Resolution(**{**asdict(found), "launches": list(found.launches)})
+        for found in twins.differences(launches, joined)
+    ]
 
 
 def _explained(stop_reason: str, judgement: Judgement, challenged: bool) -> str:

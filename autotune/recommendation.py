@@ -77,6 +77,24 @@ class Contribution(_Value):
     ci95: tuple[float, float] | None
 
 
+class Resolution(_Value):
+    """What an engine made of a knob otherwise than it was asked for, over all launches.
+
+    Attributes:
+        note: one sentence, with inline code as in Markdown.
+        launches: numbers of the launches in which it was so.
+        repeats_of: a launch of which these are repeats, as the engine runs one and the same; None where there is none.
+    """
+
+    engine: str
+    knob: str
+    asked: Scalar
+    got: Scalar
+    note: str
+    launches: list[int]
+    repeats_of: int | None
+
+
 class Exclusion(_Value):
     """An engine that was not searched."""
 
@@ -104,6 +122,7 @@ class Recommendation(_Value):
     trials: int
     failures: dict[str, int]
     excluded: list[Exclusion]
+    resolutions: list[Resolution] = []
     duration_s: float
 
     def to_json(self) -> dict[str, Any]:

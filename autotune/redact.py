@@ -8,7 +8,8 @@ plain text (logs, YAML, JSON, shell).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 MASK = "REDACTED"
 """Stands for a secret; safe to paste into a shell, JSON or YAML."""
@@ -105,6 +106,24 @@ def text(content: str, secrets: Iterable[str] = ()) -> str:
     content = _URL_PASSWORD.sub(rf"\g<1>{MASK}\g<3>", content)
     content = _OPTION.sub(_mask_named, content)
     return _SETTING.sub(_mask_setting, content)
+
+
+def document(value: Any, secrets: Collection[str] = ()) -> Any:
+    """A JSON document with every secret masked: under a secret's name, of a known shape, or known to be one."""
+    if isinstance(value, Mapping):
+        return {
+            name: MASK if _is_secret_entry(str(name), inner) else document(inner, secrets)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        words = argv(value) if all(isinstance(item, str) for item in value) else value
+        return [document(item, secrets) for item in words]
+    return text(value, secrets) if isinstance(value, str) else value
+
+
+def _is_secret_entry(name: str, value: Any) -> bool:
+    holds_text = isinstance(value, str | list | tuple) and bool(value)
+    return holds_text and is_secret_name(name)
 
 
 def _mask_named(match: re.Match[str]) -> str:

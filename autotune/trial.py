@@ -166,6 +166,38 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class Resolved:
+    """What the engine made of its arguments, by its own word.
+
+    Attributes:
+        fingerprint: of the effective configuration with the knobs that the engine says it has; a knob that it does
+            not tell is taken as it was asked for.
+        differs: knob to what was asked for and what the engine has, where these differ.
+        source: what it was read from.
+        notes: knob to one sentence on the difference, for people (Markdown).
+    """
+
+    fingerprint: str
+    differs: Mapping[str, tuple[Scalar, Scalar]] = field(default_factory=dict)
+    source: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        differs = {knob: list(pair) for knob, pair in self.differs.items()}
+        return {
+            "fingerprint": self.fingerprint,
+            "differs": differs,
+            "source": self.source,
+            "notes": dict(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Resolved:
+        differs = {knob: (asked, got) for knob, (asked, got) in row["differs"].items()}
+        return cls(row["fingerprint"], differs, row["source"], dict(row["notes"]))
+
+
+@dataclass(frozen=True, slots=True)
 class TrialResult:
     """What came of a trial; the same shape whether measured, emulated, simulated or replayed.
 
@@ -173,6 +205,7 @@ class TrialResult:
         metrics: workload name to metrics; empty unless the state is ``complete`` or ``invalid``.
         times_s: seconds per phase (``launch, ready, warmup, load, stop``), of the node's clock:
             virtual seconds when the evidence is simulated.
+        resolved: what the engine made of the configuration; None where nobody told.
     """
 
     state: State
@@ -184,6 +217,7 @@ class TrialResult:
     node: str = ""
     pids: tuple[int, ...] = ()
     started_at: str = ""
+    resolved: Resolved | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +251,7 @@ class Launch:
             "node": r.node,
             "pids": list(r.pids),
             "started_at": r.started_at,
+            "resolved": r.resolved.to_json() if r.resolved else None,
         }
 
     @classmethod
@@ -241,5 +276,6 @@ class Launch:
             node=row["node"],
             pids=tuple(row["pids"]),
             started_at=row["started_at"],
+            resolved=Resolved.from_json(row["resolved"]) if row.get("resolved") else None,
         )
         return cls(trial, result)

@@ -10,7 +10,7 @@ from time import perf_counter, time
 from typing import Any
 
 from autotune.emulate.answers import Answer
-from autotune.emulate.card import CachedTokensReport, EmulationCard, ResetAnswer, of_version
+from autotune.emulate.card import CachedTokensReport, EmulationCard, ResetAnswer, filled_tree, of_version
 from autotune.emulate.engine import LiveEngine
 from autotune.emulate.faults import Faults
 from autotune.emulate.http import Exchange
@@ -136,9 +136,8 @@ class Api:
         api, args = self._card.api, self._launch.parsed.args
         if name == "metrics" and api.metrics_option is not None:
             return bool(args.get(api.metrics_option) or self._launch.parsed.config.get(api.metrics_option))
-        if name == "reset" and api.reset_variable is not None:
-            return self._launch.parsed.env.get(api.reset_variable, "0") not in ("", "0")
-        return True
+        variable = {"reset": api.reset_variable, "arguments": api.arguments_variable}.get(name)
+        return variable is None or self._launch.parsed.env.get(variable, "0") not in ("", "0")
 
     def _report(self) -> CachedTokensReport | None:
         report = of_version(self._card.api.cached_tokens, self._launch.parsed.version)
@@ -164,16 +163,7 @@ class Api:
         _json(exchange, {"object": "list", "data": [{"id": name, **base, **more} for name in self._launch.models]})
 
     def _arguments(self, exchange: Exchange) -> None:
-        """Every option with its value, the knobs as the engine runs them, and its version."""
-        args, knobs = self._launch.parsed.args, self._launch.understood.effective.configuration.knobs
-        server = self._launch.server
-        resolved = {
-            "context_length": server.context_length,
-            "max_running_requests": server.running_limit,
-            "max_total_num_tokens": self._engine.capacity,
-            "version": self._launch.parsed.version,
-        }
-        _json(exchange, {**args, **resolved, "effective_knobs": dict(knobs)})
+        _json(exchange, {**resolved_arguments(self._launch), "max_total_num_tokens": self._engine.capacity})
 
     def _metrics(self, exchange: Exchange) -> None:
         figures = self._engine.figures()
@@ -218,6 +208,15 @@ class Api:
     def _error(self, error: RequestRefused) -> dict[str, Any]:
         content = {"message": error.message, "type": error.kind, "param": None, "code": error.status}
         return {"error": content} if self._card.api.error_nested else {"object": "error", **content}
+
+
+def resolved_arguments(launch: Launch) -> dict[str, Any]:
+    """What the engine made of its arguments, in its own words, and beside them the knobs as it runs them."""
+    api = launch.card.api
+    options = launch.parsed.args if api.tells_options else {}
+    knobs = dict(launch.understood.effective.configuration.knobs)
+    told = filled_tree(api.arguments, launch.scope)
+    return {**options, **told, "version": launch.parsed.version, "effective_knobs": knobs}
 
 
 async def die_mid_load(engine: LiveEngine, tokens: float, die: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import UnknownName
 from autotune.space.entry import VersionRange, in_range
-from autotune.space.expression import Expression
+from autotune.space.expression import Expression, fill_value
 from autotune.space.library import load, spaces_root
 
 _HOLE = re.compile(r"\{(\w+)\}")
@@ -46,6 +46,7 @@ class Phase(Entry):
     """A part of the start-up: its lines are spread over its share of the time."""
 
     share: float = Field(ge=0, description="of the start-up's time")
+    when: Expression = Field(default="True", description="of model and knobs; where false, it says nothing")
     lines: list[str] = []
     shard: str | None = Field(default=None, description="progress line, once per shard of the checkpoint")
 
@@ -114,8 +115,11 @@ class Api(Entry):
     unknown_model: str
     completion_tokens: int | None = Field(description="answer's length on /v1/completions if not asked for")
     routes: dict[str, str] = Field(description="path to what answers it: health, version, info, metrics, reset …")
+    arguments: dict[str, Any] = Field(default={}, description="what it tells of its resolved arguments, of templates")
+    tells_options: bool = Field(default=False, description="whether every option stands beside these, as it was parsed")
     metrics_option: str | None = Field(default=None, description="option or key without which there are no metrics")
-    reset_variable: str | None = Field(default=None, description="environment variable without which there is no reset")
+    reset_variable: str | None = Field(default=None, description="variable without which there is no reset")
+    arguments_variable: str | None = Field(default=None, description="variable without which no arguments are told")
     reset: list[ResetAnswer] = []
     cached_tokens: list[CachedTokensReport] = []
 
@@ -138,6 +142,7 @@ class EmulationCard(Entry):
     labels: str = Field(description="labels of every metric")
     metrics: list[MetricLine]
     refuses: list[Refused] = []
+    facts: dict[str, Expression] = Field(default={}, description="further figures of log lines, of knobs and model")
     source: str
 
 
@@ -163,6 +168,13 @@ def of_version(entries: Iterable[_Versioned], version: str) -> _Versioned | None
 def filled(template: str, facts: Mapping[str, object]) -> str:
     """A template with its holes filled; a name that is no fact stays as it is (log lines may hold braces)."""
     return _HOLE.sub(lambda match: str(facts.get(match[1], match[0])), template)
+
+
+def filled_tree(tree: Any, scope: Mapping[str, Any]) -> Any:
+    """A document whose texts are templates, filled; one that is a single hole keeps its value's type."""
+    if isinstance(tree, dict):
+        return {name: filled_tree(value, scope) for name, value in tree.items()}
+    return fill_value(tree, scope)
 
 
 def all_filled(templates: Iterable[str], facts: Mapping[str, object]) -> list[str]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from autotune.emulate.card import EmulationCard, Refused, emulation_card, filled
 from autotune.engines import ParsedCommand, command_of, recognise
@@ -18,7 +19,7 @@ from autotune.simulate.server import Server
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
 from autotune.space.entry import in_range
-from autotune.space.expression import evaluate
+from autotune.space.expression import Namespace, evaluate
 from autotune.space.library import Library
 from autotune.trial import Command, Failure, FailureKind
 
@@ -129,11 +130,21 @@ class Launch:
     def port(self) -> int:
         return int(self.parsed.args["port"]) if self.asked.port is None else self.asked.port
 
+    @cached_property
+    def scope(self) -> dict[str, Any]:
+        """The names of the card's expressions: effective knobs, model, hardware, what was parsed, and the server's."""
+        figures = {"context": self.server.context_length, "memory_fraction": self.server.memory_fraction}
+        return {
+            **self.understood.context.scope(self.understood.effective.configuration.knobs),
+            "args": Namespace(self.parsed.args),
+            "env": Namespace(self.parsed.env),
+            "server": Namespace(figures),
+        }
+
     @property
     def block_tokens(self) -> int:
         """Tokens per block of the prefix cache."""
-        scope = self.understood.context.scope(self.understood.effective.configuration.knobs)
-        return int(evaluate(self.card.block_tokens, scope))
+        return int(evaluate(self.card.block_tokens, self.scope))
 
 
 def prepare_launch(asked: Emulation, library: Library) -> Launch:

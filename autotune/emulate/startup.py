@@ -13,6 +13,7 @@ from typing import TextIO
 from autotune.emulate.card import Crash, Phase, all_filled, filled
 from autotune.emulate.faults import Faults
 from autotune.emulate.launch import Launch
+from autotune.space.expression import evaluate
 
 _DIED = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
@@ -36,6 +37,8 @@ class Log:
         given = {name: launch.parsed.args[name] for name in sorted(launch.parsed.given) if name in launch.parsed.args}
         self._card = launch.card
         self._facts: dict[str, object] = {
+            **launch.understood.effective.configuration.knobs,
+            **{name: evaluate(text, launch.scope) for name, text in launch.card.facts.items()},
             "pid": os.getpid(),
             "model": launch.parsed.model,
             "version": launch.parsed.version,
@@ -96,6 +99,8 @@ class Startup:
 
     def _phase(self, phase: Phase) -> None:
         begin = self._passed
+        if not evaluate(phase.when, self._launch.scope):
+            return
         self._log.lines(phase.lines)
         if phase.shard is not None:
             self._load(phase.shard, begin, phase.share)

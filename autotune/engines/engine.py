@@ -165,6 +165,19 @@ class Engine:
             found += additions
         return found
 
+    def setting(self, knob: str, configuration: Configuration, context: Context, command: Command) -> str:
+        """What on a command sets a knob to a configuration's value, e.g. ``--tp-size 8``; empty when nothing does."""
+        scope = context.scope(configuration.knobs)
+        found: list[str] = []
+        for addition in _holding(self.card.knobs[knob].emit, scope, context.version):
+            args = [fill(arg, scope) for arg in addition.args]
+            env = {name: fill(text, scope) for name, text in addition.env.items()}
+            if args and all(arg in command.argv for arg in args):
+                found += args
+            found += [f"{name}={text}" for name, text in env.items() if command.env.get(name) == text]
+            found += [f"{key}: {fill_value(value, scope)}" for key, value in addition.config.items() if command.files]
+        return " ".join(found)
+
     def _config_file(self, config: Mapping[str, Any], version: str) -> tuple[list[str], dict[str, str]]:
         if not config:
             return [], {}

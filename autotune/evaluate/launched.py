@@ -18,21 +18,27 @@ from pathlib import Path
 
 import yaml
 
+from autotune.engines import engine
+from autotune.evaluate.readback import listen, read_back
 from autotune.home import write_atomically
 from autotune.launch import Grace, Launcher, Patience, Server, launcher_for
+from autotune.launch.command import log_size
 from autotune.load import LoadOptions, Measurement, Target, measure
 from autotune.load.control import ServerClient
 from autotune.load.prefix_cache import PrefixCache
 from autotune.load.request_file import Load, requests_path, write_requests
 from autotune.load.workloads import load_workload
 from autotune.space.cards import HardwareCard
+from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 from autotune.spec import StudySpec
-from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
+from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, Resolved, State, Trial, TrialResult
 
 EMULATOR_STARTUP_S = 1.0
 """An emulated engine need not take a real one's minutes to load."""
+ANSWER_S = 60.0
+"""How long a server may take to tell its arguments: vLLM collects facts of its machine for that answer."""
 DEATH_S = 5.0
 """How long a server whose requests were cut off is given to show that it died, and why."""
 
@@ -87,12 +93,16 @@ class Launched:
         folder = self.folder / "trials" / f"{trial.number:04d}"
         card = self.library.engine(trial.configuration.engine)
         phases = Phases()
+        # An interrupted launch of this number may have left its words there.
+        said_before = log_size(folder)
         with phases.measured("launch"):
             server = self._launcher().launch(self._command(trial), folder, card)
         with server:
             with phases.measured("ready"):
                 failure = server.wait_ready(self.patience)
             pids = server.pids
+            with phases.measured("ready"):
+                resolved = None if failure else self._resolved(server, trial, folder, said_before)
             loaded = Loaded(failure=failure) if failure else self._load(server, trial, card, folder, phases)
             with phases.measured("stop"):
                 report = server.stop()
@@ -108,7 +118,18 @@ class Launched:
             node=platform.node(),
             pids=pids,
             started_at=started_at,
+            resolved=resolved,
         )
+
+    def _resolved(self, server: Server, trial: Trial, folder: Path, said_before: int) -> Resolved | None:
+        """What the engine says it made of its arguments."""
+        kind = engine(trial.configuration.engine, self.library)
+        spec = self.spec
+        longest = max(load_workload(name, self.library).longest_request for name in spec.workloads)
+        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
+        with ServerClient(Target.parse(server.url, None), ANSWER_S) as client:
+            said = listen(kind.card.resolved, trial.engine_version, client, server.log, said_before)
+        return read_back(kind, trial, context, said, folder)
 
     def _launcher(self) -> Launcher:
         if self.spec.on.startswith("external:"):

@@ -13,13 +13,15 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from autotune.evaluate.understanding import predict, understand
+from autotune.engines import engine
+from autotune.engines.resolved import Heard, compare
+from autotune.evaluate.understanding import Understood, predict, understand
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import Library
-from autotune.trial import Evidence, Failure, Metrics, State, Trial, TrialResult
+from autotune.trial import Evidence, Failure, Metrics, Resolved, State, Trial, TrialResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,15 @@ class Simulated:
             gpus=self.gpus,
             node=f"simulated-{self.hardware.name}",
             started_at=started_at,
+            resolved=None if failure else self._resolved(trial, understood),
         )
+
+    def _resolved(self, trial: Trial, understood: Understood) -> Resolved:
+        """What the simulated engine made of the command line; something was passed through, where it differs."""
+        kind = engine(trial.configuration.engine, self.library)
+        made = understood.effective.configuration
+        found = compare(kind, trial.configuration, understood.context, trial.command, Heard(made.knobs, made))
+        return Resolved(found.fingerprint, found.differs, "the simulated engine", found.notes)
 
     def _noise_factor(self, trial: Trial) -> float:
         """One draw per launch, fixed by (seed, candidate, launch index)."""

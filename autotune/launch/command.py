@@ -96,3 +96,9 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
             "or make room there"
         ) from error
     return log
+
+
+def log_size(folder: Path) -> int:
+    """Bytes of the log that lies in a trial's folder already."""
+    log = folder / LOG_NAME
+    return log.stat().st_size if log.is_file() else 0

@@ -19,6 +19,8 @@ from autotune.trial import Failure, FailureKind
 HEAD_BYTES = 32 * 2**20
 TAIL_BYTES = 32 * 2**20
 """Of a longer log the beginning and the end are read: a start fails early, a server that ran fails at the end."""
+_HEAD_TEXT_BYTES = 4 * 2**20
+"""Enough for what engines print before they are ready."""
 _BLOCK_BYTES = 2**20
 _LINE_CHARACTERS = 4096
 _EXCERPT_CHARACTERS = 500
@@ -50,6 +52,21 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[str]:
                 yield from _split(iter(lambda: stream.read(min(_BLOCK_BYTES, stop - stream.tell())), b""))  # noqa: B023
     except OSError:
         return
+
+
+def read_head(path: Path, offset: int = 0) -> str:
+    """The beginning of a log as one text without colours, its lines whole, however long; empty when it is gone.
+
+    Args:
+        offset: bytes to skip.
+    """
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            content = stream.read(_HEAD_TEXT_BYTES)
+    except OSError:
+        return ""
+    return _ANSI.sub("", re.sub(rb"[\r\n]+", b"\n", content).decode("utf-8", errors="replace"))
 
 
 def _split(blocks: Iterable[bytes]) -> Iterator[str]:

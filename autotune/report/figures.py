@@ -7,6 +7,7 @@ from statistics import geometric_mean
 
 from autotune.load.metrics import METRICS
 from autotune.report import StudyRecord, text
+from autotune.search.twins import counts_as
 from autotune.trial import Launch, Role, Scalar, State
 
 
@@ -36,11 +37,20 @@ def broken_slos(study: StudyRecord, launch: Launch) -> list[str]:
     return broken
 
 
-def by_configuration(launches: Iterable[Launch]) -> dict[str, list[Launch]]:
-    """Fingerprint to its launches, in the order of the first."""
+def joined(study: StudyRecord) -> dict[str, str]:
+    """Fingerprint of a configuration to that of its twin, by the engines' own word."""
+    launched = {launch.trial.configuration.fingerprint for launch in study.launches}
+    baseline = next((row.trial for row in study.launches if row.trial.role is Role.BASELINE), None)
+    return counts_as(study.launches, launched, baseline.configuration.fingerprint if baseline else None)
+
+
+def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
+    """Fingerprint to its launches, those of its twins included, in the order of the first."""
+    twins = joined(study)
     groups: dict[str, list[Launch]] = {}
     for launch in launches:
-        groups.setdefault(launch.trial.configuration.fingerprint, []).append(launch)
+        fingerprint = launch.trial.configuration.fingerprint
+        groups.setdefault(twins.get(fingerprint, fingerprint), []).append(launch)
     return groups
 
 
@@ -71,7 +81,7 @@ def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     """
     sign = -1 if lower_is_better(study.spec.objective) else 1
     best: dict[str, tuple[Launch, float, int]] = {}
-    for launches in by_configuration(study.launches).values():
+    for launches in by_configuration(study, study.launches).values():
         group = [launch for launch in counted(launches) if launch.result.state is State.COMPLETE]
         values = values_of(study, group)
         middle = average(values)

@@ -13,6 +13,7 @@ _SECTIONS = (
     tables.contributions,
     tables.finals,
     tables.launches,
+    tables.resolutions,
     tables.failures,
     setup.limits,
     setup.reproduction,

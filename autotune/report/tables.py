@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import mean, stdev
 
 from autotune import redact
+from autotune.recommendation import Resolution
 from autotune.report import StudyRecord, text, words
 from autotune.report.figures import (
     average,
@@ -74,7 +76,7 @@ def finals(study: StudyRecord) -> str:
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return ""
     compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE))
-    rows = [_final_row(study, fingerprint, group) for fingerprint, group in by_configuration(compared).items()]
+    rows = [_final_row(study, fingerprint, group) for fingerprint, group in by_configuration(study, compared).items()]
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
     table = text.table(headings, rows, "  rr")
     note = (
@@ -98,7 +100,7 @@ def _who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
     names = [
         name
         for name, choice in (("recommended", chosen), ("baseline", baseline))
-        if choice is not None and choice.fingerprint == fingerprint
+        if choice is not None and choice.fingerprint in {fingerprint, *_fingerprints(group)}
     ]
     if names or len(group) > 1:
         return " and ".join(names) or "finalist"
@@ -107,6 +109,31 @@ def _who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
         return "single"
     back = {name: value for name, value in configuration.knobs.items() if value != chosen.config.get(name)}
     return f"recommended, but {text.knobs(back)}"
+
+
+def _fingerprints(group: list[Launch]) -> set[str]:
+    return {launch.trial.configuration.fingerprint for launch in group}
+
+
+def resolutions(study: StudyRecord) -> str:
+    """What the engines made of their arguments, where it is not what was asked for; one sentence each."""
+    lines = [f"- {row.note} ({_numbered(row.launches)}){_twin(row)}." for row in study.recommendation.resolutions]
+    if not lines:
+        return ""
+    asked = [row.result.resolved for row in study.launches]
+    note = f"Read back from {sum(r is not None for r in asked)} of {len(asked)} launches, in the engines' own words."
+    return "\n\n".join([f"## What the engines made of it ({_label(study)})", note, "\n".join(lines)])
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8])) + (" …" if len(numbers) > 8 else "")
+    return f"launch {shown}" if len(numbers) == 1 else f"launches {shown}"
+
+
+def _twin(row: Resolution) -> str:
+    if row.repeats_of is None:
+        return ""
+    return f", so that {'it is a repeat' if len(row.launches) == 1 else 'they are repeats'} of launch {row.repeats_of}"
 
 
 def launches(study: StudyRecord) -> str:

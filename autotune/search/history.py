@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from autotune.search import objective
+from autotune.search import objective, twins
 from autotune.space.candidates import CandidateSet
 from autotune.spec import StudySpec
 from autotune.trial import Launch, Role, Trial
@@ -20,6 +20,7 @@ class Entry:
     """One launch, finished or still running.
 
     Attributes:
+        position: of the candidate that it measures: the one that the engine says it ran.
         score: logarithm of the objective, more is better; None unless it was measured.
         violations: SLO to value beyond its limit, <= 0 keeps it.
         broke: the configuration failed.
@@ -47,22 +48,29 @@ class Entry:
 
 @dataclass(frozen=True)
 class History:
-    """The launches of a study by number, with what decisions need beside them."""
+    """The launches of a study by number, with what decisions need beside them.
+
+    Attributes:
+        counts_as: position of a candidate to that of its twin, for which all its launches count.
+    """
 
     spec: StudySpec
     candidates: CandidateSet
     entries: tuple[Entry, ...]
+    counts_as: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, spec: StudySpec, candidates: CandidateSet, launches: Iterable[Launch], pending: Iterable[Trial] = ()
     ) -> History:
         """Read launches and running trials; raises ``KeyError`` for a configuration that is no candidate."""
-        entries = [_entry(spec, candidates, launch) for launch in launches]
+        rows = list(launches)
+        joined = _joined(candidates, rows)
+        entries = [_entry(spec, candidates, launch, joined) for launch in rows]
         for trial in pending:
             position = candidates.position(trial.configuration.fingerprint)
-            entries.append(Entry(trial.number, trial.role, position, pending=True))
-        return cls(spec, candidates, tuple(sorted(entries, key=lambda e: e.number)))
+            entries.append(Entry(trial.number, trial.role, joined.get(position, position), pending=True))
+        return cls(spec, candidates, tuple(sorted(entries, key=lambda e: e.number)), joined)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
@@ -76,7 +84,8 @@ class History:
     def before_finals(self) -> History:
         """The history as it was when the finals began; all of it while they have not."""
         first = next((i for i, e in enumerate(self.entries) if e.role is Role.FINAL), len(self.entries))
-        return History(self.spec, self.candidates, self.entries[:first])
+        # What the finals taught about twins holds for what came before, or finals could be asked for without end.
+        return History(self.spec, self.candidates, self.entries[:first], self.counts_as)
 
     @cached_property
     def by_position(self) -> dict[int, list[Entry]]:
@@ -85,31 +94,46 @@ class History:
             found.setdefault(entry.position, []).append(entry)
         return found
 
+    def canonical(self, position: int) -> int:
+        """The candidate for which the launches of a candidate count: itself, or its twin."""
+        return self.counts_as.get(position, position)
+
+    def at(self, position: int) -> list[Entry]:
+        """The launches that count for a candidate, those of its twins included."""
+        return self.by_position.get(self.canonical(position), [])
+
     @property
     def pending(self) -> list[Entry]:
         return [e for e in self.entries if e.pending]
 
     def spent(self, position: int) -> bool:
-        """Whether the search is done with a candidate: measured, failed, running, or given up."""
-        entries = self.by_position.get(position, [])
+        """Whether the search is done with a candidate: measured, failed, running, given up, or another one's twin."""
+        if position in self.counts_as:
+            return True
+        entries = self.at(position)
         return any(not e.says_nothing for e in entries) or len(entries) >= MAX_UNINFORMATIVE
+
+    @property
+    def done_with(self) -> frozenset[int]:
+        """The candidates with which the search is done."""
+        return frozenset(p for p in {*self.by_position, *self.counts_as} if self.spent(p))
 
     @property
     def exhausted(self) -> bool:
         """Whether the search is done with every candidate."""
-        return len(self.by_position) == len(self.candidates) and all(map(self.spent, self.by_position))
+        return len(self.done_with) == len(self.candidates)
 
     def scores(self, position: int, *roles: Role) -> list[float]:
         """The scores of a candidate's launches, of these roles only when any are given."""
-        entries = self.by_position.get(position, [])
+        entries = self.at(position)
         return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def broke(self, position: int) -> bool:
-        return any(e.broke for e in self.by_position.get(position, []))
+        return any(e.broke for e in self.at(position))
 
     def keeps_slos(self, position: int, *roles: Role) -> bool:
         """Whether a candidate keeps every SLO in the mean over its launches (of these roles, where it has any)."""
-        entries = [e for e in self.by_position.get(position, []) if e.measured]
+        entries = [e for e in self.at(position) if e.measured]
         chosen = [e for e in entries if not roles or e.role in roles] or entries
         if not chosen:
             return False
@@ -121,11 +145,18 @@ class History:
         return not self.broke(position) and self.keeps_slos(position, *roles)
 
 
-def _entry(spec: StudySpec, candidates: CandidateSet, launch: Launch) -> Entry:
+def _joined(candidates: CandidateSet, launches: Iterable[Launch]) -> dict[int, int]:
+    baseline = candidates.items[candidates.baseline].fingerprint
+    joined = twins.counts_as(launches, candidates, baseline)
+    return {candidates.position(one): candidates.position(other) for one, other in joined.items()}
+
+
+def _entry(spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int]) -> Entry:
+    position = candidates.position(launch.trial.configuration.fingerprint)
     return Entry(
         number=launch.trial.number,
         role=launch.trial.role,
-        position=candidates.position(launch.trial.configuration.fingerprint),
+        position=joined.get(position, position),
         score=objective.score(spec, launch),
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),

@@ -239,12 +239,11 @@ def _ran(history: History) -> bool:
 
 def _finals_of(history: History, position: int) -> int:
     """Launches in the finals that said something, or still may."""
-    entries = history.by_position.get(position, [])
-    return len([e for e in entries if e.role is Role.FINAL and not e.says_nothing])
+    return len([e for e in history.at(position) if e.role is Role.FINAL and not e.says_nothing])
 
 
 def _given_up(history: History, position: int) -> bool:
-    mute = [e for e in history.by_position.get(position, []) if e.role is Role.FINAL and e.says_nothing]
+    mute = [e for e in history.at(position) if e.role is Role.FINAL and e.says_nothing]
     return history.broke(position) or len(mute) > MAX_UNINFORMATIVE
 
 

@@ -39,14 +39,18 @@ class Form:
             name: CategoricalDistribution(encoding.choices[name]) for name in encoding.names
         }
 
-    def running(self, trial: Trial) -> FrozenTrial:
-        """A trial that was begun."""
-        return create_trial(state=TrialState.RUNNING, **self._content(trial))
+    def running(self, trial: Trial, position: int | None = None) -> FrozenTrial:
+        """A trial that was begun.
 
-    def finished(self, launch: Launch) -> FrozenTrial:
-        """A trial with its outcome."""
+        Args:
+            position: the candidate for which it counts; None: the one that was asked for.
+        """
+        return create_trial(state=TrialState.RUNNING, **self._content(trial, position))
+
+    def finished(self, launch: Launch, position: int | None = None) -> FrozenTrial:
+        """A trial with its outcome; `position` as in `running`."""
         state, value, constraints = self.outcome(launch)
-        return create_trial(state=state, value=value, constraints=constraints, **self._content(launch.trial))
+        return create_trial(state=state, value=value, constraints=constraints, **self._content(launch.trial, position))
 
     def outcome(self, launch: Launch) -> tuple[TrialState, float | None, dict[str, float]]:
         """State, value and constraints.
@@ -61,8 +65,9 @@ class Form:
             return TrialState.FAIL, None, {}
         return TrialState.COMPLETE, number, objective.violations(self.spec, launch)
 
-    def _content(self, trial: Trial) -> dict[str, Any]:
-        position = self.candidates.position(trial.configuration.fingerprint)
+    def _content(self, trial: Trial, position: int | None) -> dict[str, Any]:
+        if position is None:
+            position = self.candidates.position(trial.configuration.fingerprint)
         return {
             "params": self.encoding.params(position),
             "distributions": self.distributions,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,10 +65,18 @@ class CandidateSampler(BaseSampler):
         """A random value: only for parameters that are no knob of the candidates."""
         return self._fallback.sample_independent(study, trial, param_name, param_distribution)
 
-    def propose(self, trials: Sequence[FrozenTrial], maximise: bool, number: int) -> Suggestion | None:
-        """The most promising candidate after these trials, or None when all were tried."""
+    def propose(
+        self, trials: Sequence[FrozenTrial], maximise: bool, number: int, done_with: Set[int] = frozenset()
+    ) -> Suggestion | None:
+        """The most promising candidate after these trials, or None when all were tried.
+
+        Args:
+            done_with: candidates that are not to be tried, besides those that these trials have settled.
+        """
+        observations = self._observations(trials, maximise)
         with one_thread():
-            return suggest(self._kernels, self._observations(trials, maximise), self._seed, number)
+            spent = observations.spent | done_with
+            return suggest(self._kernels, replace(observations, spent=spent), self._seed, number)
 
     def _observations(self, trials: Sequence[FrozenTrial], maximise: bool) -> Observations:
         placed = [(p, t) for t in trials if (p := self._kernels.encoding.position(t.params)) is not None]

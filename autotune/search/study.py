@@ -134,15 +134,17 @@ class JournaledStudy:
         """The sampler's proposal: a function of the launches in this history, of seed and number alone."""
         if history.exhausted:
             return None
-        known = {entry.number for entry in history}
-        trials = [self._form.finished(launch) for launch in self.launches if launch.trial.number in known]
-        trials += [self._form.running(t) for n, t in sorted(self._pending.items()) if n in known]
+        known = {entry.number: entry.position for entry in history}
+        finished = [launch for launch in self.launches if launch.trial.number in known]
+        trials = [self._form.finished(launch, known[launch.trial.number]) for launch in finished]
+        trials += [self._form.running(t, known[n]) for n, t in sorted(self._pending.items()) if n in known]
         if self._spec.sampler == "gp":
-            return self._sampler.propose(trials, self._form.direction is StudyDirection.MAXIMIZE, len(history))
+            maximise = self._form.direction is StudyDirection.MAXIMIZE
+            return self._sampler.propose(trials, maximise, len(history), history.done_with)
         seed = int(np.random.default_rng([self._spec.seed, len(history)]).integers(2**31))
         params = propose_flat(self._spec.sampler, trials, self._kernels, self._form.direction, seed)
         free = np.ones(len(self._candidates), dtype=np.bool_)
-        free[[p for p in history.by_position if history.spent(p)]] = False
+        free[list(history.done_with)] = False
         return Suggestion(self._kernels.encoding.nearest(params, free), None)
 
     def _by_number(self) -> Mapping[int, Launch]:

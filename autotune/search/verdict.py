@@ -54,7 +54,7 @@ class Judgement:
 
 def evidence(history: History, position: int) -> list[float]:
     """The scores of a configuration that count (see above); those of the search where there are no others."""
-    baseline = position == history.candidates.baseline
+    baseline = history.canonical(position) == history.candidates.baseline
     roles = (Role.BASELINE, Role.FINAL) if baseline else (Role.FINAL,)
     return history.scores(position, *roles) or history.scores(position)
 

@@ -43,6 +43,9 @@ class CandidateSet:
     def __len__(self) -> int:
         return len(self.items)
 
+    def __contains__(self, fingerprint: object) -> bool:
+        return fingerprint in self._positions
+
     def position(self, fingerprint: str) -> int:
         """Where a configuration stands; raises ``KeyError`` when it is none of the candidates."""
         return self._positions[fingerprint]

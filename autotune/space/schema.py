@@ -16,7 +16,7 @@ from pydantic import Field
 
 from autotune.space.entry import Entry, VersionRange
 from autotune.space.expression import Expression, Template
-from autotune.space.serving import LogPattern, Serving
+from autotune.space.serving import LogPattern, ResolvedSource, Serving
 from autotune.trial import FailureKind, Scalar
 
 
@@ -64,6 +64,10 @@ class Knob(Entry):
     ``model``, ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which is the default.
     Of a list of readings the first whose versions hold counts; where none does, the version cannot set the
     knob.
+
+    `resolved` gives the value that a running engine says it has, from what the card's `resolved` sources tell, each
+    under its name; None is again the default. Of several readings the first that is told counts: one that needs a
+    name which no source gives tells nothing. Where nothing is told, the knob is taken as it was asked for.
     """
 
     help: str
@@ -76,6 +80,7 @@ class Knob(Entry):
     emit: list[Addition] = []
     emit_default: bool = Field(default=False, description="write it also when it equals the default")
     read: Expression | list[Reading]
+    resolved: Expression | list[Reading] = []
     source: str = ""
 
     @property
@@ -168,6 +173,7 @@ class EngineCard(Entry):
     rules: list[Rule] = []
     starts: list[Start] = []
     serving: Serving = Serving()
+    resolved: list[ResolvedSource] = []
     failures: list[LogPattern] = []
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import re
+
+from pydantic import Field, model_validator
 
 from autotune.space.entry import Entry, VersionRange
 from autotune.trial import FailureKind
@@ -25,6 +27,30 @@ class CacheMetrics(Entry):
     source: str
 
 
+class ResolvedSource(Entry):
+    """Where a running engine tells what it made of its arguments: a path of its server, or a line of its log.
+
+    What is found stands under `name` in the knobs' `resolved` readings; of entries with one name the first that
+    gives something counts. A pattern is searched in the log up to readiness. Its group ``settings`` is read as printed
+    settings (``{'a': 1}``, ``a=1, b=2`` or ``a=1 b=2``); without that group its named groups are the settings.
+    """
+
+    name: str
+    path: str | None = Field(default=None, description="GET gives a JSON object")
+    key: str = Field(default="", description="of that object, the key under which they stand; empty: all of it")
+    pattern: str | None = Field(default=None, description="regular expression with named groups")
+    versions: VersionRange = "*"
+    source: str
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> ResolvedSource:
+        if (self.path is None) == (self.pattern is None):
+            raise ValueError("give either a path of the server or a pattern of the log")
+        if self.pattern is not None and not re.compile(self.pattern).groupindex:
+            raise ValueError("the pattern has no named group, so nothing could be read from it")
+        return self
+
+
 class Serving(Entry):
     """How a running server of the engine is talked to. Paths are below the server's URL."""
 
@@ -35,7 +61,6 @@ class Serving(Entry):
     health: str = "/health"
     reset_cache: str | None = Field(default=None, description="POST empties the prefix cache; None: there is no way")
     reset_cache_needs: str = Field(default="", description="what a server without that path was started without")
-    resolved_arguments: str | None = Field(default=None, description="GET tells what the engine made of its arguments")
     metrics_path: str = "/metrics"
     metrics: dict[str, str] = Field(default={}, description="our name to the engine's Prometheus name")
     cache_metrics: list[CacheMetrics] = Field(default=[], description="the first that the metrics page has counts")

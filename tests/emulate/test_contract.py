@@ -167,5 +167,5 @@ def test_the_cards_name_what_the_server_offers(engine, server):
     assert all(f"\n{name}{{" in text for name in said.metrics.values())
     for path in filter(None, [said.reset_cache]):
         assert server.post(path).status_code == 200
-    for path in filter(None, [said.resolved_arguments]):
+    for path in {source.path for source in Library().engine(engine).resolved if source.path}:
         assert server.get(path).json()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from autotune.engines import engine
 from autotune.errors import BadInput
@@ -14,11 +15,13 @@ from autotune.evaluate.launched import Launched
 from autotune.launch import Grace, Patience
 from autotune.load.request_file import read_requests
 from autotune.space.context import Context
-from autotune.space.library import Library
+from autotune.space.library import Library, read_document, spaces_root
 from autotune.spec import EngineChoice, StudySpec
-from autotune.trial import Command, Configuration, Evidence, FailureKind, Role, State, Trial
+from autotune.trial import Command, Configuration, Evidence, FailureKind, Role, Scalar, State, Trial
 
 LIBRARY = Library()
+NO_OPS = Library(files=(Path(__file__).parents[2] / "examples" / "no-op-space.yaml",))
+SOURCES = ("GET /server_info", "the startup log")
 SPEC = StudySpec(
     study="s",
     model=LIBRARY.model("deepseek-ai/DeepSeek-V3.2"),
@@ -30,10 +33,10 @@ SPEC = StudySpec(
 )
 
 
-def trial(name: str) -> Trial:
-    kind = engine(name, LIBRARY)
+def trial(name: str, library: Library = LIBRARY, **knobs: Scalar) -> Trial:
+    kind = engine(name, library)
     context = Context(SPEC.model, SPEC.hardware, 8, kind.version(None))
-    configuration = Configuration(name, kind.default_knobs(context))
+    configuration = Configuration(name, kind.default_knobs(context, knobs))
     command = kind.command(configuration, context)
     return Trial(0, Role.BASELINE, configuration, kind.version(None), command, SPEC.workloads)
 
@@ -47,6 +50,47 @@ def test_each_engine_is_launched_loaded_and_stopped(tmp_path: Path, name: str) -
     assert set(result.times_s) == {"launch", "ready", "warmup", "load", "stop"}
     assert result.times_s["warmup"] > 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in result.pids)
+    # What the engine says of itself is what was asked for; what it was left to choose, it tells.
+    assert result.resolved is not None
+    assert {asked for asked, _ in result.resolved.differs.values()} <= {None}
+    assert result.resolved.source in ("GET /server_info?config_format=json and the startup log", *SOURCES)
+    kept = json.loads((tmp_path / "trials" / "0000" / "resolved.json").read_text())
+    assert kept["fingerprint"] == result.resolved.fingerprint
+    assert kept["told"]["tensor_parallel"] == 8
+    assert len(kept["told"]) >= len(kept["config"]) - 2
+    assert kept["sources"][0]["settings"]
+
+
+def test_the_cap_under_speculation_is_caught(tmp_path: Path) -> None:
+    asked = trial("sglang", NO_OPS, speculative_tokens=1)
+    assert asked.configuration.knobs["max_running_requests"] is None
+    result = Launched(SPEC, NO_OPS, tmp_path)(asked)
+    assert result.resolved is not None
+    assert result.resolved.differs == {"max_running_requests": (None, 48)}
+    explicit = asked.configuration.with_knobs(max_running_requests=48)
+    assert result.resolved.fingerprint == explicit.fingerprint
+
+
+def test_an_ignored_variable_is_caught(tmp_path: Path) -> None:
+    """A space whose author still believes in VLLM_ATTENTION_BACKEND; a leftover of an earlier launch in the log."""
+    space = read_document(spaces_root() / "engines" / "vllm.yaml")
+    space["knobs"]["attention_backend"].update(
+        emit=[{"env": {"VLLM_ATTENTION_BACKEND": "{attention_backend}"}}],
+        read="env.VLLM_ATTENTION_BACKEND or args.attention_backend",
+    )
+    (tmp_path / "vllm.yaml").write_text(yaml.safe_dump(space))
+    library = Library(files=(tmp_path / "vllm.yaml",))
+    asked = trial("vllm", library, attention_backend="FLASHMLA_SPARSE")
+    assert asked.command.env == {"VLLM_ATTENTION_BACKEND": "FLASHMLA_SPARSE"}
+    folder = tmp_path / "trials" / "0000"
+    folder.mkdir(parents=True)
+    (folder / "server.log").write_text("Using FLASHMLA_SPARSE attention backend out of potential backends: [].\n")
+    result = Launched(SPEC, library, tmp_path)(asked)
+    assert result.resolved is not None
+    assert result.resolved.differs == {"attention_backend": ("FLASHMLA_SPARSE", "FLASH_ATTN_MLA_SPARSE")}
+    assert result.resolved.notes["attention_backend"] == (
+        "`VLLM_ATTENTION_BACKEND=FLASHMLA_SPARSE` did nothing: vLLM ran with `attention_backend=FLASH_ATTN_MLA_SPARSE`"
+    )
 
 
 def test_silence_at_start_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,153 @@
+"""From what a running engine says of itself to the configuration that it really runs.
+
+Asked for is one thing: a flag may do nothing, a variable may be ignored, a limit may be lowered. The knobs that the
+engine tells are read back through its card (``resolved``), made effective as every configuration is, and compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.engines.engine import Engine
+from autotune.space.context import Context
+from autotune.space.entry import in_range
+from autotune.space.expression import evaluate
+from autotune.space.fingerprint import effective
+from autotune.space.knobs import default_of
+from autotune.space.schema import Knob, Reading
+from autotune.trial import Command, Configuration, Resolved, Scalar
+
+_LEFT = (None, "auto")
+"""Values that leave the choice to the engine."""
+_MALFORMED = (NameError, AttributeError, TypeError, ValueError, ArithmeticError, LookupError)
+
+
+class _NotTold(Exception):
+    """No source gives a name that a reading needs."""
+
+
+class _Told:
+    """Attribute access over what a source gave; a name that is not there is not told, which is more than None."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._values:
+            raise _NotTold(name)
+        value = self._values[name]
+        return _Told(value) if isinstance(value, Mapping) else value
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The knobs of a running engine.
+
+    Attributes:
+        told: the knobs that the engine tells, as read.
+        configuration: the effective configuration with them.
+    """
+
+    told: Mapping[str, Scalar]
+    configuration: Configuration
+
+
+def hear(engine: Engine, asked: Configuration, context: Context, said: Mapping[str, Mapping[str, Any]]) -> Heard:
+    """What an engine runs, by its own word.
+
+    Args:
+        asked: the configuration as it was launched.
+        said: source name to the settings found there; see `space.serving.ResolvedSource`.
+    """
+    try:
+        return _heard(engine, asked, context, said)
+    except _MALFORMED:
+        # What it tells makes no configuration, e.g. a text where a size should be.
+        return Heard({}, asked)
+
+
+def _heard(engine: Engine, asked: Configuration, context: Context, said: Mapping[str, Mapping[str, Any]]) -> Heard:
+    names = {name: _Told(values) for name, values in said.items()}
+    told: dict[str, Scalar] = {}
+    knobs: dict[str, Scalar] = {}
+    for name, knob in engine.card.knobs.items():
+        scope = {**context.scope({**asked.knobs, **knobs}), **names}
+        try:
+            value = _read(knob, scope, context.version)
+            value = default_of(knob, scope, context.version) if value is None else value
+        except _NotTold:
+            knobs[name] = asked.knobs[name]
+            continue
+        told[name] = knobs[name] = _as_spelt(value, asked.knobs[name])
+    made = effective(engine.card, Configuration(asked.engine, knobs), context).configuration
+    spelt = {name: _as_spelt(value, asked.knobs[name]) for name, value in made.knobs.items()}
+    return Heard(told, Configuration(asked.engine, spelt))
+
+
+def compare(engine: Engine, asked: Configuration, context: Context, command: Command, heard: Heard) -> Resolved:
+    """Where the engine runs something else than it was asked for; the caller adds the source."""
+    got = heard.configuration
+    differs = {n: (v, got.knobs[n]) for n, v in asked.knobs.items() if _as_spelt(got.knobs[n], v) != v}
+    notes = {name: _note(engine, name, asked, context, (command, got)) for name in differs}
+    return Resolved(got.fingerprint, differs, notes=notes)
+
+
+def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
+    """The first reading that is told; raises `_NotTold` when none is."""
+    readings = [Reading(value=knob.resolved)] if isinstance(knob.resolved, str) else knob.resolved
+    for reading in readings:
+        if not in_range(version, reading.versions):
+            continue
+        try:
+            value = evaluate(reading.value, scope)
+        except (_NotTold, *_MALFORMED):
+            # A source that is not there, or tells it in another form than this version should.
+            continue
+        if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+    raise _NotTold
+
+
+def _as_spelt(got: Scalar, asked: Scalar) -> Scalar:
+    """What was asked for where the engine's value is only another spelling of it."""
+    if isinstance(got, str) and isinstance(asked, str):
+        return asked if got.casefold() == asked.casefold() else got
+    if _is_number(got) and _is_number(asked):
+        return asked if math.isclose(float(got or 0), float(asked or 0), rel_tol=1e-6) else got
+    return got
+
+
+def _is_number(value: Scalar) -> bool:
+    return isinstance(value, int | float)
+
+
+def _note(engine: Engine, name: str, asked: Configuration, context: Context, run: tuple[Command, Configuration]) -> str:
+    """One sentence: did the setting do nothing, did it not hold, or did the engine choose by itself?"""
+    command, got = run
+    title, knob = engine.card.title, engine.card.knobs[name]
+    ran, wanted = f"{title} ran with {_code(name, got.knobs[name])}", asked.knobs[name]
+    left = default_of(knob, context.scope(got.knobs), context.version)
+    setting = engine.setting(name, asked, context, command)
+    if not setting and wanted in _LEFT:
+        return f"{ran}, its own choice"
+    if not setting and wanted == default_of(knob, context.scope(asked.knobs), context.version):
+        return f"{ran} by itself, where {_code(name, wanted)} was expected of it"
+    setting = _quoted(setting) if setting else _code(name, wanted)
+    return f"{setting} {'did nothing' if got.knobs[name] == left else 'did not hold'}: {ran}"
+
+
+def _code(name: str, value: Scalar) -> str:
+    return _quoted(f"{name}={str(value).lower() if isinstance(value, bool) or value is None else value}")
+
+
+def _quoted(text: str) -> str:
+    """As Markdown's inline code."""
+    return "`" + " ".join(text.replace("`", "'").split()) + "`"

@@ -1,0 +1,114 @@
+"""Asks a server that has become ready what it made of its arguments, and keeps the answer beside its log.
+
+Best effort: an engine that tells nothing, or tells it in an unknown form, is no failure; its configuration is then
+taken as it was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune import redact
+from autotune.engines import Engine
+from autotune.engines.printed import settings
+from autotune.engines.resolved import Heard, compare, hear
+from autotune.home import write_atomically
+from autotune.launch.logs import read_head
+from autotune.load.control import ServerClient
+from autotune.space.context import Context
+from autotune.space.entry import in_range
+from autotune.space.serving import ResolvedSource
+from autotune.trial import Resolved, Trial
+
+FILE_NAME = "resolved.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one source gave.
+
+    Attributes:
+        origin: where it was read, in words.
+    """
+
+    name: str
+    origin: str
+    settings: Mapping[str, Any]
+
+
+def read_back(engine: Engine, trial: Trial, context: Context, said: Iterable[Said], folder: Path) -> Resolved | None:
+    """What the engine made of a trial's configuration, kept in the trial's folder; None when it tells no knob."""
+    sources = list(said)
+    asked = trial.configuration
+    if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
+        return None
+    heard = hear(engine, asked, context, {source.name: source.settings for source in sources})
+    found = compare(engine, asked, context, trial.command, heard)
+    origin = " and ".join(dict.fromkeys(source.origin for source in sources))
+    resolved = Resolved(found.fingerprint, found.differs, origin, found.notes)
+    _keep(folder, trial, sources, heard, resolved)
+    return resolved if heard.told else None
+
+
+def listen(
+    sources: Iterable[ResolvedSource], version: str, client: ServerClient, log: Path | None, offset: int
+) -> list[Said]:
+    """What each source of this version gives; of those with one name the first that gives something.
+
+    Args:
+        offset: bytes of the log that an earlier launch left in it.
+    """
+    documents: dict[str, Any] = {}
+    text = ""
+    found: dict[str, Said] = {}
+    for source in sources:
+        if source.name in found or not in_range(version, source.versions):
+            continue
+        if source.path is not None:
+            if source.path not in documents:
+                documents[source.path] = client.get_json(source.path)
+            said = of_answer(source, documents[source.path])
+        else:
+            text = text or (read_head(log, offset) if log is not None else "")
+            said = of_log(source, text)
+        if said is not None and said.settings:
+            found[source.name] = said
+    return list(found.values())
+
+
+def of_answer(source: ResolvedSource, document: Any) -> Said | None:
+    """What a source gives in the answer of its path; None where it is not there."""
+    for key in filter(None, source.key.split(".")):
+        document = document.get(key) if isinstance(document, dict) else None
+    return Said(source.name, f"GET {source.path}", document) if isinstance(document, dict) else None
+
+
+def of_log(source: ResolvedSource, text: str) -> Said | None:
+    """What a source gives in a log; None where no line matches."""
+    match = re.search(source.pattern or "", text)
+    if match is None:
+        return None
+    groups = {name: value for name, value in match.groupdict().items() if value is not None}
+    printed = groups.pop("settings", None)
+    return Said(source.name, "the startup log", groups if printed is None else settings(printed))
+
+
+def _keep(folder: Path, trial: Trial, sources: list[Said], heard: Heard, resolved: Resolved) -> None:
+    secrets = redact.found(trial.command.argv, trial.command.env)
+    document = {
+        "engine": trial.configuration.engine,
+        "engine_version": trial.engine_version,
+        **resolved.to_json(),
+        "asked_fingerprint": trial.configuration.fingerprint,
+        "told": dict(heard.told),
+        "config": dict(heard.configuration.knobs),
+        "sources": [{"name": s.name, "from": s.origin, "settings": s.settings} for s in sources],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(redact.document(document, secrets), indent=1, default=str)
+    write_atomically(folder / FILE_NAME, text + "\n")

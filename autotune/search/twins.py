@@ -1,0 +1,100 @@
+"""Which launches ran one and the same configuration, by the engines' own word.
+
+Two candidates that the engine resolves to the same thing are twins: the launches of one are repeats of the other.
+A candidate that was launched counts as the one whose fingerprint the engine's answer has; where that is no candidate,
+as the first launched one that the engine resolved alike. A candidate's first answer decides, and all its launches go
+together, so that no measurement of a configuration is ever split.
+
+Only what was launched and answered is joined. It depends on the rows alone, not on their order, so that a study that
+is resumed joins what the undisturbed one joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune.trial import Launch, Scalar
+
+
+def counts_as(launches: Iterable[Launch], candidates: Container[str], baseline: str | None = None) -> dict[str, str]:
+    """Fingerprint to the one that it counts as, for those that count as another.
+
+    Args:
+        candidates: the fingerprints of what may be launched.
+        baseline: stands for its twins whatever the engine made of it, because it is launched as the user typed it.
+    """
+    answers: dict[str, str] = {}
+    for launch in sorted(launches, key=lambda row: row.trial.number):
+        if launch.result.resolved is not None:
+            answers.setdefault(launch.trial.configuration.fingerprint, launch.result.resolved.fingerprint)
+    steps: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for asked, answer in answers.items():
+        steps[asked] = answer if answer in candidates else first.setdefault(answer, asked)
+    ends = {name: _end(name, steps) for name in {*steps, *steps.values()}}
+    if baseline in ends:
+        own = ends[baseline]
+        ends = {name: baseline if end == own else end for name, end in ends.items()}
+    return {name: end for name, end in ends.items() if name != end}
+
+
+def _end(name: str, steps: dict[str, str]) -> str:
+    """Where a chain of answers ends; of answers that go round in a circle the one that was launched first."""
+    passed = [name]
+    while (following := steps.get(passed[-1], passed[-1])) not in passed:
+        passed.append(following)
+    circle = passed[passed.index(following) :]
+    return next((asked for asked in steps if asked in circle), following)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What an engine made of a knob otherwise than it was asked for, over all launches.
+
+    Attributes:
+        note: one sentence (Markdown).
+        launches: numbers, ascending.
+        repeats_of: the lowest number of a launch that is the same configuration without this difference; None where
+            there is none.
+    """
+
+    engine: str
+    knob: str
+    asked: Scalar
+    got: Scalar
+    note: str
+    launches: tuple[int, ...]
+    repeats_of: int | None
+
+
+def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Difference]:
+    """Every difference once, in the order of the first launch that had it.
+
+    Args:
+        joined: as `counts_as` gives it.
+    """
+    rows: dict[tuple[str, str, str], list[Launch]] = {}
+    for launch in sorted(launches, key=lambda row: row.trial.number):
+        resolved = launch.result.resolved
+        for knob, note in resolved.notes.items() if resolved else ():
+            rows.setdefault((launch.trial.configuration.engine, knob, note), []).append(launch)
+    return [_difference(key, group, launches, joined) for key, group in rows.items()]
+
+
+def _difference(
+    key: tuple[str, str, str], group: Sequence[Launch], launches: Sequence[Launch], joined: dict[str, str]
+) -> Difference:
+    engine, knob, note = key
+    resolved = group[0].result.resolved
+    asked, got = resolved.differs[knob] if resolved else (None, None)
+    numbers = {launch.trial.number for launch in group}
+    same = {joined.get(f, f) for f in (launch.trial.configuration.fingerprint for launch in group)}
+    others = [
+        launch.trial.number
+        for launch in launches
+        if launch.trial.number not in numbers
+        and len(same) == 1
+        and joined.get(f := launch.trial.configuration.fingerprint, f) in same
+    ]
+    return Difference(engine, knob, asked, got, note, tuple(sorted(numbers)), min(others, default=None))

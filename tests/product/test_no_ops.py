@@ -1,0 +1,40 @@
+"""A flag that does nothing: two candidates before the launch, one after it, and a sentence that says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .cli import autotune, rows
+
+SPACE = Path(__file__).resolve().parents[2] / "examples" / "no-op-space.yaml"
+QUESTION = [
+    *("--model", "deepseek-ai/DeepSeek-R1", "--hw", "h200", "--on", "emulator", "--engine", "sglang"),
+    *("--workload", "random:64:4:16", "--launches", "3", "--space", str(SPACE)),
+]
+SENTENCE = "`--enable-dp-attention` did nothing: SGLang ran with `enable_dp_attention=false`"
+
+
+def test_dp_attention_without_replicas_joins_its_twin(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    done = autotune("run", *QUESTION, "--study", "s", "--json", home=home)
+    assert done.code == 0, done.err
+    plain, odd = rows(home, "s")
+    assert "--enable-dp-attention" in odd["argv"]
+    assert "--enable-dp-attention" not in plain["argv"]
+    assert plain["fingerprint"] != odd["fingerprint"]
+    assert plain["resolved"]["fingerprint"] == odd["resolved"]["fingerprint"] == plain["fingerprint"]
+    assert odd["resolved"]["differs"] == {"enable_dp_attention": [True, False]}
+    assert (done.json["trials"], done.json["launches"]) == (1, 2), "one candidate, launched twice"
+    assert done.json["stop_reason"].startswith("every candidate was tried")
+    assert "--enable-dp-attention" not in done.json["argv"]
+    assert done.json["objective"]["repeats"] == 1, "what the search measured is no evidence for the baseline"
+    (found,) = done.json["resolutions"]
+    assert (found["note"], found["launches"], found["repeats_of"]) == (SENTENCE, [1], 0)
+    folder = home / "studies" / "s"
+    report = (folder / "report.md").read_text()
+    assert report.count(SENTENCE) == 1
+    assert f"{SENTENCE} (launch 1), so that it is a repeat of launch 0." in report
+    kept = json.loads((folder / "trials" / "0001" / "resolved.json").read_text())
+    assert kept["told"]["enable_dp_attention"] is False
+    assert kept["sources"][0]["settings"]["enable_dp_attention"] is False
