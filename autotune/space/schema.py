@@ -16,7 +16,7 @@ from pydantic import Field
 
 from autotune.space.entry import Entry, VersionRange
 from autotune.space.expression import Expression, Template
-from autotune.space.serving import LogPattern, Serving
+from autotune.space.serving import LogPattern, ProgressMark, Serving
 from autotune.trial import FailureKind, Scalar
 
 
@@ -168,6 +168,7 @@ class EngineCard(Entry):
     rules: list[Rule] = []
     starts: list[Start] = []
     serving: Serving = Serving()
+    progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")
     failures: list[LogPattern] = []
 
     @property
