@@ -9,6 +9,7 @@
     ├── NothingFeasible       no configuration ran: exit 3
     ├── LoadFailed            a bench with failed requests, or a client that did not keep up: exit 4
     └── Interrupted           stopped by the user, resumable: exit 130
+        └── CannotGoOn        stopped by the machine, resumable once somebody has put it right: exit 130
 
 A configuration that cannot run is *not* an exception: it is a value, `trial.Failure`.
 """
@@ -106,3 +107,10 @@ class Interrupted(AutotuneError):
     """The user stopped the study; it can be resumed."""
 
     exit_code = 130
+
+
+class CannotGoOn(Interrupted):
+    """The machine keeps launches from being made or from being kept; the message says what to put right.
+
+    Not `BadInput`: the question is fine, and its study goes on where it stopped.
+    """

@@ -26,6 +26,8 @@ class Progress(Protocol):
 
     def phase(self, text: str) -> None: ...
 
+    def notice(self, text: str) -> None: ...
+
 
 class ConsoleProgress:
     """One line per launch and, on a terminal, a status line that is kept up to date."""
@@ -54,6 +56,10 @@ class ConsoleProgress:
         if self._status is not None:
             self._status.update(text)
 
+    def notice(self, text: str) -> None:
+        """Print a line about something that takes care of itself."""
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
     def started(self, trial: Trial, study: Study) -> None:
         """Show what is being launched."""
         if self._done_before is None:
@@ -73,8 +79,9 @@ class ConsoleProgress:
             value = float(result.metrics[self._spec.workloads[0]][self._spec.objective])
             outcome = f"{value:>10,.1f}  {result.evidence.value}"
         else:
-            kind = result.failure.kind.value if result.failure else "invalid"
-            outcome = f"{'failed':>10}  {kind}"
+            kind = result.failure.kind.value if result.failure else "unknown"
+            phase = f" ({result.failure.phase.value})" if result.failure and result.failure.phase else ""
+            outcome = f"{result.state.value:>10}  {kind}{phase}"
         self._console.print(f"{head}{outcome}  {self._best(study)}", highlight=False, soft_wrap=True)
 
     def _best(self, study: Study) -> str:

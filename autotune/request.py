@@ -94,6 +94,7 @@ def build_spec(request: Request) -> StudySpec:
         load_workload(name, library)
     engines = _engines(request, library)
     on = _on(request, library, hardware)
+    _check_model_path(request.model, on)
     return StudySpec(
         study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
         model=model,
@@ -138,6 +139,12 @@ def _on(request: Request, library: Library, hardware: HardwareCard) -> str:
         return "simulator"
     startable = [card for card in _engines(request, library) if engine(card.engine, library).missing() is None]
     return "process" if startable else "simulator"
+
+
+def _check_model_path(model: str, on: str) -> None:
+    """A server on this machine needs a model's folder that is there; another node's may have it."""
+    if on == "process" and model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
+        raise BadInput(f"--model {model}: there is no such folder, and a server on this machine could not read it")
 
 
 def _noise(request: Request, on: str) -> float:

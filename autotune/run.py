@@ -7,13 +7,14 @@ value, `Trial`, travels between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 from autotune.artefacts import write_artefacts
-from autotune.errors import Interrupted
-from autotune.evaluate import evaluator_for
+from autotune.errors import CannotGoOn, Interrupted
+from autotune.evaluate import Evaluator, evaluator_for
 from autotune.executors import Executor, executor_for
 from autotune.home import Home
 from autotune.prepare import prepare
@@ -24,14 +25,23 @@ from autotune.request import library_for
 from autotune.search import Study, open_study
 from autotune.spec import StudySpec
 from autotune.tracking import Tracker
-from autotune.trial import Launch
+from autotune.trial import Launch, State
+
+_IN_A_ROW = 3
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
-def run(spec: StudySpec, home: Home, progress: Progress) -> Recommendation:
+def run(
+    spec: StudySpec, home: Home, progress: Progress, evaluator: Callable[..., Evaluator] = evaluator_for
+) -> Recommendation:
     """Tune, from the start or from where an interrupted study stopped, and write every artefact.
+
+    Args:
+        evaluator: makes the study's evaluator; arguments as of `evaluator_for`.
 
     Raises:
         BadInput: nothing may be tried, or the home folder cannot be written; no folder is made then.
+        CannotGoOn: the machine keeps launches from being made or kept; what is finished is kept.
         Interrupted: the user stopped it; what is finished is kept.
         StudyLocked: another tuner works on this study.
     """
@@ -40,7 +50,7 @@ def run(spec: StudySpec, home: Home, progress: Progress) -> Recommendation:
     prepared = prepare(spec, library)
     folder = home.open(spec)
     progress.opened(folder)
-    executor = executor_for(spec.executor, evaluator_for(spec, library, folder))
+    executor = executor_for(spec.executor, evaluator(spec, library, folder, progress.notice))
     study = open_study(folder, spec, prepared.candidates, prepared.command_of, prepared.prior())
     with closing(study), closing(executor):
         try:
@@ -55,9 +65,21 @@ def run(spec: StudySpec, home: Home, progress: Progress) -> Recommendation:
                 write_artefacts(folder, spec, study.launches, recommendation)
                 tracker.finish(recommendation, folder)
         except KeyboardInterrupt:
-            done = len(study.launches)
-            raise Interrupted(f"stopped, {done} launches are kept; go on with: autotune resume {spec.study}") from None
+            raise Interrupted(f"stopped, {_kept(study, spec, folder)}") from None
+        except CannotGoOn as error:
+            raise CannotGoOn(f"{error}\nThe study has stopped; {_kept(study, spec, folder)}") from None
+        except OSError as error:
+            if error.errno not in _NO_ROOM and folder.is_dir():
+                raise
+            problem = f"{error.filename or folder} cannot be written ({error.strerror}); make room there."
+            raise CannotGoOn(f"{problem}\nThe study has stopped; {_kept(study, spec, folder)}") from error
     return recommendation
+
+
+def _kept(study: Study, spec: StudySpec, folder: Path) -> str:
+    if not folder.is_dir():
+        return f"its folder {folder} is gone, so it cannot be resumed."
+    return f"{len(study.launches)} launches are kept; go on with: autotune resume {spec.study}"
 
 
 def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[Launch]:
@@ -75,3 +97,15 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
         study.tell(launch)
         progress.finished(launch, study)
         yield launch
+        _check_node(launch, study)
+
+
+def _check_node(launch: Launch, study: Study) -> None:
+    """Raise `CannotGoOn` when the next launch could not be trusted, or would come to nothing as the last ones did."""
+    if launch.result.quarantine:
+        raise CannotGoOn(launch.result.quarantine)
+    latest = [each.result for each in study.launches[-_IN_A_ROW:]]
+    # A measurement that does not count has metrics: that server ran.
+    if len(latest) == _IN_A_ROW and all(r.state is State.INVALID and not r.metrics for r in latest):
+        said = latest[-1].failure.message if latest[-1].failure else ""
+        raise CannotGoOn(f"{_IN_A_ROW} launches in a row failed for reasons that are not their configurations'. {said}")

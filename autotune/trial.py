@@ -68,6 +68,19 @@ class FailureKind(StrEnum):
     INFRASTRUCTURE = "infrastructure"
 
 
+NOT_THE_CONFIGURATION = frozenset({FailureKind.PORT, FailureKind.INFRASTRUCTURE})
+"""Kinds that say nothing about the configuration: the same command may run a minute later."""
+
+
+class Phase(StrEnum):
+    """What a server was doing when it failed; out of memory has another way out in each."""
+
+    LOAD = "load"
+    KV_CACHE = "kv_cache"
+    GRAPH_CAPTURE = "graph_capture"
+    SERVING = "serving"
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a configuration did not run.
@@ -76,18 +89,32 @@ class Failure:
         kind: one of the closed list.
         message: what failed, why, and what to do; one or two sentences.
         log_excerpt: the first telling line of the engine's log.
+        phase: what the server was doing, where that is known.
+        lasting: another try would fail in the same way until somebody puts something right.
     """
 
     kind: FailureKind
     message: str
     log_excerpt: str = ""
+    phase: Phase | None = None
+    lasting: bool = False
 
-    def to_json(self) -> dict[str, str]:
-        return {"kind": self.kind.value, "message": self.message, "log_excerpt": self.log_excerpt}
+    @property
+    def blames_the_configuration(self) -> bool:
+        return self.kind not in NOT_THE_CONFIGURATION
+
+    def to_json(self) -> dict[str, Any]:
+        """``phase`` and ``lasting`` only where they say something."""
+        row: dict[str, Any] = {"kind": self.kind.value, "message": self.message, "log_excerpt": self.log_excerpt}
+        if self.phase is not None:
+            row["phase"] = self.phase.value
+        return {**row, "lasting": True} if self.lasting else row
 
     @classmethod
-    def from_json(cls, row: Mapping[str, str]) -> Failure:
-        return cls(FailureKind(row["kind"]), row["message"], row.get("log_excerpt", ""))
+    def from_json(cls, row: Mapping[str, Any]) -> Failure:
+        phase = Phase(row["phase"]) if row.get("phase") else None
+        kind, lasting = FailureKind(row["kind"]), bool(row.get("lasting", False))
+        return cls(kind, row["message"], row.get("log_excerpt", ""), phase, lasting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +231,9 @@ class TrialResult:
     Attributes:
         metrics: workload name to metrics; empty unless the state is ``complete`` or ``invalid``.
         times_s: seconds per phase (``launch, ready, warmup, load, stop``), of the node's clock:
-            virtual seconds when the evidence is simulated.
+            virtual seconds when the evidence is simulated; of all tries together.
         resolved: what the engine made of the configuration; None where nobody told.
+        quarantine: why nothing more may be launched on this node; empty where it is as clean as before.
     """
 
     state: State
@@ -218,6 +246,7 @@ class TrialResult:
     pids: tuple[int, ...] = ()
     started_at: str = ""
     resolved: Resolved | None = None
+    quarantine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +259,7 @@ class Launch:
     def to_json(self) -> dict[str, Any]:
         """The row, with the keys that `docs/files.md` promises."""
         t, r = self.trial, self.result
+        quarantine = {"quarantine": r.quarantine} if r.quarantine else {}
         return {
             "number": t.number,
             "role": t.role.value,
@@ -252,6 +282,7 @@ class Launch:
             "pids": list(r.pids),
             "started_at": r.started_at,
             "resolved": r.resolved.to_json() if r.resolved else None,
+            **quarantine,
         }
 
     @classmethod
@@ -277,5 +308,6 @@ class Launch:
             pids=tuple(row["pids"]),
             started_at=row["started_at"],
             resolved=Resolved.from_json(row["resolved"]) if row.get("resolved") else None,
+            quarantine=row.get("quarantine", ""),
         )
         return cls(trial, result)

@@ -9,6 +9,7 @@ An evaluator is a picklable callable.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -34,11 +35,14 @@ class Evaluator(Protocol):
         ...
 
 
-def evaluator_for(spec: StudySpec, library: Library, folder: Path) -> Evaluator:
+def evaluator_for(
+    spec: StudySpec, library: Library, folder: Path, tell: Callable[[str], None] | None = None
+) -> Evaluator:
     """The evaluator that a study names; raises `UnknownName`.
 
     Args:
         folder: the study's, for what launches leave behind.
+        tell: is told when a launch is tried again.
     """
     # Imported when asked for: HTTP clients and event loops take time that a simulated study need not spend.
     if spec.on == "simulator":
@@ -46,7 +50,8 @@ def evaluator_for(spec: StudySpec, library: Library, folder: Path) -> Evaluator:
 
         return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
     if spec.on in ("process", "emulator") or spec.on.startswith("external:"):
+        from autotune.evaluate.attempts import BackOff
         from autotune.evaluate.launched import Launched
 
-        return Launched(spec, library, folder)
+        return Launched(spec, library, folder, back_off=BackOff() if tell is None else BackOff(tell=tell))
     raise UnknownName("way to run trials", spec.on, ["simulator", "emulator", "process", "external:URL"])

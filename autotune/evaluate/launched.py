@@ -9,20 +9,23 @@ from __future__ import annotations
 import json
 import platform
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
 
 from autotune.engines import engine
+from autotune.errors import CannotGoOn
+from autotune.evaluate.attempts import Attempt, BackOff, Loaded, Phases
 from autotune.evaluate.readback import listen, read_back
 from autotune.home import write_atomically
 from autotune.launch import Grace, Launcher, Patience, Server, launcher_for
+from autotune.launch.caches import cache_variables
 from autotune.launch.command import log_size
+from autotune.launch.ports import NoFreePort
+from autotune.launch.preflight import Node
 from autotune.load import LoadOptions, Measurement, Target, measure
 from autotune.load.control import ServerClient
 from autotune.load.prefix_cache import PrefixCache
@@ -33,7 +36,7 @@ from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 from autotune.spec import StudySpec
-from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, Resolved, State, Trial, TrialResult
+from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, Resolved, Trial, TrialResult
 
 EMULATOR_STARTUP_S = 1.0
 """An emulated engine need not take a real one's minutes to load."""
@@ -43,32 +46,6 @@ DEATH_S = 5.0
 """How long a server whose requests were cut off is given to show that it died, and why."""
 
 
-@dataclass(slots=True)
-class Phases:
-    """Seconds per phase of one launch."""
-
-    times_s: dict[str, float] = field(
-        default_factory=lambda: {"launch": 0.0, "ready": 0.0, "warmup": 0.0, "load": 0.0, "stop": 0.0}
-    )
-
-    @contextmanager
-    def measured(self, phase: str) -> Iterator[None]:
-        started_ns = time.perf_counter_ns()
-        try:
-            yield
-        finally:
-            self.times_s[phase] += (time.perf_counter_ns() - started_ns) / 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What the loads on one server came to."""
-
-    metrics: dict[str, Metrics] = field(default_factory=dict)
-    failure: Failure | None = None
-    invalid: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Launched:
     """Launches each trial's command, measures every workload that it asks for on the warm server, stops it.
@@ -76,6 +53,8 @@ class Launched:
     Attributes:
         spec: says where: ``process``, ``emulator`` or ``external:URL``.
         folder: the study's; each trial gets ``trials/<number>/`` in it.
+        ports: those that servers may be given; None: any of `autotune.launch.ports.RANGE`.
+        node: the machine that is looked at before and after each launch; None: this one, as far as `spec` needs it.
     """
 
     spec: StudySpec
@@ -83,20 +62,82 @@ class Launched:
     folder: Path
     patience: Patience = field(default_factory=Patience)
     grace: Grace = field(default_factory=Grace)
+    back_off: BackOff = field(default_factory=BackOff)
+    ports: Sequence[int] | None = None
+    node: Node | None = None
 
     @property
     def evidence(self) -> Evidence:
         return Evidence.EMULATED if self.spec.on == "emulator" else Evidence.MEASURED
 
     def __call__(self, trial: Trial) -> TrialResult:
+        """See `Evaluator`.
+
+        Raises:
+            BadInput: the program is not there, a folder cannot be made, or the URL does not answer.
+            CannotGoOn: nothing can be launched on this node, or the very first launch failed for a reason that is not
+                the configuration's, in every try.
+        """
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        phases = Phases()
+        attempt = self._attempts(trial, phases)
+        self._check(attempt, trial)
+        return TrialResult(
+            state=attempt.state,
+            evidence=Evidence.EMULATED if attempt.emulated else self.evidence,
+            failure=attempt.failure,
+            metrics={} if attempt.loaded.failure else attempt.loaded.metrics,
+            times_s=phases.times_s,
+            gpus=self.spec.gpus,
+            node=platform.node(),
+            pids=attempt.pids,
+            started_at=started_at,
+            resolved=attempt.resolved,
+            quarantine=attempt.quarantine,
+        )
+
+    def _check(self, attempt: Attempt, trial: Trial) -> None:
+        """Raise `CannotGoOn` where the next trial would fare no better; this one is made again on resuming."""
+        if attempt.failure is None or not attempt.blameless or attempt.quarantine or not self._ours:
+            return
+        if attempt.unfit:
+            raise CannotGoOn(attempt.failure.message)
+        if trial.number == 0:
+            raise CannotGoOn(f"the first launch failed, and not for its configuration: {attempt.failure.message}")
+
+    @property
+    def _ours(self) -> bool:
+        """Whether we launch the servers."""
+        return not self.spec.on.startswith("external:")
+
+    def _attempts(self, trial: Trial, phases: Phases) -> Attempt:
+        """Launch, and again after a while where the configuration is not to blame."""
+        attempt = self._attempt(trial, phases)
+        waits_s = self.back_off.waits_s if self._ours else ()
+        for i, wait_s in enumerate(waits_s):
+            if not attempt.again or attempt.failure is None:
+                break
+            tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
+            self.back_off.tell(f"launch {trial.number}: {attempt.failure.message} ({tries})")
+            with phases.measured("launch"):
+                self.back_off.pause(wait_s)
+            attempt = self._attempt(trial, phases)
+        return attempt
+
+    def _attempt(self, trial: Trial, phases: Phases) -> Attempt:
         folder = self.folder / "trials" / f"{trial.number:04d}"
         card = self.library.engine(trial.configuration.engine)
-        phases = Phases()
-        # An interrupted launch of this number may have left its words there.
+        # An earlier try, or an interrupted launch of this number, may have left its words there.
         said_before = log_size(folder)
-        with phases.measured("launch"):
-            server = self._launcher().launch(self._command(trial), folder, card)
+        node = self._node()
+        if self._ours and (unfit := node.unfit(self.folder)):
+            return Attempt(Loaded(failure=unfit), unfit=True)
+        before = node.used()
+        try:
+            with phases.measured("launch"):
+                server = self._launcher().launch(self._command(trial, card), folder, card)
+        except NoFreePort as error:
+            return Attempt(Loaded(failure=Failure(FailureKind.PORT, f"No server can be launched: {error}.")))
         with server:
             with phases.measured("ready"):
                 failure = server.wait_ready(self.patience)
@@ -106,20 +147,15 @@ class Launched:
             loaded = Loaded(failure=failure) if failure else self._load(server, trial, card, folder, phases)
             with phases.measured("stop"):
                 report = server.stop()
-        # What is left behind outweighs what was measured: the next launch would not be on a clean node.
-        failure = report.failure() or loaded.failure
-        return TrialResult(
-            state=_state(failure, loaded),
-            evidence=Evidence.EMULATED if server.emulated else self.evidence,
-            failure=failure or (Failure(FailureKind.INFRASTRUCTURE, loaded.invalid) if loaded.invalid else None),
-            metrics={} if failure else loaded.metrics,
-            times_s=phases.times_s,
-            gpus=self.spec.gpus,
-            node=platform.node(),
-            pids=pids,
-            started_at=started_at,
-            resolved=resolved,
-        )
+                left = report.left_behind() or node.left_behind(before)
+        # A port that stays taken was never the server's alone: what was measured there counts for nothing.
+        loaded = Loaded(failure=report.failure()) if not report.port_free and not loaded.failure else loaded
+        return Attempt(loaded, pids, server.emulated, quarantine=left, resolved=resolved)
+
+    def _node(self) -> Node:
+        if self.node is not None:
+            return self.node
+        return Node(count=self.spec.gpus) if self.spec.on == "process" else Node(gpus=tuple)
 
     def _resolved(self, server: Server, trial: Trial, folder: Path, said_before: int) -> Resolved | None:
         """What the engine says it made of its arguments."""
@@ -132,14 +168,19 @@ class Launched:
         return read_back(kind, trial, context, said, folder)
 
     def _launcher(self) -> Launcher:
-        if self.spec.on.startswith("external:"):
+        if not self._ours:
             return launcher_for(self.spec.on, self.spec.model.id)
-        return launcher_for("process", grace=self.grace)
+        return launcher_for("process", grace=self.grace, ports=self.ports)
 
-    def _command(self, trial: Trial) -> Command:
-        if self.spec.on != "emulator":
-            return trial.command
-        return emulated(trial.command, self.spec.hardware, self.spec.gpus, trial.engine_version)
+    def _command(self, trial: Trial, card: EngineCard) -> Command:
+        command, version = trial.command, trial.engine_version
+        if self.spec.on == "emulator":
+            return emulated(command, self.spec.hardware, self.spec.gpus, version)
+        if not self._ours:
+            return command
+        # Not part of what is recommended: a person has caches of their own.
+        caches = cache_variables(card.serving.caches, card.engine, version, self.spec.hardware.name, command.env)
+        return replace(command, env={**caches, **command.env})
 
     def _load(self, server: Server, trial: Trial, card: EngineCard, folder: Path, phases: Phases) -> Loaded:
         """Every workload in turn on the warm server: its prefix cache is emptied and the prompts are new each time."""
@@ -150,7 +191,11 @@ class Launched:
             phases.times_s["load"] -= measurement.warm_up_s
             phases.times_s["warmup"] += measurement.warm_up_s
             metrics[name] = measurement.metrics
-            self._keep(measurement, server, folder, name)
+            try:
+                self._keep(measurement, server, folder, name)
+            except OSError as error:
+                problem = f"What was measured cannot be kept in {folder}: {error.strerror or error}."
+                return Loaded(failure=Failure(FailureKind.INFRASTRUCTURE, problem))
             if measurement.invalid:
                 return Loaded(metrics, invalid=f"{name}: {measurement.invalid}")
             if measurement.failure:
@@ -181,12 +226,6 @@ class Launched:
         write_requests(requests_path(path), loads, about)
         result = {**about, **measurement.to_json(), "requests_file": requests_path(path).name}
         write_atomically(path, json.dumps(result))
-
-
-def _state(failure: Failure | None, loaded: Loaded) -> State:
-    if failure is not None:
-        return State.FAILED
-    return State.INVALID if loaded.invalid else State.COMPLETE
 
 
 def emulated(command: Command, hardware: HardwareCard, gpus: int, version: str) -> Command:

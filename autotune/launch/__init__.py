@@ -80,14 +80,19 @@ class StopReport:
         """Whether nothing is left."""
         return not self.survivors and self.port_free
 
+    def left_behind(self) -> str:
+        """Processes that could not be ended, in a sentence; empty when there are none."""
+        if not self.survivors:
+            return ""
+        return (
+            f"The server could not be stopped: {', '.join(self.survivors)} outlived SIGKILL after "
+            f"{self.seconds:.0f} s. State D is a process held by the GPU driver: reset the GPU or restart the node."
+        )
+
     def failure(self) -> Failure | None:
         """What is left, as an infrastructure failure; None when nothing is."""
         if self.survivors:
-            message = (
-                f"The server could not be stopped: {', '.join(self.survivors)} outlived SIGKILL after "
-                f"{self.seconds:.0f} s. State D is a process held by the GPU driver: reset the GPU or restart the node."
-            )
-            return Failure(FailureKind.INFRASTRUCTURE, message)
+            return Failure(FailureKind.INFRASTRUCTURE, self.left_behind())
         if not self.port_free:
             return Failure(FailureKind.INFRASTRUCTURE, "The server is gone, but another process holds its port.")
         return None
@@ -161,19 +166,22 @@ class Launcher(Protocol):
         ...
 
 
-def launcher_for(name: str, model: str | None = None, grace: Grace | None = None) -> Launcher:
+def launcher_for(
+    name: str, model: str | None = None, grace: Grace | None = None, ports: Sequence[int] | None = None
+) -> Launcher:
     """The launcher of a name: ``process``, or ``external:URL`` for a server that somebody else runs.
 
     Args:
         model: the name under which an external server must serve the model; None: the first that it serves.
         grace: how long a process is given to end.
+        ports: those that its servers may be given; None: `ports.RANGE`.
     """
     kind, _, rest = name.partition(":")
     # Imported here, because the watchdog imports this module and must start at once.
     if kind == "process" and not rest:
         from autotune.launch.process import ProcessLauncher
 
-        return ProcessLauncher(grace or Grace())
+        return ProcessLauncher(grace or Grace(), ports)
     if kind == "external" and rest:
         from autotune.launch.external import ExternalLauncher
 

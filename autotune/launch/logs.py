@@ -2,7 +2,11 @@
 
 The root cause is rarely the last line: engines end with "see root cause above" and the noise of their shutdown. So the
 first line that matches one of the engine's known patterns (``failures:`` in its YAML) counts, else the first line that
-looks like an exception, else the first that is marked as an error, else the last line.
+looks like an exception, else the first that is marked as an error, else the last line. A line that its engine marks as
+a warning or less never counts: a vLLM that runs well warns of "Too many open files".
+
+Memory that runs out has another way out at each phase of a server's life. Where the line does not tell the phase, the
+marks of progress before it do (``progress:`` in the YAML), and so does having served.
 """
 
 from __future__ import annotations
@@ -10,11 +14,13 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from autotune.space.schema import EngineCard
-from autotune.space.serving import LogPattern
-from autotune.trial import Failure, FailureKind
+from autotune.space.serving import LogPattern, ProgressMark
+from autotune.trial import Failure, FailureKind, Phase
 
 HEAD_BYTES = 32 * 2**20
 TAIL_BYTES = 32 * 2**20
@@ -24,11 +30,20 @@ _HEAD_TEXT_BYTES = 4 * 2**20
 _BLOCK_BYTES = 2**20
 _LINE_CHARACTERS = 4096
 _EXCERPT_CHARACTERS = 500
+_TRACEBACK_LINES = 1000
+"""So far behind the first telling line an engine may still name the cause: each worker prints a traceback."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _NAMED_GROUP = re.compile(r"\(\?P<\w+>")
 _EXCEPTION = re.compile(r"(?<![\w.\"'(])(?:[a-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception)\b(?::| *$)")
 _ERROR = re.compile(r"\bERROR\b|\bFATAL\b|\bCRITICAL\b|\[[EF]\]|\b[Ee]rror:|\bpanic:|Segmentation fault")
+# The level stands first, behind the process and the time at most: "NCCL_DEBUG=INFO" within an error is no level.
+_BELOW_ERROR = re.compile(
+    r"^(?:\([^)]{1,80}\) *)?(?:\[[^\]]{1,80}\] *)?(?:[\d:.,/-]+ +)*"
+    r"(?:(?:WARNING|WARN|INFO|DEBUG)\b|(?:\[TRT-LLM\] *)?\[[WID]\])"
+)
+_QUOTED = re.compile(r"(?:^|\s)raise [A-Za-z_][\w.]*\(")
+"""A line of source that a traceback quotes: the exception's own line, further down, says more."""
 _HARMLESS = re.compile(r"\b(?:WARNING|WARN|INFO|DEBUG)\b|\[[WID]\]")
 
 
@@ -122,8 +137,16 @@ class Progress:
                 self._bytes += len(line)
 
 
-def patterns_of(card: EngineCard) -> list[LogPattern]:
-    """What an engine's log may tell: the messages of its rules, word for word, then its ``failures``."""
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What an engine's log may tell: why it failed, and how far it had come."""
+
+    failures: Sequence[LogPattern]
+    progress: Sequence[ProgressMark] = ()
+
+
+def patterns_of(card: EngineCard) -> Signs:
+    """The messages of an engine's rules, word for word, then its ``failures``; and its marks of progress."""
     rules = [
         LogPattern(
             pattern=re.escape(rule.message),
@@ -134,30 +157,58 @@ def patterns_of(card: EngineCard) -> list[LogPattern]:
         for rule in card.rules
         if rule.kind not in (FailureKind.RULE, FailureKind.LOAD_ERRORS)
     ]
-    return [*rules, *card.failures]
+    return Signs([*rules, *card.failures], card.progress)
 
 
-def known_failure(log: Path, patterns: Sequence[LogPattern], offset: int = 0) -> Failure | None:
-    """The failure that the engine's patterns find in a log; None when none matches."""
-    match = _first_match(read_lines(log, offset), patterns)
-    return _from_pattern(*match) if match else None
+def known_failure(log: Path, signs: Signs, offset: int = 0, served: bool = False) -> Failure | None:
+    """The failure that an engine's patterns find in a log; None when none matches.
+
+    Args:
+        offset: where in the log this launch begins, bytes.
+        served: it had been ready, so what failed, failed under load.
+    """
+    match = _first_match(read_lines(log, offset), signs.failures)
+    if match is None:
+        return None
+    pattern, found = match
+    phase = pattern.phase
+    if phase is None and pattern.kind is FailureKind.OUT_OF_MEMORY:
+        phase = Phase.SERVING if served else _phase(read_lines(log, offset), found.string, signs.progress)
+    return _from_pattern(pattern, found, phase)
 
 
-def explain_exit(log: Path, patterns: Sequence[LogPattern], exit_code: int, title: str, offset: int = 0) -> Failure:
-    """Why a server's process ended.
+def explain_exit(log: Path, signs: Signs, exit_code: int, title: str, offset: int = 0) -> Failure:
+    """Why a server's process ended before it had served.
 
     Args:
         exit_code: of its first process; negative = ended by that signal.
         title: the engine's, for the message.
         offset: where in the log this launch begins, bytes.
     """
-    match = _first_match(read_lines(log, offset), patterns)
-    if match is not None:
-        return _from_pattern(*match)
+    return known_failure(log, signs, offset) or unknown_exit(log, exit_code, title, offset)
+
+
+def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Failure:
+    """Why a server's process ended, where none of its engine's patterns matches; arguments as of `explain_exit`."""
     line = _best_line(read_lines(log, offset))
     said = f"its log says: {line}" if line else "its log is empty"
     message = f"{title} ended {_how(exit_code)}; {said}"
     return Failure(FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line)
+
+
+def trouble_with(log: Path) -> str:
+    """What keeps a server from writing its log, in words; empty when nothing does.
+
+    A server that cannot print may die of it, and cannot say so.
+    """
+    if not log.exists():
+        return f"the log {log} has been removed"
+    try:
+        with log.open("ab") as stream:
+            stream.write(b"\n")
+    except OSError as error:
+        return f"the log {log} cannot be written any more ({error.strerror}); make room there"
+    return ""
 
 
 def last_line(log: Path, offset: int = 0) -> str:
@@ -174,7 +225,7 @@ def _first_match(lines: Iterable[str], patterns: Sequence[LogPattern]) -> tuple[
     # One expression for all patterns, as nearly every line matches none.
     any_of = re.compile("|".join(f"(?:{_NAMED_GROUP.sub('(?:', pattern.pattern)})" for pattern in patterns))
     for line in lines:
-        if any_of.search(line) is None:
+        if any_of.search(line) is None or _BELOW_ERROR.search(line) or _QUOTED.search(line):
             continue
         for pattern in patterns:
             match = re.search(pattern.pattern, line)
@@ -183,13 +234,31 @@ def _first_match(lines: Iterable[str], patterns: Sequence[LogPattern]) -> tuple[
     return None
 
 
-def _from_pattern(pattern: LogPattern, match: re.Match[str]) -> Failure:
+def _phase(lines: Iterator[str], telling: str, marks: Sequence[ProgressMark]) -> Phase | None:
+    """What the last mark before a line says, unless one soon behind it names the cause."""
+    phase = None
+    for line in lines:
+        if line == telling:
+            break
+        mark = next((m for m in marks if not m.names_the_cause and re.search(m.pattern, line)), None)
+        phase = mark.phase if mark else phase
+    naming = [mark for mark in marks if mark.names_the_cause]
+    for line in islice(lines, _TRACEBACK_LINES if naming else 0):
+        for mark in naming:
+            if re.search(mark.pattern, line):
+                return mark.phase
+    return phase
+
+
+def _from_pattern(pattern: LogPattern, match: re.Match[str], phase: Phase | None) -> Failure:
     groups = {name: text or "" for name, text in match.groupdict().items()}
+    way_out = pattern.way_out_at.get(phase, pattern.way_out) if phase else pattern.way_out
     line = match.string[:_EXCERPT_CHARACTERS]
     exception = _EXCEPTION.search(match.string)
     begin = min(match.start(), exception.start()) if exception else match.start()
     told = _shorten(match.string[begin:].rstrip("."))
-    return Failure(pattern.kind, f"{told}. {pattern.way_out.format(**groups)}", line)
+    message = f"{told}. {way_out.format(**groups)}"
+    return Failure(pattern.kind, message, line, phase, lasting=not pattern.retry)
 
 
 def _sentence(text: str) -> str:

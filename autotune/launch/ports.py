@@ -25,6 +25,10 @@ RANGE = range(20000, 32000)
 """Below Linux's ephemeral ports (from 32768), which outgoing connections take without asking."""
 
 
+class NoFreePort(BadInput):
+    """Every port that may be leased is held by somebody."""
+
+
 @dataclass(frozen=True, slots=True)
 class PortLease:
     """A port that is ours until `release`."""
@@ -46,7 +50,7 @@ class PortLease:
 
 
 def lease_port(ports: Iterable[int] | None = None) -> PortLease:
-    """Lease a port that nobody holds or listens on; raises `BadInput` when there is none.
+    """Lease a port that nobody holds or listens on; raises `NoFreePort` when there is none.
 
     Args:
         ports: those to choose from, tried in order; `RANGE` from a random place on by default.
@@ -59,7 +63,7 @@ def lease_port(ports: Iterable[int] | None = None) -> PortLease:
         if is_free(port):
             return PortLease(port, lock)
         lock.close()
-    raise BadInput(
+    raise NoFreePort(
         f"none of {len(candidates)} ports ({min(candidates, default=0)} to {max(candidates, default=0)}) is free; "
         "end the servers that hold them"
     )

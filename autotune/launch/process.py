@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,7 +16,7 @@ import httpx
 from autotune.launch import Grace, Patience, StopReport
 from autotune.launch.command import anchored, environment_of, find_program, prepare_folder, with_serving
 from autotune.launch.guard import Guard
-from autotune.launch.logs import Progress, explain_exit, known_failure, last_line, patterns_of
+from autotune.launch.logs import Progress, known_failure, last_line, patterns_of, trouble_with, unknown_exit
 from autotune.launch.ports import LOOPBACK, PortLease, is_free, lease_port, strangers_on
 from autotune.launch.processes import Ending, Membership, end
 from autotune.launch.readiness import PATHS, Readiness, Watched
@@ -28,9 +29,14 @@ _PORT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessLauncher:
-    """Starts each server in a session of its own, under a watchdog, on a leased loopback port."""
+    """Starts each server in a session of its own, under a watchdog, on a leased loopback port.
+
+    Attributes:
+        ports: those to choose from.
+    """
 
     grace: Grace = field(default_factory=Grace)
+    ports: Sequence[int] | None = None
 
     def launch(self, command: Command, folder: Path, card: EngineCard) -> ProcessServer:
         """See `Launcher.launch`; returns as soon as the server's process runs."""
@@ -41,7 +47,7 @@ class ProcessLauncher:
         folder = folder.absolute()
         log = prepare_folder(folder, command.files)
         origin = Origin(card, log, log.stat().st_size, marker, self.grace)
-        lease = lease_port()
+        lease = lease_port(self.ports)
         try:
             argv = with_serving((program, *arguments), card.serving, LOOPBACK, lease.port)
             request = Request(list(argv), environment, str(folder), str(log), marker, os.getpid())
@@ -79,6 +85,7 @@ class ProcessServer:
         self._failure: Failure | None = None
         self._report: StopReport | None = None
         self._model = ""
+        self._served = False
 
     @property
     def url(self) -> str:
@@ -107,7 +114,7 @@ class ProcessServer:
         with httpx.Client(base_url=self.url, trust_env=False) as client:
             readiness = Readiness(client, watched, patience)
             failure = readiness.wait()
-        self._model = readiness.model
+        self._model, self._served = readiness.model, failure is None
         if failure is not None and failure.kind is FailureKind.TIMEOUT:
             failure = self._explain_hang(failure)
         return failure
@@ -162,14 +169,24 @@ class ProcessServer:
     def _cause(self) -> Failure | None:
         origin = self._origin
         if self._guard.exit_code is not None:
-            patterns = patterns_of(origin.card)
-            return explain_exit(origin.log, patterns, self._guard.exit_code, origin.card.title, origin.log_offset)
+            code, title = self._guard.exit_code, origin.card.title
+            return self._told() or unknown_exit(origin.log, code, title, origin.log_offset)
         if self._guard.lost:
             message = (
                 "Somebody ended the process that watches over the server, and the kernel ended the server with it."
             )
             return Failure(FailureKind.INFRASTRUCTURE, message)
-        return None
+        # A server that serves may go on without its log; one that starts can no more be understood.
+        return None if self._served or origin.log.exists() else self._told()
+
+    def _told(self) -> Failure | None:
+        """What its log says, or what kept it from saying anything."""
+        origin = self._origin
+        known = known_failure(origin.log, patterns_of(origin.card), origin.log_offset, self._served)
+        if known is None and (trouble := trouble_with(origin.log)):
+            message = f"Nobody can tell what {origin.card.title} did: {trouble}."
+            return Failure(FailureKind.INFRASTRUCTURE, message)
+        return known
 
     def _stranger(self) -> Failure | None:
         if not strangers_on(self._lease.port, lambda: self.pids):
@@ -179,9 +196,9 @@ class ProcessServer:
 
     def _explain_hang(self, failure: Failure) -> Failure:
         origin = self._origin
-        known = known_failure(origin.log, patterns_of(origin.card), origin.log_offset)
+        known = self._told()
         if known is not None:
-            return Failure(known.kind, f"{known.message} ({failure.message})", known.log_excerpt)
+            return replace(known, message=f"{known.message} ({failure.message})")
         last = last_line(origin.log, origin.log_offset)
         said = f"Its last line: {last}" if last else "Its log is empty."
         return Failure(failure.kind, f"{failure.message} {said}", last)

@@ -66,7 +66,7 @@ def _baseline_failure(study: StudyRecord) -> str:
     for launch in study.launches:
         if launch.trial.role is Role.BASELINE and launch.result.failure:
             failure = launch.result.failure
-            return f"The baseline failed with {failure.kind.value}: {text.plain(redact.text(failure.message))}"
+            return f"The baseline failed with {words.failed(failure)}: {text.plain(redact.text(failure.message))}"
     return ""
 
 

@@ -163,7 +163,7 @@ def launches(study: StudyRecord) -> str:
 def _state(study: StudyRecord, launch: Launch) -> str:
     result = launch.result
     if result.failure is not None:
-        return f"{result.state.value}: {result.failure.kind.value}"
+        return f"{result.state.value}: {words.failed(result.failure)}"
     broken = broken_slos(study, launch) if result.state is State.COMPLETE else []
     if broken:
         return f"breaks {text.plain('; '.join(broken))}"
@@ -171,11 +171,12 @@ def _state(study: StudyRecord, launch: Launch) -> str:
 
 
 def failures(study: StudyRecord) -> str:
-    """Configurations that failed, by kind and message, with the telling line of the log."""
+    """What failed, by kind and message, with the telling line of the log."""
     groups: dict[tuple[str, str], list[Launch]] = {}
     for launch in study.launches:
         if (failure := launch.result.failure) is not None:
-            groups.setdefault((failure.kind.value, failure.message), []).append(launch)
+            fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
+            groups.setdefault((f"{words.failed(failure)}{fault}", failure.message), []).append(launch)
     parts = [_failure(study, kind, message, group) for (kind, message), group in sorted(groups.items())]
     return "\n\n".join(["## Configurations that failed, and why", *(parts or ["None failed."])])
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from autotune.recommendation import Choice, Objective, Recommendation, Verdict
 from autotune.report import text
-from autotune.trial import Evidence
+from autotune.trial import Evidence, Failure, Phase
+
+_DOING = {
+    Phase.LOAD: "while loading the weights",
+    Phase.KV_CACHE: "while making room for the KV cache",
+    Phase.GRAPH_CAPTURE: "while capturing graphs",
+    Phase.SERVING: "under load",
+}
 
 
 def label(evidence: Evidence) -> str:
     """The evidence, to stand wherever numbers stand: measured in small letters, all else loud."""
     return "measured" if evidence is Evidence.MEASURED else evidence.value.upper()
+
+
+def failed(failure: Failure) -> str:
+    """The kind of a failure, and what the server was doing where that is known."""
+    return f"{failure.kind.value} {_DOING[failure.phase]}" if failure.phase else failure.kind.value
 
 
 def conclusion(outcome: Recommendation) -> str:

@@ -6,9 +6,7 @@ import math
 
 from autotune.load.metrics import METRICS, check_metric
 from autotune.spec import StudySpec
-from autotune.trial import FailureKind, Launch, State
-
-_NOT_THE_CONFIGURATION = frozenset({FailureKind.PORT, FailureKind.INFRASTRUCTURE})
+from autotune.trial import Launch, State
 
 
 def maximises(metric: str) -> bool:
@@ -51,5 +49,4 @@ def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:
 def broke(launch: Launch) -> bool:
     """Whether the configuration itself failed (a port in use or a lost node is not its fault)."""
     failure = launch.result.failure
-    kind = failure.kind if failure else FailureKind.CRASHED
-    return launch.result.state is State.FAILED and kind not in _NOT_THE_CONFIGURATION
+    return launch.result.state is State.FAILED and (failure is None or failure.blames_the_configuration)

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from autotune.space.entry import Entry, VersionRange
 from autotune.space.expression import Expression, Template
-from autotune.space.serving import LogPattern, ResolvedSource, Serving
+from autotune.space.serving import LogPattern, ProgressMark, ResolvedSource, Serving
 from autotune.trial import FailureKind, Scalar
 
 
@@ -174,6 +174,7 @@ class EngineCard(Entry):
     starts: list[Start] = []
     serving: Serving = Serving()
     resolved: list[ResolvedSource] = []
+    progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")
     failures: list[LogPattern] = []
 
     @property

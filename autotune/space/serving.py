@@ -7,7 +7,7 @@ import re
 from pydantic import Field, model_validator
 
 from autotune.space.entry import Entry, VersionRange
-from autotune.trial import FailureKind
+from autotune.trial import FailureKind, Phase
 
 
 class CacheMetrics(Entry):
@@ -61,6 +61,11 @@ class Serving(Entry):
     health: str = "/health"
     reset_cache: str | None = Field(default=None, description="POST empties the prefix cache; None: there is no way")
     reset_cache_needs: str = Field(default="", description="what a server without that path was started without")
+    caches: dict[str, str] = Field(
+        default={},
+        description="variable to a folder of its own for compiled kernels, below one per engine, version and GPU kind; "
+        "set for servers that autotune launches where the user has not set it",
+    )
     metrics_path: str = "/metrics"
     metrics: dict[str, str] = Field(default={}, description="our name to the engine's Prometheus name")
     cache_metrics: list[CacheMetrics] = Field(default=[], description="the first that the metrics page has counts")
@@ -72,4 +77,16 @@ class LogPattern(Entry):
     pattern: str = Field(description="regular expression, searched in one line")
     kind: FailureKind
     way_out: str = Field(description="what to do; may use the pattern's named groups as {name}")
+    phase: Phase | None = Field(default=None, description="when it happens, where the line alone tells")
+    way_out_at: dict[Phase, str] = Field(default={}, description="a better way out where the phase is known")
+    retry: bool = Field(default=True, description="of infrastructure: false where the next launch would fail as well")
+    source: str
+
+
+class ProgressMark(Entry):
+    """A line by which a starting server tells how far it is: what fails after it fails in that phase."""
+
+    pattern: str = Field(description="regular expression, searched in one line")
+    phase: Phase
+    names_the_cause: bool = Field(default=False, description="it stands behind the failure, and says where that was")
     source: str

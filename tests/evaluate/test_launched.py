@@ -18,6 +18,7 @@ from autotune.space.context import Context
 from autotune.space.library import Library, read_document, spaces_root
 from autotune.spec import EngineChoice, StudySpec
 from autotune.trial import Command, Configuration, Evidence, FailureKind, Role, Scalar, State, Trial
+from tests.launch.settings import alive_with
 
 LIBRARY = Library()
 NO_OPS = Library(files=(Path(__file__).parents[2] / "examples" / "no-op-space.yaml",))
@@ -101,6 +102,31 @@ def test_silence_at_start_is_a_timeout(tmp_path: Path, monkeypatch: pytest.Monke
     assert result.failure is not None
     assert result.failure.kind is FailureKind.TIMEOUT
     assert not any(Path(f"/proc/{pid}").exists() for pid in result.pids)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("die-at-start", FailureKind.CRASHED),
+        # Sending 1000 requests takes many times 50 ms, of which a quarter is answered with 503.
+        ("unavailable-bursts:0.05", FailureKind.LOAD_ERRORS),
+        ("close-mid-stream", FailureKind.LOAD_ERRORS),
+        ("ignore-sigterm", None),
+        ("fork-away", None),
+    ],
+)
+def test_each_fault_has_its_kind_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, kind: FailureKind | None
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", fault)
+    monkeypatch.setenv("LAUNCH_TEST", str(tmp_path))
+    workload = "random:64:8:16" if kind is None else "random:64:4:1000"
+    evaluate = Launched(SPEC, LIBRARY, tmp_path, grace=Grace(2.0, 10.0))
+    result = evaluate(replace(trial("vllm"), workloads=(workload,)))
+    assert result.state is (State.COMPLETE if kind is None else State.FAILED)
+    assert (result.failure and result.failure.kind) == kind
+    assert result.failure is None or result.failure.message
+    assert alive_with(f"LAUNCH_TEST={tmp_path}") == []
 
 
 def test_a_second_workload_meets_a_warm_server_and_new_prompts(tmp_path: Path) -> None:

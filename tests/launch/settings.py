@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune.launch import Grace, Patience, Server, launcher_for
+from autotune.machine import Gpu
 from autotune.space.schema import EngineCard
 from autotune.space.serving import LogPattern, Serving
 from autotune.trial import Command, FailureKind
@@ -51,6 +54,27 @@ def stand_in(*options: str) -> Command:
 
 def launch(folder: Path, *options: str, grace: Grace = GRACE) -> Server:
     return launcher_for("process", grace=grace).launch(stand_in(*options), folder, CARD)
+
+
+@dataclass(frozen=True)
+class GpuFile:
+    """GPUs as a JSON file lists them, which a test or its server may change at any time."""
+
+    path: Path
+
+    def __call__(self) -> list[Gpu]:
+        rows = json.loads(self.path.read_text())
+        return [Gpu(**{**row, "busy_pids": tuple(row["busy_pids"])}) for row in rows]
+
+    def write(self, *used_gb: float, busy: Mapping[int, int] | None = None, vendor: str = "nvidia") -> GpuFile:
+        """Say how much is in use on each GPU, and which process is busy on which."""
+        pids = busy or {}
+        rows = [
+            asdict(Gpu(i, "H200", vendor, 141 * 10**9, int(gb * 1e9), (pids[i],) if i in pids else ()))
+            for i, gb in enumerate(used_gb)
+        ]
+        self.path.write_text(json.dumps(rows))
+        return self
 
 
 def alive_with(token: str) -> list[int]:

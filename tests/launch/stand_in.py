@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -69,9 +70,24 @@ def serve(options: argparse.Namespace) -> None:
     Handler.options = options
     server = ThreadingHTTPServer((options.host, options.port), Handler)
     say("serving")
+    if options.leave_the_port:
+        hold_port(server.socket)
     if options.die_after_s is not None:
-        threading.Timer(options.die_after_s, lambda: os._exit(7)).start()
+        threading.Timer(options.die_after_s, lambda: die(options.last_words)).start()
     server.serve_forever()
+
+
+def die(words: str) -> None:
+    if words:
+        say(words)
+    os._exit(7)
+
+
+def hold_port(listening: socket.socket) -> None:
+    """A child of another session, deaf to SIGTERM and without our environment, keeps the listening socket."""
+    listening.set_inheritable(True)
+    program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    detach(lambda: os.execve(sys.executable, [sys.executable, "-S", "-c", program], {}))
 
 
 def serve_after(parent: int, options: argparse.Namespace) -> None:
@@ -99,8 +115,11 @@ def options_given() -> argparse.Namespace:
     parser.add_argument("--daemonise", action="store_true", help="as above, and the first process ends with code 0")
     parser.add_argument("--forget-environment", metavar="NAME", help="argument by which a test finds it again")
     parser.add_argument("--say", default="", help="printed at the start")
+    parser.add_argument("--say-last", default="", help="printed before --die-with ends it")
     parser.add_argument("--die-with", type=int)
     parser.add_argument("--die-after-s", type=float)
+    parser.add_argument("--last-words", default="", help="printed before --die-after-s ends it")
+    parser.add_argument("--leave-the-port", action="store_true", help="a stranger of a child keeps it listening")
     parser.add_argument("--flood-mib", type=int, default=0)
     parser.add_argument("--hold-token", action="store_true")
     parser.add_argument("--unhealthy", action="store_true")
@@ -123,6 +142,7 @@ def start(options: argparse.Namespace) -> None:
             sys.stdout.buffer.write(block)
         sys.stdout.buffer.flush()
     if options.die_with is not None:
+        say(options.say_last)
         sys.exit(options.die_with)
     if options.silent:
         time.sleep(600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -17,16 +18,29 @@ from .settings import STAND_IN, alive_with, until
 
 TUNER = Path(__file__).with_name("tuner.py")
 
-MOMENTS = [
-    ("launching", 0.00, []),
-    ("launching", 0.02, []),
+STAGES = ("launching", "launched", "ready")
+HABITS = (
+    [],
+    ["--ignore-term"],
+    ["--fork-away"],
+    ["--fork-away", "--ignore-term"],
+    ["--forget-environment", "TOKEN"],
+    ["--leave-the-port"],
+)
+ALWAYS = [
     ("launching", 0.05, ["--ignore-term"]),
-    ("launching", 0.08, ["--fork-away"]),
-    ("launched", 0.00, ["--fork-away", "--ignore-term"]),
-    ("launched", 0.03, ["--never-ready", "--ignore-term"]),
     ("launched", 0.10, ["--forget-environment", "TOKEN"]),
     ("ready", 0.00, ["--fork-away", "--ignore-term"]),
-    ("ready", 0.00, ["--forget-environment", "TOKEN"]),
+]
+DRAW = random.Random(50)
+MOMENTS = [
+    *ALWAYS,
+    *(
+        pytest.param(
+            DRAW.choice(STAGES), DRAW.uniform(0.0, 0.3), DRAW.choice(HABITS), marks=pytest.mark.slow, id=f"{i}"
+        )
+        for i in range(50)
+    ),
 ]
 
 

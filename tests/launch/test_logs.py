@@ -57,6 +57,18 @@ SEEN = [
     ),
     (
         "vllm",
+        "(Worker pid=13723) ERROR 11-21 16:15:28 [multiproc_executor.py:1063] ValueError: No common block size for 16 "
+        "(CPU_ATTN: [MultipleOf(32)]).",
+        "unsupported",
+    ),
+    (
+        "vllm",
+        "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
+        "'/nowhere/model'. Use `repo_type` argument if needed.",
+        "infrastructure",
+    ),
+    (
+        "vllm",
         "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
         "infrastructure",
     ),
@@ -103,6 +115,11 @@ def test_the_way_out_uses_the_figures(tmp_path: Path) -> None:
     line = "ValueError: max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64)."
     assert "--max-num-seqs to at most 32" in explain(tmp_path, "vllm", line).message
     line = (
+        "User-specified max_model_len (100000) is greater than the derived max_model_len "
+        "(max_position_embeddings=8192.0 or model_max_length=None in model's config.json)."
+    )
+    assert "--max-model-len <= 8192." in explain(tmp_path, "vllm", line).message
+    line = (
         "To serve at least one request with the model's max seq len (163840), (9.1 GiB KV cache is needed, which is "
         "larger than the available KV cache memory (5 GiB). Based on the available memory, the estimated maximum "
         "model length is 81920."
@@ -127,6 +144,7 @@ def test_every_way_out_can_be_filled(engine: str) -> None:
 
 def test_quoted_source_lines_do_not_count(tmp_path: Path) -> None:
     log = '    raise ValueError("No available memory for the cache blocks. "\nTypeError: the real one\n'
+    log += "(APIServer pid=7)     raise LocalEntryNotFoundError(\n"
     failure = explain(tmp_path, "vllm", log)
     assert failure.kind is FailureKind.CRASHED
     assert failure.log_excerpt == "TypeError: the real one"

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,15 @@ def autotune(*arguments: str, home: Path, cwd: Path | None = None) -> Finished:
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
-def kill_after(arguments: list[str], home: Path, delay_s: float) -> bool:
-    """Run until the moment comes, then `kill -9`; False when it had ended before."""
+def kill_after(arguments: list[str], home: Path, delay_s: float, moment: Callable[[], bool] | None = None) -> bool:
+    """Run until the moment comes, and so many seconds more, then `kill -9`; False when it had ended before."""
     environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
     with subprocess.Popen(
         [*PROGRAM, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
+        while moment is not None and not moment() and process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
         try:
             process.wait(timeout=delay_s)
         except subprocess.TimeoutExpired:

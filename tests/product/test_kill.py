@@ -16,7 +16,7 @@ QUESTION = [
     *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--launches", "12", "--seed", "5"),
     *("--workload", "random:256:64:64"),
 ]
-KILLS = [8, pytest.param(20, marks=pytest.mark.slow)]
+KILLS = [3, pytest.param(20, marks=pytest.mark.slow)]
 
 
 def recommendation(home: Path, study: str) -> dict[str, Any]:

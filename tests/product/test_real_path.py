@@ -21,7 +21,7 @@ QUESTION = [
     *("--space", str(ROOT / "examples" / "emulated-space.yaml")),
 ]
 MARKER = "AUTOTUNE_LAUNCH"
-KILLS = [8, pytest.param(20, marks=pytest.mark.slow)]
+KILLS = [3, pytest.param(20, marks=pytest.mark.slow)]
 
 
 def launched_processes(home: Path) -> list[str]:
@@ -49,10 +49,16 @@ def nothing_is_left(home: Path, within_s: float) -> list[str]:
     return alive
 
 
-def test_a_study_on_the_emulator(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for several studies, as a new MLflow database takes seconds; the study ``s`` ran on the emulator."""
+    home = tmp_path_factory.mktemp("real_path") / "home"
     done = autotune("run", *QUESTION, "--study", "s", home=home)
     assert done.code == 0, done.err
+    return home
+
+
+def test_a_study_on_the_emulator(home: Path) -> None:
     assert nothing_is_left(home, 0) == []
     launches = rows(home, "s")
     assert {row["evidence"] for row in launches} == {"emulated"}
@@ -75,12 +81,10 @@ def test_a_study_on_the_emulator(tmp_path: Path) -> None:
             assert "emulate" not in " ".join(row["argv"]), "the row holds the engine's own command"
 
 
-def test_emulated_and_simulated_rows_have_one_shape(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    assert autotune("run", *QUESTION, "--launches", "1", "--study", "e", home=home).code == 0
-    question = [*QUESTION, "--on", "simulator", "--launches", "1", "--study", "s"]
+def test_emulated_and_simulated_rows_have_one_shape(home: Path) -> None:
+    question = [*QUESTION, "--on", "simulator", "--launches", "1", "--study", "simulated"]
     assert autotune("run", *question, home=home).code == 0
-    (emulated,), (simulated,) = rows(home, "e"), rows(home, "s")
+    emulated, (simulated,) = rows(home, "s")[0], rows(home, "simulated")
     assert emulated.keys() == simulated.keys()
     one, other = (row["metrics"]["random:256:16:64"] for row in (emulated, simulated))
     assert set(simulated["metrics"]["random:256:16:64"]) - {"cache_hit_rate"} <= set(one)
@@ -99,7 +103,12 @@ def test_kill_9_of_the_tuner_leaves_nothing_and_loses_nothing(tmp_path: Path, wa
         before: list[str] = []
         killed = True
         while kills < wanted and killed:
-            killed = kill_after(arguments, home, moments.uniform(1.0, 12.0))
+            # Every other kill meets a server for certain, however slow the machine is.
+            killed = (
+                kill_after(arguments, home, moments.uniform(1.0, 8.0))
+                if kills % 2
+                else kill_after(arguments, home, moments.uniform(0.0, 0.5), lambda: bool(launched_processes(home)))
+            )
             kills += killed
             servers_alive += killed and bool(launched_processes(home))
             assert nothing_is_left(home, 5.0) == [], f"alive 5 s after kill {kills}"
@@ -117,57 +126,32 @@ def test_kill_9_of_the_tuner_leaves_nothing_and_loses_nothing(tmp_path: Path, wa
     assert servers_alive > 0, "no kill met a living server, so the clean-up was not put to the test"
 
 
-@pytest.mark.parametrize(
-    ("fault", "kinds"),
-    [
-        ("die-at-start", {"crashed"}),
-        ("die-mid-load:200", {"crashed", "load_errors"}),
-        # Sending 1000 requests takes many times 50 ms, of which a quarter is answered with 503.
-        ("unavailable-bursts:0.05", {"load_errors"}),
-        ("close-mid-stream", {"load_errors"}),
-    ],
-)
-def test_each_fault_has_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, kinds: set[str]) -> None:
-    monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", fault)
-    home = tmp_path / "home"
-    question = [word.replace("random:256:16:64", "random:64:4:1000") for word in QUESTION]
-    done = autotune("run", *question, "--launches", "1", "--study", "s", home=home)
+def test_a_server_that_dies_under_load_leaves_nothing_feasible(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fault's kind is asserted of the evaluator; this is what a user sees of one."""
+    monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", "die-mid-load:200")
+    done = autotune("run", *QUESTION, "--launches", "1", "--study", "dies", home=home)
     assert done.code == 3, done.err
-    (row,) = rows(home, "s")
-    assert row["state"] == "failed"
-    assert row["failure"]["kind"] in kinds, row["failure"]
-    assert row["failure"]["message"]
+    (row,) = rows(home, "dies")
+    assert (row["state"], row["failure"]["kind"]) == ("failed", "crashed")
+    assert "an illegal memory access was encountered" in row["failure"]["log_excerpt"]
     assert nothing_is_left(home, 0) == []
 
 
-@pytest.mark.parametrize("fault", ["ignore-sigterm", "fork-away"])
-def test_a_server_that_clings_to_life_is_measured_and_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", fault)
-    home = tmp_path / "home"
-    done = autotune("run", *QUESTION, "--launches", "1", "--study", "s", home=home)
-    assert done.code == 0, done.err
-    assert rows(home, "s")[0]["state"] == "complete"
-    assert nothing_is_left(home, 0) == []
-
-
-def test_a_server_that_somebody_else_runs_is_measured_and_left_alone(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+def test_a_server_that_somebody_else_runs_is_measured_and_left_alone(home: Path) -> None:
     question = ["run", "--model", COMMAND[2], "--hw", "h200", "--workload", "random:64:4:32", "--launches", "2"]
     with emulated() as url:
-        done = autotune(*question, "--on", f"external:{url}", "--study", "s", home=home)
+        done = autotune(*question, "--on", f"external:{url}", "--study", "external", home=home)
         again = autotune("bench", "--url", url, "--model", COMMAND[2], "--workload", "random:64:4:8", home=home)
         other = autotune(*question, "--on", f"external:{url}", "--model", "deepseek-ai/DeepSeek-R1", home=home)
     assert done.code == 0, done.err
     assert again.code == 0, "the server was not left alone"
     assert other.code == 2
     assert COMMAND[2] in other.err, "a wrong model is answered with what is served"
-    found = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
+    found = json.loads((home / "studies" / "external" / "recommendation.json").read_text())
     assert (found["verdict"], found["config"]) == ("indistinguishable", {"url": url})
     assert found["evidence"] == "emulated", "an emulated engine says so, whoever runs it"
-    assert not (home / "studies" / "s" / "serve.sh").exists()
-    exported = autotune("export", "s", "--to", "shell", home=home)
+    assert not (home / "studies" / "external" / "serve.sh").exists()
+    exported = autotune("export", "external", "--to", "shell", home=home)
     assert exported.code == 2
     assert "somebody else" in exported.err
 

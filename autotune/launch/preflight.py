@@ -1,0 +1,144 @@
+"""The machine before and after a launch: whether it can be measured on, and whether the launch left it as it was.
+
+What is wrong here says nothing about a configuration. Nothing is ever ended that the launch did not start.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.machine import Gpu, gpus
+from autotune.trial import Failure, FailureKind
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_RESETS = {"nvidia": "nvidia-smi --gpu-reset -i {index}", "amd": "rocm-smi --gpureset -d {index}"}
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """This machine, as far as launches need it.
+
+    Attributes:
+        gpus: asks for the GPUs as they are now.
+        count: how many of them a server takes: the first of those that the environment leaves visible.
+        idle_bytes: so much may be in use on an idle GPU. A driver by itself holds some hundred MB, a server's
+            smallest part several GB.
+        disk_bytes: so much must be free where a launch leaves its log and its results.
+        open_files: a server needs so many, a socket for each request among them.
+        settle_s: how long a driver is given to take back the memory of a process that has ended.
+        pause: waits so many seconds between two looks at it.
+    """
+
+    gpus: Callable[[], Sequence[Gpu]] = gpus
+    count: int = 0
+    idle_bytes: int = 2 * 10**9
+    disk_bytes: int = 10**9
+    open_files: int = 4096
+    settle_s: float = 60.0
+    pause: Callable[[float], None] = time.sleep
+
+    def unfit(self, study: Path) -> Failure | None:
+        """What keeps a server from being launched and measured; None when nothing does.
+
+        Args:
+            study: folder in which the launch will leave its files.
+        """
+        lasting = self._folder(study) or self._files()
+        problems = [lasting] if lasting else [self._disk(study), *map(self._busy, self._taken())]
+        said = " ".join(problem for problem in problems if problem)
+        return Failure(FailureKind.INFRASTRUCTURE, said, lasting=bool(lasting)) if said else None
+
+    def used(self) -> Mapping[int, int]:
+        """Bytes in use by GPU, to be given to `left_behind` after the launch."""
+        return {gpu.index: gpu.memory_used_bytes for gpu in self._taken()}
+
+    def left_behind(self, before: Mapping[int, int]) -> str:
+        """What a launch left on the GPUs, in sentences, once the driver had its time; empty when they are as before."""
+        deadline = time.monotonic() + self.settle_s
+        while (held := self._held(before)) and time.monotonic() < deadline:
+            self.pause(min(1.0, self.settle_s))
+        lost = sorted(set(before) - {gpu.index for gpu in self._taken()})
+        gone = [f"GPU {index} was there before the launch, and its driver does not show it any more." for index in lost]
+        return " ".join([*gone, *(self._left(gpu, before[gpu.index]) for gpu in held)])
+
+    def _left(self, gpu: Gpu, before: int) -> str:
+        return (
+            f"{_name(gpu)} still holds {_gb(gpu.memory_used_bytes)} ({_gb(before)} before) {self.settle_s:g} s after "
+            f"the server has ended, {_holders(gpu)}. {_way_out(gpu)}"
+        )
+
+    def _held(self, before: Mapping[int, int]) -> list[Gpu]:
+        now = [gpu for gpu in self._taken() if gpu.index in before]
+        return [gpu for gpu in now if gpu.memory_used_bytes > before[gpu.index] + self.idle_bytes]
+
+    def _taken(self) -> list[Gpu]:
+        found = list(self.gpus())
+        visible = next((os.environ[name] for name in _VISIBLE if os.environ.get(name)), None)
+        if visible is not None:
+            numbers = [word.strip() for word in visible.split(",")]
+            if not all(number.isdecimal() for number in numbers):
+                return found  # Named by UUID: any may be the one, so all must be idle.
+            found = [gpu for number in numbers for gpu in found if gpu.index == int(number)]
+        return found[: self.count]
+
+    def _busy(self, gpu: Gpu) -> str:
+        if not gpu.busy_pids and gpu.memory_used_bytes <= self.idle_bytes:
+            return ""
+        used, total = _gb(gpu.memory_used_bytes), _gb(gpu.memory_total_bytes)
+        return f"{_name(gpu)} is not idle: {used} of {total} are in use, {_holders(gpu)}. {_way_out(gpu)}"
+
+    def _folder(self, study: Path) -> str:
+        return "" if study.is_dir() else f"The folder {study} is gone, and with it what was measured."
+
+    def _disk(self, study: Path) -> str:
+        free = shutil.disk_usage(study).free
+        if free >= self.disk_bytes:
+            return ""
+        return f"Only {_gb(free)} are free in {study}, {_gb(self.disk_bytes)} are needed for a launch; make room there."
+
+    def _files(self) -> str:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard == resource.RLIM_INFINITY or hard >= self.open_files:
+            return ""
+        return (
+            f"A server may open {hard} files here and needs {self.open_files}, one for each request at least; raise "
+            f"the limit with `ulimit -Hn {self.open_files}`."
+        )
+
+
+def _name(gpu: Gpu) -> str:
+    return f"GPU {gpu.index} ({gpu.name})"
+
+
+def _gb(count: int) -> str:
+    return f"{count / _GB:.1f} GB"
+
+
+def _holders(gpu: Gpu) -> str:
+    """The processes on a GPU by number and name."""
+    names = ", ".join(f"{pid} {_program(pid)}".rstrip() for pid in gpu.busy_pids)
+    if not names:
+        return "by no process that can be seen"
+    return f"by process {names}" if len(gpu.busy_pids) == 1 else f"by processes {names}"
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _way_out(gpu: Gpu) -> str:
+    if gpu.busy_pids:
+        return "End what runs there; autotune ends nothing that it did not start."
+    reset = _RESETS.get(gpu.vendor, "").format(index=gpu.index)
+    reset = f"reset it ({reset})" if reset else "reset it"
+    return f"A process of a container may hold it, or the driver: {reset}, or restart the node."

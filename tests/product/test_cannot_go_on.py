@@ -1,0 +1,148 @@
+"""The machine lets a study down: it stops with one message, keeps what it has, and goes on once that is put right."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from autotune.errors import BadInput, CannotGoOn
+from autotune.evaluate import Evaluator, evaluator_for
+from autotune.home import Home
+from autotune.progress import ConsoleProgress
+from autotune.recommendation import Recommendation
+from autotune.request import Request, build_spec
+from autotune.run import run
+from autotune.space.library import Library
+from autotune.spec import StudySpec
+from autotune.trial import Evidence, Failure, FailureKind, State, Trial, TrialResult
+
+from .cli import autotune, finished_rows, rows
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "deepseek-ai/DeepSeek-V3.2"
+
+Spoil = Callable[[TrialResult, Path], TrialResult]
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    """Simulates, but from one trial on something happens."""
+
+    simulated: Evaluator
+    folder: Path
+    from_trial: int
+    spoil: Spoil
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.simulated.evidence
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        result = self.simulated(trial)
+        return self.spoil(result, self.folder) if trial.number >= self.from_trial else result
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all studies of this file: a new MLflow database takes seconds."""
+    return tmp_path_factory.mktemp("product") / "home"
+
+
+def study(home: Path, name: str, spoil: Spoil | None = None, from_trial: int = 1) -> Recommendation:
+    """Run a study, or go on with it, in this process."""
+    workloads, space = ["random:64:16:16"], ROOT / "examples" / "emulated-space.yaml"
+    asked = Request(MODEL, "h200", launches=6, workloads=workloads, study=name, on="simulator", space=space)
+    spec = build_spec(asked)
+
+    def evaluator(spec: StudySpec, library: Library, folder: Path, tell: Callable[[str], None]) -> Evaluator:
+        simulated = evaluator_for(spec, library, folder, tell)
+        return Spoiled(simulated, folder, from_trial, spoil) if spoil else simulated
+
+    with ConsoleProgress(spec, Console(file=StringIO())) as progress:
+        return run(spec, Home(home), progress, evaluator)
+
+
+def test_a_quarantined_node_stops_the_study_and_nothing_is_lost(home: Path) -> None:
+    def gpu_stays_full(result: TrialResult, _: Path) -> TrialResult:
+        return replace(result, quarantine="GPU 3 is full.")
+
+    stopped = r"^GPU 3 is full\.\nThe study has stopped; 2 launches are kept; go on with: autotune resume full$"
+    with pytest.raises(CannotGoOn, match=stopped):
+        study(home, "full", gpu_stays_full)
+    kept = finished_rows(home, "full")
+    assert ['"quarantine":"GPU 3 is full."' in row for row in kept] == [False, True]
+    assert study(home, "full").recommended is not None
+    assert finished_rows(home, "full")[:2] == kept
+    assert rows(home, "full")[1]["state"] == "complete", "what was measured before it counts"
+
+
+def test_three_launches_in_a_row_that_no_configuration_is_to_blame_for(home: Path) -> None:
+    def driver_is_gone(result: TrialResult, _: Path) -> TrialResult:
+        failure = Failure(FailureKind.INFRASTRUCTURE, "No CUDA GPUs are available.", lasting=True)
+        return replace(result, state=State.INVALID, metrics={}, failure=failure)
+
+    with pytest.raises(CannotGoOn, match=r"3 launches in a row failed .* No CUDA GPUs are available\.\n.* 4 launches"):
+        study(home, "driver", driver_is_gone)
+    outcome = study(home, "driver")
+    assert outcome.recommended is not None
+    states = [row["state"] for row in rows(home, "driver")]
+    assert states == ["complete", "invalid", "invalid", "invalid", "complete", "complete"]
+    report = (home / "studies" / "driver" / "report.md").read_text()
+    assert "### infrastructure (not the configuration's fault)" in report
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, the one disk that is always full")
+def test_a_full_disk_stops_the_study_and_what_was_written_is_kept(home: Path) -> None:
+    results = home / "studies" / "disk" / "results.jsonl"
+
+    def disk_fills(result: TrialResult, _: Path) -> TrialResult:
+        results.rename(results.with_suffix(".kept"))
+        results.symlink_to("/dev/full")
+        return result
+
+    with pytest.raises(CannotGoOn, match=r"No space left on device\); make room there\.\n.* 1 launches are kept"):
+        study(home, "disk", disk_fills)
+    results.with_suffix(".kept").rename(results)
+    kept = finished_rows(home, "disk")
+    assert study(home, "disk").recommended is not None
+    assert finished_rows(home, "disk")[:1] == kept
+
+
+def test_a_study_whose_folder_goes_says_that_it_cannot_be_resumed(home: Path) -> None:
+    def somebody_tidies_up(result: TrialResult, folder: Path) -> TrialResult:
+        shutil.rmtree(folder)
+        return result
+
+    with pytest.raises(CannotGoOn, match="is gone, so it cannot be resumed"):
+        study(home, "gone", somebody_tidies_up)
+
+
+def test_a_first_launch_without_a_gpu_is_exit_130_with_one_message(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('RuntimeError: No CUDA GPUs are available')\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    question = ["--model", MODEL, "--hw", "h200", "--engine", "vllm", "--on", "process", "--study", "first"]
+    stopped = autotune("run", *question, "--workload", "random:16:4:8", home=home)
+    assert stopped.code == 130, stopped.err
+    assert "Traceback" not in stopped.err
+    assert "No CUDA GPUs are available. The driver shows no usable GPU" in stopped.err
+    assert "0 launches are kept; go on with: autotune resume first" in stopped.err
+
+
+def test_a_model_s_folder_that_is_not_there_is_bad_input() -> None:
+    request = Request("/nowhere/DeepSeek-V3.2", "h200", on="process")
+    with pytest.raises(BadInput, match="there is no such folder"):
+        build_spec(request)
+    assert build_spec(replace(request, on="simulator")).model.id == "/nowhere/DeepSeek-V3.2"
