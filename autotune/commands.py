@@ -297,7 +297,7 @@ def space_show(request: Request, as_json: bool) -> None:
     from autotune.prepare import prepare
 
     spec = build_spec(request)
-    prepared = prepare(spec, library_for(request.space))
+    prepared = prepare(spec, library_for(request.space), anywhere=True)
     report = {name: _space_row(space) for name, space in prepared.spaces.items()}
     excluded = {e.engine: e.reason for e in prepared.excluded}
     if as_json:

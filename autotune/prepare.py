@@ -21,7 +21,7 @@ from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration, enumerate_engine
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective
-from autotune.space.library import Library
+from autotune.space.library import Library, spaces_root
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.spec import AUTO, StudySpec
 from autotune.trial import Command, Configuration, Scalar
@@ -86,8 +86,12 @@ class Prepared:
         return roofline(configurations, spec.model, spec.hardware, spec.gpus, workload)
 
 
-def prepare(spec: StudySpec, library: Library) -> Prepared:
-    """Enumerate what may be tried; raises `BadInput` when nothing may be."""
+def prepare(spec: StudySpec, library: Library, *, anywhere: bool = False) -> Prepared:
+    """Enumerate what may be tried; raises `BadInput` when nothing may be.
+
+    Args:
+        anywhere: also what cannot be run where the study's trials run.
+    """
     longest = max(load_workload(name, library).longest_request for name in spec.workloads)
     if spec.on.startswith("external:"):
         return _external(spec, library, longest)
@@ -98,8 +102,8 @@ def prepare(spec: StudySpec, library: Library) -> Prepared:
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
         kind = engine(card.engine, library)
         reason = _unsuited(card, context) or _unpinnable(card, spec.pins)
-        if reason is None and spec.on == "process":
-            reason = kind.missing()
+        if reason is None and not anywhere:
+            reason = kind.missing() if spec.on == "process" else _unknown_to(spec.on, kind.name)
         if reason is None:
             pins = _pinned(kind, context, spec.pins)
             space = enumerate_engine(*_narrow(kind, context, pins, library.narrowed.get(card.engine)))
@@ -131,6 +135,15 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
 def _unsuited(card: EngineCard, context: Context) -> str | None:
     scope = context.scope({})
     return next((need.reason for need in card.requires if not evaluate(need.expect, scope)), None)
+
+
+def _unknown_to(on: str, engine: str) -> str | None:
+    """Why a simulated node cannot stand in for an engine, in words; None when it can, or trials are real."""
+    needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(on, ())
+    absent = [path for kind in needed if not (path := spaces_root() / kind / f"{engine}.yaml").is_file()]
+    if not absent:
+        return None
+    return f"the {on} knows nothing of {engine}: there is no {absent[0]}; use --on process"
 
 
 def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
@@ -192,6 +205,8 @@ def _with_baseline(
         try:
             command = split_command(spec.baseline)
             baseline, space = _parse_baseline(spec, library, command, spaces, longest)
+            if (reason := _unknown_to(spec.on, space.engine.name)) is not None:
+                raise BadInput(reason)
         except BadInput as error:
             raise BadInput(f"--baseline: {error}") from error
         spaces.setdefault(baseline.configuration.engine, space)

@@ -16,7 +16,7 @@ from autotune.errors import BadInput, UnknownName
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.machine import has, node
-from autotune.space.cards import HardwareCard
+from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
 from autotune.spec import AUTO, EngineChoice, Slo, StudySpec, check_study_name
@@ -84,10 +84,7 @@ def build_spec(request: Request) -> StudySpec:
     """Check every name and figure of a request; raises `BadInput` with the right names."""
     library = library_for(request.space)
     hardware = node(request.hardware, library)
-    model = library.model(request.model, request.model_id)
-    if request.model.startswith((".", "/", "~")) or Path(request.model).is_dir():
-        # A path stays the path that the engine gets; the id remains an alias.
-        model = model.model_copy(update={"id": request.model, "aliases": [*model.aliases, model.id]})
+    model = _model(request, library)
     _check_budget(request)
     workloads = tuple(request.workloads) or ("sharegpt",)
     for name in workloads:
@@ -116,6 +113,17 @@ def build_spec(request: Request) -> StudySpec:
         seed=request.seed,
         space=str(request.space.resolve()) if request.space else None,
     )
+
+
+def _model(request: Request, library: Library) -> ModelCard:
+    """The model; a path stays the path that the engine gets, and the id remains an alias."""
+    name = request.model
+    model = library.model(name, request.model_id)
+    if name.endswith((".yaml", ".yml")) or not (name.startswith((".", "/", "~")) or Path(name).exists()):
+        return model
+    # By its slash a launcher tells the path of a file from a word that happens to be a file's name.
+    path = f"./{name}" if "/" not in name and Path(name).is_file() else name
+    return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})
 
 
 def _check_budget(request: Request) -> None:

@@ -151,7 +151,8 @@ def emulation_card(engine: str) -> EmulationCard:
     folder = spaces_root() / "emulation"
     path = folder / f"{engine}.yaml"
     if not path.is_file():
-        raise UnknownName("engine for emulation", engine, (p.stem for p in folder.glob("*.yaml")))
+        hint = f"Its dialect would stand in {path}; a real server is launched with --on process."
+        raise UnknownName("engine for emulation", engine, (p.stem for p in folder.glob("*.yaml")), hint)
     return _load(path)
 
 

@@ -1,8 +1,8 @@
 """Engines: what an engine is, and the registry of those that are installed.
 
-An engine is a card (``search_spaces/engines/<engine>.yaml``), tables of its options
-(``search_spaces/engines/options/``) and a class that knows what is peculiar to its command line, registered under
-the entry-point group ``autotune.engines``.
+An engine is a card (``<engine>.yaml``: in ``search_spaces/engines/``, or beside the class), tables of its options
+(``search_spaces/engines/options/``, or in the card) and a class that knows what is peculiar to its command line,
+registered under the entry-point group ``autotune.engines``. `autotune.engines.conformance` tells whether it fits.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ import re
 import shlex
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
 
 from autotune.engines.engine import Engine, ParsedCommand
 from autotune.errors import BadInput, UnknownName
 from autotune.space.library import Library
+from autotune.space.packages import engine_points
 from autotune.trial import Command
 
 __all__ = ["Engine", "ParsedCommand", "command_of", "engine", "names", "recognise", "split_command"]
 
-GROUP = "autotune.engines"
 _ALIASES = {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 def names() -> tuple[str, ...]:
     """The installed engines, in alphabetical order."""
-    return tuple(sorted(_points()))
+    return tuple(sorted(engine_points()))
 
 
 def engine(name: str, library: Library | None = None) -> Engine:
@@ -40,27 +39,28 @@ def engine(name: str, library: Library | None = None) -> Engine:
 
 
 @lru_cache(maxsize=1)
-def _points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-@lru_cache(maxsize=1)
 def _packaged() -> Library:
     return Library()
 
 
 @lru_cache(maxsize=32)
 def _load(name: str, library: Library) -> Engine:
-    point = _points().get(name)
+    point = engine_points().get(name)
     if point is None:
         raise UnknownName("engine", name, names())
-    kind: type[Engine] = point.load()
+    if name not in library.engines:
+        raise BadInput(f"the engine {name!r} has no card: {name}.yaml should lie beside the module {point.module}")
+    try:
+        kind: type[Engine] = point.load()
+    except (ImportError, AttributeError) as error:
+        raise BadInput(f"the engine {name!r} cannot be loaded ({error}); repair or uninstall its package") from error
     return kind(library.engine(name), library.roots)
 
 
 def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
     """The engine whose program a command line starts; raises `BadInput` naming what is understood."""
-    engines = [engine(name, library) for name in names()]
+    known = (library or _packaged()).engines
+    engines = [engine(name, library) for name in names() if name in known]
     for candidate in engines:
         if candidate.arguments(argv) is not None:
             return candidate

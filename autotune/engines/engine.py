@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.engines.options import OptionParser, OptionTable, read_table
+from autotune.engines.options import OptionParser, OptionTable, declared_table, read_table
 from autotune.errors import BadInput
 from autotune.space.context import Context
 from autotune.space.entry import in_range
@@ -93,6 +93,8 @@ class Engine:
 
     def table(self, version: str) -> OptionTable:
         """The options of a known version."""
+        if self.card.options:
+            return declared_table(self.card, version)
         name = f"{self.name}-{version}.json"
         paths = [root / "engines" / "options" / name for root in self._roots]
         path = next((p for p in paths if p.is_file()), None)
@@ -200,7 +202,8 @@ class Engine:
         parser = self._parser(version)
         given = parser.parse(self.prepare(arguments, version, command))
         values = parser.values(given)
-        model = given.get("model_tag") or (values.get("model_path" if self.card.model_flag else "model"))
+        named = (self.card.model_flag or "--model").lstrip("-").replace("-", "_")
+        model = given.get("model_tag") or values.get(named)
         if not model or (self.card.model_flag is None and not {"model_tag", "model"} & set(given)):
             raise BadInput(f"{self.name} {version}: error: the command names no model: {' '.join(command.argv)}")
         config = self.config(values, command, version)

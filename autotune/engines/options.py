@@ -1,6 +1,7 @@
 """The command-line options of one engine version, and the `argparse` parser that they make.
 
-Tables are ``search_spaces/engines/options/<engine>-<version>.json``; ``scripts/snapshot_options.py`` writes them.
+Tables are ``search_spaces/engines/options/<engine>-<version>.json``; ``scripts/snapshot_options.py`` writes them. An
+engine with few options has them in its card.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.errors import RefusedCommand
+from autotune.space.entry import in_range
+from autotune.space.schema import EngineCard
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNRECOGNIZED = "unrecognized arguments: "
@@ -85,6 +88,25 @@ def read_table(path: Path) -> OptionTable:
     options = tuple(Option(**row) for row in rows)
     keys = frozenset(document.get("config_keys", ()))
     return OptionTable(document["engine"], document["version"], document["generated_by"], options, keys)
+
+
+def declared_table(card: EngineCard, version: str) -> OptionTable:
+    """The table that a card's own options make for one version."""
+    rows = [entry for entry in card.options if in_range(version, entry.versions)]
+    options = tuple(
+        Option(
+            flags=tuple(row.flags),
+            dest=row.dest or row.flags[0].lstrip("-").replace("-", "_"),
+            action=row.action,
+            type=row.type,
+            nargs=row.nargs,
+            choices=tuple(row.choices),
+            const=row.const,
+            default=row.default,
+        )
+        for row in rows
+    )
+    return OptionTable(card.engine, version, "its card", options)
 
 
 def _default(option: Option) -> Any:

@@ -47,7 +47,9 @@ class CachePattern:
         tells = known[0] in page or (zero_with is not None and zero_with in page)
         if self.metrics.queries not in page or not tells:
             return None
-        return CacheCounters(self, page[self.metrics.queries], sum(page.get(name, 0.0) for name in known))
+        hits = sum(page.get(name, 0.0) for name in known)
+        looked_up = page[self.metrics.queries] + (hits if self.metrics.queries_without_hits else 0.0)
+        return CacheCounters(self, looked_up, hits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ class CacheUse:
         if hits < 0 or queries < 0:
             return None
         metrics = after.pattern.metrics
-        return cls(hits, queries, f"{' + '.join(metrics.hits)} of {metrics.queries}")
+        found = " + ".join(metrics.hits)
+        looked_up = f"{metrics.queries} + {found}" if metrics.queries_without_hits else metrics.queries
+        return cls(hits, queries, f"{found} of {looked_up}")
 
     @classmethod
     def total(cls, uses: Sequence[CacheUse | None]) -> CacheUse | None:

@@ -109,7 +109,8 @@ def speed_card(engine: str) -> SpeedCard:
     folder = spaces_root() / "simulation"
     path = folder / f"{engine}.yaml"
     if not path.is_file():
-        raise UnknownName("engine for simulation", engine, (p.stem for p in folder.glob("*.yaml")))
+        hint = f"Its figures would stand in {path}; a real server is measured with --on process or autotune bench."
+        raise UnknownName("engine for simulation", engine, (p.stem for p in folder.glob("*.yaml")), hint)
     return _load(path)
 
 

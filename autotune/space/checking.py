@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from autotune.errors import BadInput, MalformedFile
 from autotune.space.expression import names
 from autotune.space.library import SCHEMAS, Library, kind_of, line_of, load, spaces_root
+from autotune.space.packages import engine_cards
 from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
-_FOLDERS = ("engines", "models", "hardware", "workloads", "simulation", "emulation")
+_FOLDERS = ("engines", "models", "hardware", "workloads", "simulation", "emulation", "narrowings")
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config"})
 
@@ -20,17 +21,18 @@ _READ_NAMES = frozenset({"args", "env", "config"})
 def check(
     path: Path | None, engines: Sequence[str] = (), schemas: Mapping[str, type[BaseModel]] | None = None
 ) -> list[Path]:
-    """Check one file, a folder laid out like ``search_spaces``, or the packaged ones.
+    """Check one file, a folder laid out like ``search_spaces``, or the packaged ones and the installed engines'.
 
     Args:
         schemas: of kinds of documents that are defined above this package, e.g. ``workloads``.
 
     Returns the files that are valid; raises `MalformedFile` naming file and line at the first that is not.
     """
-    files = list(_files(path or spaces_root()))
+    files = [*_files(path or spaces_root()), *(() if path else engine_cards())]
     if engines:
-        cards = [Library().engine(name) for name in engines]
-        files = [f for f in files if f.parent.name == "engines" and f.stem in {card.engine for card in cards}]
+        library = Library()
+        cards = {f"{library.engine(name).engine}.yaml" for name in engines}
+        files = [f for f in files if f.name in cards and (f.parent.name == "engines" or f in engine_cards())]
     for file in files:
         _check_file(file, {**SCHEMAS, **(schemas or {})})
     return files

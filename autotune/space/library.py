@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.huggingface import model_from_config
+from autotune.space.packages import engine_cards
 from autotune.space.schema import EngineCard, NarrowedEngine, Narrowing
 
 Document = TypeVar("Document", bound=BaseModel)
@@ -130,14 +131,15 @@ class Library:
     def paths(self, kind: str) -> Iterator[Path]:
         """The files of ``models``, ``hardware``, ``engines`` or ``workloads``; an overlay's hide the packaged ones.
 
-        A single file of the user's own comes last, so that it replaces what has the same name or id.
+        Installed packages' engines come after the packaged ones. A single file of the user's own comes last, so that
+        it replaces what has the same name or id.
         """
         seen: set[str] = set()
-        for root in self.roots:
-            for path in sorted((root / kind).glob("*.yaml")):
-                if path.name not in seen:
-                    seen.add(path.name)
-                    yield path
+        found = [path for root in self.roots for path in sorted((root / kind).glob("*.yaml"))]
+        for path in [*found, *(engine_cards() if kind == "engines" else ())]:
+            if path.name not in seen:
+                seen.add(path.name)
+                yield path
         yield from (path for path, its_kind in self._files.items() if its_kind == kind)
 
     @cached_property

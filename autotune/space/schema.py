@@ -10,7 +10,7 @@ PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -114,6 +114,20 @@ class Knob(Entry):
         return right if below or (self.maximum is not None and value > self.maximum) else None
 
 
+class DeclaredOption(Entry):
+    """One option of the engine's command line, as its own parser declares it; see `engines.options.Option`."""
+
+    flags: list[str] = Field(min_length=1, description="every spelling, as they stand on a command line")
+    dest: str = Field(default="", description="where the value is stored; empty: the first spelling's name")
+    action: Literal["store", "store_true", "store_false", "boolean_optional", "append", "retired"] = "store"
+    type: Literal["str", "int", "float", "json", "json_or_str", "human_int", "bool"] = "str"
+    nargs: str | int | None = None
+    choices: list[Scalar] = []
+    const: Scalar = None
+    default: Any = None
+    versions: VersionRange = "*"
+
+
 class Rule(Entry):
     """A combination that fails, or that is pointless (kind ``rule``: it would run, but is never worth a launch)."""
 
@@ -160,7 +174,10 @@ class EngineCard(Entry):
     engine: str
     title: str
     program: list[str] = Field(description="how the command line begins")
-    versions: list[str] = Field(description="known versions, each with a table in engines/options/, oldest first")
+    versions: list[str] = Field(
+        min_length=1, description="known versions, oldest first; each with a table in engines/options/, or `options`"
+    )
+    options: list[DeclaredOption] = Field(default=[], description="of an engine with few; they are its tables")
     programs: list[list[str]] = Field(default=[], description="other ways in which its command line may begin")
     model_flag: str | None = Field(default=None, description="None: the model is the first positional argument")
     config_flag: list[Case] = Field(default=[], description="option that names the engine's own config file")

@@ -17,6 +17,7 @@ class CacheMetrics(Entry):
     """
 
     queries: str = Field(description="prompt tokens looked up")
+    queries_without_hits: bool = Field(default=False, description="whether `queries` counts only those not found")
     hits: list[str] = Field(min_length=1, description="prompt tokens found, added up; the first is there or none is")
     hits_zero_with: str | None = Field(
         default=None,

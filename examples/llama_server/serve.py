@@ -15,8 +15,11 @@ import xllamacpp
 
 def options() -> argparse.ArgumentParser:
     """llama-server's options; most are stored under the name of their field in `CommonParams`."""
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, description="Serve a GGUF model over HTTP.")
+    about = "Serve a GGUF model over HTTP."
+    # llama-server knows no abbreviations.
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, description=about, allow_abbrev=False)
     add = parser.add_argument
+    add("--version", action="version", version=f"version: {xllamacpp.__version__} (xllamacpp)")
     add("-m", "--model", required=True, metavar="FILE")
     add("-a", "--alias", dest="model_alias", type=lambda name: {name}, metavar="NAME", help="its name in the API")
     add("--host", dest="hostnames", type=lambda address: [address], metavar="ADDRESS")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.engines import Engine, command_of, engine, names, recognise, split_command
+from autotune.engines import Engine, command_of, engine, recognise, split_command
 from autotune.errors import BadInput
 from autotune.trial import Command
-from tests.engines.settings import R1, V32, context, read, set_by
+from tests.engines.settings import OURS, R1, V32, context, read, set_by
 
 VLLM = f"vllm serve {V32}"
 SGLANG = f"python3 -m sglang.launch_server --model-path {V32}"
@@ -134,7 +134,7 @@ def test_a_version_is_found_by_its_release(name: str, text: str | None, version:
 
 
 @pytest.mark.parametrize("text", ["0.7.3", "9", "latest", "0.17.post1.dev (online pytorch backend)"])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", OURS)
 def test_an_unknown_version_is_answered_with_the_known_ones(name: str, text: str) -> None:
     with pytest.raises(BadInput, match=f"unknown {name} version.*{engine(name).card.newest}"):
         engine(name).version(text)
@@ -215,13 +215,13 @@ WORDS = st.one_of(
     st.sampled_from(
         ["-tp", "8", "--config", "-O", "-O3", "--", "-", "--speculative-config", "{}", "[1]", "=", "--x.y", "1e9"]
     ),
-    st.sampled_from([f for name in names() for f in sorted(engine(name).table(engine(name).card.newest).flags)]),
+    st.sampled_from([f for name in OURS for f in sorted(engine(name).table(engine(name).card.newest).flags)]),
     st.text(max_size=8),
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(name=st.sampled_from(names()), words=st.lists(WORDS, max_size=6))
+@given(name=st.sampled_from(OURS), words=st.lists(WORDS, max_size=6))
 def test_no_command_line_raises_anything_but_bad_input(name: str, words: list[str]) -> None:
     kind = engine(name)
     model = (V32,) if kind.card.model_flag is None else (kind.card.model_flag, V32)

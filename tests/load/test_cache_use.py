@@ -24,6 +24,7 @@ from autotune.load.cache_use import (
 from autotune.load.control import ResetOutcome, ServerClient
 from autotune.load.workloads import load_workload
 from autotune.space.library import Library
+from autotune.space.serving import CacheMetrics
 from tests.load.server import Call, Server
 
 LIBRARY = Library()
@@ -158,6 +159,17 @@ def test_a_known_version_has_its_own_counters(engine, version, queries):
 
 def reading(queries: float, hits: float, pattern: CachePattern = EVERY[0]) -> CacheCounters:
     return CacheCounters(pattern, queries, hits)
+
+
+def test_prompt_tokens_that_are_counted_without_those_found_are_added_up():
+    """llama-server's page; its two counters after 100 new tokens and 300 that were found."""
+    metrics = CacheMetrics(queries="new_total", queries_without_hits=True, hits=["cached_total"], source="seen")
+    pattern = CachePattern("own", "/metrics", metrics)
+    use = CacheUse.between(
+        pattern.read({"new_total": 5, "cached_total": 0}), pattern.read(sums("new_total 105\ncached_total 300"))
+    )
+    assert use == CacheUse(300, 400, "cached_total of new_total + cached_total")
+    assert use.hit_rate == 0.75
 
 
 def test_a_load_is_what_lies_between_two_readings():

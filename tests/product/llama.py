@@ -25,16 +25,17 @@ def environment(cache: Path) -> Path:
 
     Skips the test when the packages cannot be installed, as without a network.
     """
-    requirements = EXAMPLE / "requirements.txt"
-    key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    script, requirements = EXAMPLE / "install.sh", EXAMPLE / "requirements.txt"
+    # The environment's llama-server names this checkout's serve.py.
+    what = [script.read_bytes(), requirements.read_bytes(), str(EXAMPLE).encode(), sys.version.encode()]
+    key = hashlib.sha256(b"".join(what)).hexdigest()[:12]
     made = cache / key
     if not made.exists():
         # Made beside its place and moved there whole: neither an interruption nor a second run leaves half of one.
         fresh = cache / f"{key}.{os.getpid()}"
         try:
-            subprocess.run([sys.executable, "-m", "venv", fresh], check=True)
-            install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements]
-            done = subprocess.run([fresh / "bin" / "python", *install], capture_output=True, text=True, check=False)
+            environ = {**os.environ, "PYTHON": sys.executable}
+            done = subprocess.run(["sh", script, fresh], env=environ, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 pytest.skip(f"the packages of {requirements} cannot be installed: {done.stderr.strip()[-300:]}")
             with suppress(OSError):  # another run was quicker

@@ -1,0 +1,79 @@
+"""The published conformance suite over autotune's own engines, and over a third party's as that would run it.
+
+After a wanted change of a command: ``python -m tests.engines.test_conformance`` writes the golden commands again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from autotune.engines import names
+from autotune.engines.conformance import EngineConformance
+from tests.engines.settings import MODELS, NODES, OURS
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "llama_server"
+
+
+class OurEngine(EngineConformance):
+    models = MODELS
+    nodes = NODES
+    golden = Path(__file__).with_name("golden_commands.txt")
+    # What must be set beside a knob to make it active.
+    companions = {  # noqa: RUF012
+        "moe_all_to_all": {"tensor_parallel": 1, "data_parallel": 8, "expert_parallel": 8},
+        "deepep_mode": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
+        "enable_eplb": {"expert_parallel": 8},
+        "enable_dbo": {"tensor_parallel": 1, "data_parallel": 8},
+        "enable_dp_lm_head": {"tensor_parallel": 1, "data_parallel": 8},
+        "relaxed_acceptance": {"speculative_tokens": 1},
+    }
+
+
+class TestVLLM(OurEngine):
+    engine = "vllm"
+
+
+class TestSGLang(OurEngine):
+    engine = "sglang"
+
+
+class TestTensorRTLLM(OurEngine):
+    engine = "tensorrt_llm"
+
+
+KINDS = (TestVLLM, TestSGLang, TestTensorRTLLM)
+
+
+def test_every_engine_of_autotune_s_own_is_in_the_suite() -> None:
+    cards = {path.stem for path in (ROOT / "search_spaces" / "engines").glob("*.yaml")}
+    assert cards == set(OURS) == {kind.engine for kind in KINDS}
+    assert cards <= set(names())
+
+
+def test_an_engine_of_somebody_else_s_passes_in_its_own_environment(tmp_path: Path) -> None:
+    """Installed as an editable package is: its folder on the path, and its entry points beside it."""
+    about = tmp_path / "autotune_llama_server-0.1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: autotune-llama-server\nVersion: 0.1.0\n")
+    (about / "entry_points.txt").write_text("[autotune.engines]\nllama_server = autotune_llama_server:LlamaServer\n")
+    paths = os.pathsep.join(map(str, [ROOT, EXAMPLE, tmp_path]))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_conformance.py"],
+        cwd=EXAMPLE,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    wanted = sum(name.startswith("test_") for name in vars(EngineConformance))
+    assert f"{wanted} passed" in done.stdout
+
+
+if __name__ == "__main__":
+    for kind in KINDS:
+        kind().write_golden()

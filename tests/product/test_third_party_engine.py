@@ -1,0 +1,155 @@
+"""An engine that autotune does not know, tuned for real: llama-server, out of a package of somebody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from autotune.launch.logs import explain_exit, patterns_of
+from autotune.space.library import load
+from autotune.space.schema import EngineCard
+from autotune.trial import Failure
+
+from .cli import Finished, autotune, rows
+from .llama import EXAMPLE, LIMIT_S, environment, make_model
+from .test_real_path import nothing_is_left
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOAD = "small-shared-prefix"
+QUESTION = ["--hw", "local", "--space", str(EXAMPLE / "space"), "--workload", WORKLOAD]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where llama-server is on the PATH, and its package beside autotune's."""
+
+    model: Path
+    program: Path
+    home: Path
+
+    def ask(self, *arguments: str) -> Finished:
+        return autotune(*arguments, "--home", str(self.home), home=self.home, cwd=self.model.parent)
+
+
+@pytest.fixture(scope="module")
+def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """The example installed as its README says, but that its package goes into a folder of its own."""
+    folder = tmp_path_factory.mktemp("llama")
+    python = environment(request.config.cache.mkdir("llama_server"))
+    model = make_model(python, folder / "tiny.gguf")
+    site = folder / "site"
+    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", site, EXAMPLE]
+    done = subprocess.run([sys.executable, *install], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"{EXAMPLE} cannot be built: {done.stderr.strip()[-300:]}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, [ROOT, site])))
+        patch.setenv("PATH", str(python.parent), prepend=os.pathsep)
+        yield Machine(model, python.with_name("llama-server"), folder / "home")
+
+
+def test_the_prompt_cache_is_found_on_a_shared_beginning(machine: Machine) -> None:
+    # Without the cache, so that the gain is the cache's; one thread, as two would wait for each other by spinning.
+    # Four launches of the search leave five: three rounds of the finals with one finalist against the baseline.
+    baseline = "llama-server --model ./tiny.gguf --parallel 4 --threads 1 --no-cache-prompt"
+    study = ["--study", "s", "--launches", "9", "--set", "threads=1", "--baseline", baseline]
+    done = machine.ask("run", "--model", "./tiny.gguf", *QUESTION, "--on", "process", *study)
+    assert done.code == 0, done.err
+    assert nothing_is_left(machine.home, 0) == []
+    found = json.loads((machine.home / "studies" / "s" / "recommendation.json").read_text())
+    assert (found["engine"], found["evidence"], found["verdict"]) == ("llama_server", "measured", "better")
+    assert found["config"]["prefix_caching"] is True
+    assert "--no-cache-prompt" not in found["command"]
+    low, high = found["gain_ci95"]
+    assert 0 < low < high
+    # On a busy machine the client may not keep up; that launch says so and is made again.
+    launches = [row for row in rows(machine.home, "s") if row["state"] != "invalid"]
+    assert {row["state"] for row in launches} == {"complete"}
+    tried = {(row["config"]["max_running_requests"], row["config"]["prefix_caching"]) for row in launches}
+    assert tried == {(1, False), (1, True), (4, False), (4, True)}
+    for row in launches:
+        metrics = row["metrics"][WORKLOAD]
+        assert (metrics["completed"], metrics["total_input_tokens"]) == (12, 12 * 600)
+        # 525 of 600 tokens are shared by all, and each slot has to compute them once.
+        found_in_cache = (12 - row["config"]["max_running_requests"]) * 525 / (12 * 600)
+        expected = found_in_cache if row["config"]["prefix_caching"] else 0
+        assert metrics["cache_hit_rate"] == pytest.approx(expected, abs=0.06)
+    assert "llama_server" in machine.ask("report", "s").out
+    assert "better" in machine.ask("list").out
+    assert "llama-server \\\n  --model ./tiny.gguf" in machine.ask("export", "s", "--to", "shell").out
+
+
+def test_what_nobody_knows_of_it_is_said(machine: Machine) -> None:
+    shown = autotune("space", "show", "--model", "./tiny.gguf", *QUESTION, home=machine.home, cwd=machine.model.parent)
+    assert "4 candidates" in shown.out, shown.err
+    checked = autotune("space", "check", "--engine", "llama_server", home=machine.home)
+    assert checked.out.endswith("llama_server.yaml: valid\n"), checked.err
+    refused = machine.ask("run", "--model", "./tiny.gguf", *QUESTION, "--on", "simulator")
+    assert refused.code == 2
+    assert "llama_server: the simulator knows nothing of llama_server" in refused.err
+    assert "use --on process" in refused.err
+    predicted = autotune(
+        *("simulate", "--hw", "h200", "--model-id", "deepseek-ai/DeepSeek-V3.2"),
+        *("--", "llama-server", "--model", "x.gguf"),
+        home=machine.home,
+    )
+    assert predicted.code == 2
+    assert "unknown engine for simulation 'llama_server'" in predicted.err
+    # Where it does not fit, it is left out with the reason, and everything else is as if it were not there.
+    both = ["--engine", "vllm", "--engine", "llama_server", "--dry-run"]
+    elsewhere = machine.ask("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "mi300x", *both)
+    assert elsewhere.code == 0, elsewhere.err
+    assert "llama_server: excluded, this card describes llama-server without a GPU" in elsewhere.out
+    assert "vllm: " in elsewhere.out
+
+
+class Ended:
+    """How a start of the real server ends, as its card explains it."""
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        self._program, self._log = machine.program, folder / "server.log"
+        self._card = load(EXAMPLE / "autotune_llama_server" / "llama_server.yaml", EngineCard)
+
+    def __call__(self, *options: str, address_space_kb: int | None = None) -> Failure:
+        limit = f"ulimit -v {address_space_kb}; " if address_space_kb else ""
+        command = ["sh", "-c", f'{limit}exec "$0" "$@"', self._program, *options]
+        with self._log.open("w") as log:
+            done = subprocess.run(command, stdout=log, stderr=log, timeout=LIMIT_S, check=False)
+        assert done.returncode != 0
+        return explain_exit(self._log, patterns_of(self._card), done.returncode, self._card.title)
+
+
+def test_a_start_that_fails_is_understood(machine: Machine, tmp_path: Path) -> None:
+    ended, model = Ended(machine, tmp_path), ["--model", str(machine.model)]
+    absent = ended("--model", "nothing.gguf", "--port", "0")
+    assert absent.kind == "bad_argument"
+    assert "nothing.gguf: No such file or directory" in absent.message
+    text = tmp_path / "text.gguf"
+    text.write_text("no model at all")
+    assert ended("--model", str(text), "--port", "0").kind == "unsupported"
+    flag = ended(*model, "--paralel", "4")
+    assert flag.kind == "bad_argument"
+    assert flag.log_excerpt.endswith("error: unrecognized arguments: --paralel 4")
+    assert ended(*model, "--parallel", "many").kind == "bad_argument"
+    slots = ended(*model, "--port", "0", "--parallel", "300", "--ctx-size", "300000")
+    assert slots.kind == "bad_argument"
+    assert slots.log_excerpt.endswith("n_seq_max must be <= 256")
+    context = ended(*model, "--port", "0", "--threads", "1", "--ctx-size", "2000000", address_space_kb=6_000_000)
+    assert context.kind == "out_of_memory"
+    assert "lower --ctx-size or --parallel" in context.message
+
+
+def test_a_taken_port_is_understood(machine: Machine, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        failure = Ended(machine, tmp_path)("--model", str(machine.model), "--port", port)
+    assert failure.kind == "port"
+    assert f"port {port}" in failure.message
