@@ -40,6 +40,7 @@ SEEN = [
         "cache is needed, which is larger than the available KV cache memory (0.01 GiB).",
         "out_of_memory",
     ),
+    ("vllm", "Value error, invalid literal for int() with base 10: '0.5' [type=value_error]", "bad_argument"),
     ("vllm", "OSError: [Errno 98] Address already in use", "port"),
     (
         "vllm",
@@ -63,7 +64,7 @@ SEEN = [
     (
         "vllm",
         "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
-        "'/nowhere/model'. Use `repo_type` argument if needed.",
+        "'/models/none'. Use `repo_type` argument if needed.",
         "infrastructure",
     ),
     (
@@ -114,7 +115,7 @@ def test_the_way_out_uses_the_figures(tmp_path: Path) -> None:
     line = "ValueError: max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64)."
     assert "--max-num-seqs to at most 32" in explain(tmp_path, "vllm", line).message
     line = (
-        "User-specified max_model_len (100000) is greater than the derived max_model_len "
+        "  Value error, User-specified max_model_len (100000) is greater than the derived max_model_len "
         "(max_position_embeddings=8192.0 or model_max_length=None in model's config.json)."
     )
     assert "--max-model-len <= 8192." in explain(tmp_path, "vllm", line).message
@@ -140,6 +141,21 @@ def test_quoted_source_lines_do_not_count(tmp_path: Path) -> None:
     failure = explain(tmp_path, "vllm", log)
     assert failure.kind is FailureKind.CRASHED
     assert failure.log_excerpt == "TypeError: the real one"
+    log = "    raise HFValidationError(\nhub.errors.HFValidationError: Repo id must be …: '/models/none'.\n"
+    assert explain(tmp_path, "vllm", log).message.startswith("hub.errors.HFValidationError: Repo id must be")
+
+
+def test_a_warning_that_quotes_an_error_is_none(tmp_path: Path) -> None:
+    """vLLM 0.32 says this at every start on a machine whose hard limit of open files is below 65535."""
+    warning = (
+        "(APIServer pid=13020) WARNING 11-21 16:13:15 [system_utils.py:255] Found ulimit of 20000 and failed to "
+        "automatically increase with error current limit exceeds maximum limit. This can cause fd limit errors like "
+        "`OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n\n"
+    )
+    cause = "OSError: [Errno 98] Address already in use"
+    assert explain(tmp_path, "vllm", f"{warning}{cause}").log_excerpt == cause
+    cause = "OSError: [Errno 24] Too many open files"
+    assert explain(tmp_path, "vllm", f"{warning}{cause}").log_excerpt == cause
 
 
 @pytest.mark.parametrize(
