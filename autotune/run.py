@@ -16,6 +16,7 @@ from autotune.errors import Interrupted
 from autotune.evaluate import evaluator_for
 from autotune.executors import Executor, executor_for
 from autotune.home import Home
+from autotune.launch.docker_engine import fetch_images
 from autotune.prepare import prepare
 from autotune.progress import Progress
 from autotune.recommend import recommend
@@ -38,6 +39,8 @@ def run(spec: StudySpec, home: Home, progress: Progress) -> Recommendation:
     progress.phase("enumerating what may be tried")
     library = library_for(Path(spec.space) if spec.space else None)
     prepared = prepare(spec, library)
+    if spec.on == "docker":
+        fetch_images([spec.images[name] for name in prepared.spaces], progress.note)
     folder = home.open(spec)
     progress.opened(folder)
     executor = executor_for(spec.executor, evaluator_for(spec, library, folder))

@@ -1,7 +1,7 @@
 """Evaluates by launching a server, loading it over HTTP, and stopping it.
 
-One path for real engines (``process``), for the emulated ones that stand in for 8 GPUs (``emulator``) and for a
-server that somebody else runs (``external:URL``).
+One path for real engines (``process``, ``docker``), for the emulated ones that stand in for 8 GPUs (``emulator``) and
+for a server that somebody else runs (``external:URL``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import yaml
 
 from autotune.home import write_atomically
 from autotune.launch import Grace, Launcher, Patience, Server, launcher_for
+from autotune.launch.secrets import read_secret
 from autotune.load import LoadOptions, Measurement, Target, measure
 from autotune.load.control import ServerClient
 from autotune.load.prefix_cache import PrefixCache
@@ -68,7 +69,7 @@ class Launched:
     """Launches each trial's command, measures every workload that it asks for on the warm server, stops it.
 
     Attributes:
-        spec: says where: ``process``, ``emulator`` or ``external:URL``.
+        spec: says where: ``process``, ``docker``, ``emulator`` or ``external:URL``.
         folder: the study's; each trial gets ``trials/<number>/`` in it.
     """
 
@@ -111,9 +112,14 @@ class Launched:
         )
 
     def _launcher(self) -> Launcher:
-        if self.spec.on.startswith("external:"):
-            return launcher_for(self.spec.on, self.spec.model.id)
-        return launcher_for("process", grace=self.grace)
+        spec = self.spec
+        if spec.on.startswith("external:"):
+            key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
+            return launcher_for(spec.on, spec.model.id, api_key=key)
+        token = read_secret(None, spec.hf_token_file, "--hf-token")
+        environment = {} if token is None else {"HF_TOKEN": token}
+        name = "docker" if spec.on == "docker" else "process"
+        return launcher_for(name, grace=self.grace, environment=environment)
 
     def _command(self, trial: Trial) -> Command:
         if self.spec.on != "emulator":
@@ -140,9 +146,10 @@ class Launched:
 
     def _measure(self, server: Server, name: str, trial: Trial, card: EngineCard) -> Measurement:
         workload = load_workload(name, self.library)
-        target = Target.parse(server.url, None)
+        target = Target.parse(server.url, server.api_key)
         with ServerClient(target) as client:
             options = LoadOptions(
+                api_key=server.api_key,
                 vocabulary=self.spec.model.architecture.vocab_size,
                 cache=PrefixCache.of(client, [card], trial.engine_version),
                 slos=self.spec.slos,

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from autotune.space.entry import Entry, VersionRange
 from autotune.space.expression import Expression, Template
-from autotune.space.serving import LogPattern, Serving
+from autotune.space.serving import ContainerImage, LogPattern, Serving
 from autotune.trial import FailureKind, Scalar
 
 
@@ -168,6 +168,9 @@ class EngineCard(Entry):
     rules: list[Rule] = []
     starts: list[Start] = []
     serving: Serving = Serving()
+    images: list[ContainerImage] = Field(
+        default=[], description="where it is found in a container; the first that fits"
+    )
     failures: list[LogPattern] = []
 
     @property
