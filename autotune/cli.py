@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from autotune import __version__
+from autotune import __version__, redact
 from autotune.errors import AutotuneError, BadInput
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -69,7 +69,13 @@ def cli() -> None:
     "--launches", type=int, default=30, show_default=True, help="Ceiling for server launches, finals included."
 )
 @click.option("--hours", type=float, help="Ceiling for the node's time; virtual hours when simulated.")
-@click.option("--on", default="auto", show_default=True, help="auto, process, external:URL, emulator, simulator.")
+@click.option(
+    "--on", default="auto", show_default=True, help="auto, process, docker, external:URL, emulator, simulator."
+)
+@click.option("--image", "images", multiple=True, help="For docker: ENGINE=IMAGE; default: the engine's own.")
+@click.option("--api-key-env", help="For external:URL: environment variable that holds the API key.")
+@click.option("--api-key-file", help="For external:URL: file that holds the API key.")
+@click.option("--hf-token-file", help="File with the Hugging Face token for launched servers; default: HF_TOKEN.")
 @click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True)
 @click.option("--sampler", default="gp", show_default=True, help="gp, tpe or random.")
 @click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
@@ -263,7 +269,7 @@ def _exit_codes(command: Callable[[], None]) -> Callable[[], None]:
         try:
             command()
         except AutotuneError as error:
-            click.echo(f"autotune: {error}", err=True)
+            click.echo(f"autotune: {redact.text(str(error))}", err=True)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("autotune: interrupted", err=True)

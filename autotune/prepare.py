@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,10 @@ from numpy.typing import NDArray
 
 from autotune.engines import Engine, engine, recognise, split_command
 from autotune.errors import BadInput
+from autotune.launch.docker_run import in_container
 from autotune.launch.external import ExternalLauncher
+from autotune.launch.images import no_image
+from autotune.launch.secrets import filled, read_secret
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.recommendation import Exclusion
@@ -64,11 +68,20 @@ class Prepared:
     def command_of(self, candidate: Candidate) -> Command:
         """How a candidate's server is started; the user's own baseline as typed."""
         if self.baseline_command is not None and candidate is self.candidates.items[self.candidates.baseline]:
-            return self.baseline_command
+            return self._placed(self.baseline_command, candidate.configuration.engine)
         configuration = candidate.configuration
         space = self.spaces[configuration.engine]
         extra = shlex.split(self.spec.engine_args.get(configuration.engine, ""))
-        return space.engine.command(configuration, space.context, extra)
+        return self._placed(space.engine.command(configuration, space.context, extra), configuration.engine)
+
+    def _placed(self, command: Command, engine_name: str) -> Command:
+        """The command where the study runs: in its engine's container, or as it is."""
+        if self.spec.on != "docker":
+            return command
+        image, card = self.spec.images.get(engine_name), self.library.engine(engine_name)
+        if image is None:
+            raise BadInput(no_image(card, self.spec.hardware))
+        return in_container(command, image, card, self.spec.hardware)
 
     def prior(self) -> NDArray[np.float64] | None:
         """A crude prediction of the objective for the search, in log units, shape ``(candidates,)``.
@@ -104,6 +117,8 @@ def prepare(spec: StudySpec, library: Library, *, anywhere: bool = False) -> Pre
         reason = _unsuited(card, context) or _unpinnable(card, spec.pins)
         if reason is None and not anywhere:
             reason = kind.missing() if spec.on == "process" else _unknown_to(spec.on, kind.name)
+        if reason is None and spec.on == "docker" and card.engine not in spec.images:
+            reason = no_image(card, spec.hardware)
         if reason is None:
             pins = _pinned(kind, context, spec.pins)
             space = enumerate_engine(*_narrow(kind, context, pins, library.narrowed.get(card.engine)))
@@ -121,7 +136,8 @@ def prepare(spec: StudySpec, library: Library, *, anywhere: bool = False) -> Pre
 def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     """One server that somebody else runs is the only candidate, and it is its own baseline."""
     # Only asks whether it is there and serves the model: better now than after a study has begun.
-    server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id).launch()
+    key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
+    server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key).launch()
     choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
     kind = engine(choice.name, library)
     context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
@@ -242,7 +258,10 @@ def _check_commands(prepared: Prepared) -> None:
         name = candidate.configuration.engine
         if name not in checked:
             checked.add(name)
-            prepared.spaces[name].engine.parse(prepared.command_of(candidate), candidate.engine_version)
+            command = prepared.command_of(candidate)
+            prepared.spaces[name].engine.parse(command, candidate.engine_version)
+            if prepared.spec.on != "simulator":
+                filled(command, os.environ)
 
 
 def _parse_baseline(

@@ -26,7 +26,7 @@ class Progress(Protocol):
 
     def phase(self, text: str) -> None: ...
 
-    def notice(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
 
 
 class ConsoleProgress:
@@ -56,8 +56,8 @@ class ConsoleProgress:
         if self._status is not None:
             self._status.update(text)
 
-    def notice(self, text: str) -> None:
-        """Print a line about something that takes care of itself."""
+    def note(self, text: str) -> None:
+        """Print a line: about what takes care of itself, or what is done before the first launch and may take long."""
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def started(self, trial: Trial, study: Study) -> None:

@@ -41,17 +41,23 @@ class Objective(_Value):
 
 
 class Choice(_Value):
-    """A configuration that was measured, with its command."""
+    """A configuration that was measured, with its command; ``argv`` begins with the ``container``'s words."""
 
     engine: str
     engine_version: str
     config: dict[str, Scalar]
     fingerprint: str
     argv: list[str]
+    container: list[str] = []
     env: dict[str, str]
     files: dict[str, str] = {}
     command: str
     objective: Objective
+
+    @property
+    def engine_argv(self) -> list[str]:
+        """The engine's own command line, without the container around it."""
+        return self.argv[len(self.container) :]
 
     @property
     def external(self) -> bool:
@@ -149,7 +155,7 @@ class Recommendation(_Value):
         contributions = [
             {"from_" if key == "from" else key: value for key, value in c.items()} for c in rest.pop("contributions")
         ]
-        chosen = {key: row[key] for key in Choice.model_fields} if row.get("engine") else None
+        chosen = {key: row[key] for key in Choice.model_fields if key in row} if row.get("engine") else None
         return cls(
             **rest,
             hardware=hardware["name"],

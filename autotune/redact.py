@@ -38,6 +38,10 @@ _OPTION = re.compile(rf"(?i)(?<![\w-])--{_NAME}(?P<sep>=[\"']?|[\"']?,?\s+(?:-\s
 _SETTING = re.compile(rf"(?i)(?<![\w-]){_NAME}(?P<sep>[\"']?[ \t]*[=:][ \t]*[\"']?){_VALUE}")
 
 
+_REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}?")
+"""``${NAME}`` says where a secret comes from and is none; in a text its last sign may belong to what follows."""
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a variable or option of this name holds a secret, e.g. ``HF_TOKEN`` or ``--api-key``."""
     words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
@@ -56,7 +60,11 @@ def is_secret_value(value: str) -> bool:
 
 def env(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables with secret values masked."""
-    return {name: MASK if is_secret_name(name) else text(value) for name, value in variables.items()}
+    return {name: MASK if _is_secret(name, value) else text(value) for name, value in variables.items()}
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return is_secret_name(name) and _REFERENCE.fullmatch(value) is None
 
 
 def argv(arguments: Sequence[str]) -> list[str]:
@@ -70,22 +78,22 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:
     under_secret = False
     for argument in arguments:
         if argument.startswith("-"):
-            name, equals, _ = argument.partition("=")
+            name, equals, value = argument.partition("=")
             under_secret = is_secret_name(name) and not equals
-            masked = f"{name}={MASK}" if equals and is_secret_name(name) else text(argument)
+            masked = f"{name}={MASK}" if equals and _is_secret(name, value) else text(argument)
             rows.append((masked, False))
         else:
-            rows.append((text(argument), under_secret))
+            rows.append((text(argument), under_secret and _REFERENCE.fullmatch(argument) is None))
     return rows
 
 
 def found(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
     """The secret values of a command, to be masked wherever else they appear, e.g. in its log."""
-    secrets = {value for name, value in variables.items() if is_secret_name(name)}
+    secrets = {value for name, value in variables.items() if _is_secret(name, value)}
     secrets |= {a for a, (_, hidden) in zip(arguments, _split(arguments), strict=True) if hidden}
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if equals and is_secret_name(name):
+        if equals and _is_secret(name, value):
             secrets.add(value)
     return {secret for secret in secrets if secret}
 
@@ -127,7 +135,7 @@ def _is_secret_entry(name: str, value: Any) -> bool:
 
 
 def _mask_named(match: re.Match[str]) -> str:
-    if not is_secret_name(match["name"]) or match["value"].startswith("-"):
+    if not _is_secret(match["name"], match["value"]) or match["value"].startswith("-"):
         return match[0]
     return match[0][: match.start("value") - match.start()] + MASK
 

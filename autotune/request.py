@@ -11,8 +11,10 @@ from pathlib import Path
 
 import yaml
 
-from autotune.engines import engine
+from autotune.engines import engine, recognise, split_command
 from autotune.errors import BadInput, UnknownName
+from autotune.launch.images import asked_images, choose_images
+from autotune.launch.secrets import refuse_secrets, secret_sources
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.machine import has, node
@@ -22,7 +24,7 @@ from autotune.space.schema import EngineCard
 from autotune.spec import AUTO, EngineChoice, Slo, StudySpec, check_study_name
 from autotune.trial import Scalar
 
-AVAILABLE = ("auto", "simulator", "emulator", "process", "external:URL")
+AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL")
 SIMULATOR_NOISE = 0.03
 
 
@@ -43,6 +45,10 @@ class Request:
     launches: int = 30
     hours: float | None = None
     on: str = "auto"
+    images: Sequence[str] = ()
+    api_key_env: str | None = None
+    api_key_file: str | None = None
+    hf_token_file: str | None = None
     executor: str = "local"
     sampler: str = "gp"
     space: Path | None = None
@@ -92,16 +98,17 @@ def build_spec(request: Request) -> StudySpec:
     engines = _engines(request, library)
     on = _on(request, library, hardware)
     _check_model_path(request.model, on)
+    images = _images(request, on, engines, hardware, library)
     return StudySpec(
         study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
         model=model,
         hardware=hardware,
         gpus=check_gpus(request.gpus, hardware),
-        engines=tuple(EngineChoice(name=card.engine, version=card.newest) for card in engines),
+        engines=tuple(EngineChoice(name=c.engine, version=images.get(c.engine, (c.newest, ""))[0]) for c in engines),
         workloads=tuple(dict.fromkeys(workloads)),
         objective=_objective(request.objective),
         slos=_slos(request.slos),
-        baseline=request.baseline,
+        baseline=_baseline(request.baseline),
         pins=_pins(request.pins, engines),
         engine_args=_engine_args(request.engine_args, library),
         launches=request.launches,
@@ -112,6 +119,8 @@ def build_spec(request: Request) -> StudySpec:
         noise=_noise(request, on),
         seed=request.seed,
         space=str(request.space.resolve()) if request.space else None,
+        images={name: image for name, (_, image) in images.items()},
+        **secret_sources(on, request.api_key_env, request.api_key_file, request.hf_token_file),
     )
 
 
@@ -140,6 +149,10 @@ def _on(request: Request, library: Library, hardware: HardwareCard) -> str:
     kind, _, rest = request.on.partition(":")
     if request.on not in AVAILABLE[:-1] and not (kind == "external" and rest):
         raise BadInput(f"--on {request.on}: this version runs trials on: {', '.join(AVAILABLE)}")
+    if kind == "external":
+        from autotune.launch.external import normalised
+
+        normalised(rest)
     if request.on != "auto":
         return request.on
     here = request.hardware.lower() == LOCAL or has(hardware.name, check_gpus(request.gpus, hardware))
@@ -153,6 +166,34 @@ def _check_model_path(model: str, on: str) -> None:
     """A server on this machine needs a model's folder that is there; another node's may have it."""
     if on == "process" and model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
         raise BadInput(f"--model {model}: there is no such folder, and a server on this machine could not read it")
+
+
+def _images(
+    request: Request, on: str, engines: Sequence[EngineCard], hardware: HardwareCard, library: Library
+) -> dict[str, tuple[str, str]]:
+    """Version and container image by engine; empty where no containers run."""
+    asked = asked_images(request.images, on, library)
+    if on != "docker":
+        return {}
+    if request.baseline is None:
+        return choose_images(asked, engines, hardware, library)
+    try:
+        baseline = recognise(split_command(request.baseline).argv, library).card
+    except BadInput as error:
+        raise BadInput(f"--baseline: {error}") from error
+    return choose_images(asked, [*engines, baseline], hardware, library)
+
+
+def _baseline(text: str | None) -> str | None:
+    """As it was typed; raises `BadInput` when it holds a secret."""
+    if text is None:
+        return None
+    try:
+        command = split_command(text)
+    except BadInput as error:
+        raise BadInput(f"--baseline: {error}") from error
+    refuse_secrets(command.argv, command.env, "--baseline")
+    return text
 
 
 def _noise(request: Request, on: str) -> float:
@@ -245,9 +286,10 @@ def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
         name, value = _split_setting(text, "--engine-arg", "engine='arguments', e.g. sglang='--trust-remote-code'")
         engine = library.engine(name).engine
         try:
-            shlex.split(value)
+            words = shlex.split(value)
         except ValueError as error:
             raise BadInput(f"--engine-arg {text!r}: {error}") from error
+        refuse_secrets(words, {}, f"--engine-arg {engine}")
         passed[engine] = f"{passed[engine]} {value}" if engine in passed else value
     return passed
 

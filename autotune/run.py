@@ -17,6 +17,7 @@ from autotune.errors import CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator, evaluator_for
 from autotune.executors import Executor, executor_for
 from autotune.home import Home
+from autotune.launch.docker_engine import fetch_images
 from autotune.prepare import prepare
 from autotune.progress import Progress
 from autotune.recommend import recommend
@@ -48,9 +49,11 @@ def run(
     progress.phase("enumerating what may be tried")
     library = library_for(Path(spec.space) if spec.space else None)
     prepared = prepare(spec, library)
+    if spec.on == "docker":
+        fetch_images([spec.images[name] for name in prepared.spaces], progress.note)
     folder = home.open(spec)
     progress.opened(folder)
-    executor = executor_for(spec.executor, evaluator(spec, library, folder, progress.notice))
+    executor = executor_for(spec.executor, evaluator(spec, library, folder, progress.note))
     study = open_study(folder, spec, prepared.candidates, prepared.command_of, prepared.prior())
     with closing(study), closing(executor):
         try:

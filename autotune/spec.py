@@ -67,7 +67,10 @@ class StudySpec(BaseModel):
         baseline: an engine command line, or None for the default baseline.
         pins: knob to value, from ``--set``.
         launches: ceiling for server launches, finals included.
-        on: where trials run: ``simulator``, ``emulator``, ``process`` or ``external:URL``.
+        on: where trials run: ``simulator``, ``emulator``, ``process``, ``docker`` or ``external:URL``.
+        images: engine to container image, for ``docker``.
+        api_key_env, api_key_file: where an external server's API key is; its value is never kept.
+        hf_token_file: where the Hugging Face token of launched servers is.
         noise: sigma of the log-normal factor that a simulated launch gets; 0 where launches are real.
         space: path of the user's own space file or folder, read again on resume; None = the packaged ones.
     """
@@ -93,6 +96,10 @@ class StudySpec(BaseModel):
     noise: float = Field(default=0.0, ge=0)
     seed: int = 0
     space: str | None = None
+    images: dict[str, str] = {}
+    api_key_env: str | None = None
+    api_key_file: str | None = None
+    hf_token_file: str | None = None
 
     def to_yaml(self) -> str:
         """The text of ``study.yaml``."""

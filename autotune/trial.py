@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -145,6 +146,21 @@ class Configuration:
         return isinstance(other, Configuration) and self.fingerprint == other.fingerprint
 
 
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def referenced(value: str) -> str | None:
+    """The environment variable that a value is taken from at launch, ``KEY`` for ``${KEY}``; None for a plain value."""
+    match = _REFERENCE.fullmatch(value)
+    return match[1] if match else None
+
+
+def _quoted(word: str) -> str:
+    """A word for a shell, in which a reference stays one."""
+    option, equals, value = word.rpartition("=")
+    return f'{shlex.quote(option) if option else ""}{equals}"{value}"' if referenced(value) else shlex.quote(word)
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """What a person would type to start a server, and the files that it needs beside it.
@@ -153,19 +169,28 @@ class Command:
         argv: program and arguments.
         env: the environment variables to set, besides the inherited ones.
         files: file name (relative, as it stands in ``argv``) to content.
+        container: the words in front that run it in a container, ``docker run … IMAGE``; they set `env` there. Empty
+            for a process of this machine.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    container: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Everything that is typed, the container's words in front."""
+        return (*self.container, *self.argv)
 
     def shell(self) -> str:
         """One copyable block for a POSIX shell; its files are written by here-documents."""
         lines = []
         for name, text in self.files.items():
             lines.append(f"cat > {shlex.quote(name)} <<'AUTOTUNE_EOF'\n{text.rstrip()}\nAUTOTUNE_EOF")
-        settings = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
-        lines.append(" ".join([*settings, *(shlex.quote(a) for a in self.argv)]))
+        settings = {} if self.container else self.env
+        words = [f"{name}={_quoted(value)}" for name, value in settings.items()]
+        lines.append(" ".join([*words, *map(_quoted, self.words)]))
         return "\n".join(lines)
 
 
@@ -268,7 +293,8 @@ class Launch:
             "config": dict(t.configuration.knobs),
             "fingerprint": t.configuration.fingerprint,
             "launch_index": t.launch_index,
-            "argv": list(t.command.argv),
+            "argv": list(t.command.words),
+            "container": list(t.command.container),
             "env": dict(t.command.env),
             "files": dict(t.command.files),
             "evidence": r.evidence.value,
@@ -288,12 +314,14 @@ class Launch:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Launch:
         """The inverse of `to_json`; raises ``KeyError`` or ``ValueError`` on a row of another shape."""
+        container = tuple(row.get("container", ()))
+        argv = tuple(row["argv"])[len(container) :]
         trial = Trial(
             number=int(row["number"]),
             role=Role(row["role"]),
             configuration=Configuration(row["engine"], dict(row["config"])),
             engine_version=row["engine_version"],
-            command=Command(tuple(row["argv"]), dict(row["env"]), dict(row.get("files", {}))),
+            command=Command(argv, dict(row["env"]), dict(row.get("files", {})), container),
             workloads=tuple(row["workloads"]),
             launch_index=int(row["launch_index"]),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable
 from time import perf_counter, time
 from typing import Any
@@ -104,7 +103,7 @@ class Api:
         self._began_s = perf_counter()
         self._streams = 0
         self._cached_tokens = self._report()
-        self._keys = _keys(launch.parsed.args.get("api_key"))
+        self._keys = _keys(launch)
         self._handlers: dict[str, tuple[str, Callable[[Exchange], None]]] = {
             "health": ("GET", lambda exchange: exchange.respond(200)),
             "models": ("GET", self._models),
@@ -226,11 +225,13 @@ async def die_mid_load(engine: LiveEngine, tokens: float, die: Callable[[], None
     die()
 
 
-def _keys(option: Any) -> frozenset[str]:
-    """The ``Authorization`` headers that are accepted; empty = any."""
+def _keys(launch: Launch) -> frozenset[str]:
+    """The ``Authorization`` headers that are accepted; empty = any. The option hides the variable."""
+    option = launch.parsed.args.get("api_key")
     keys = option if isinstance(option, list) else [option]
-    named = [*filter(None, keys), *filter(None, [os.environ.get("VLLM_API_KEY")])]
-    return frozenset(f"Bearer {key}" for key in named)
+    variable = launch.understood.card.serving.api_key_variable
+    named = [key for key in keys if key] or [launch.parsed.env.get(variable or "")]
+    return frozenset(f"Bearer {key}" for key in named if key)
 
 
 def _json(exchange: Exchange, document: Any, status: int = 200) -> None:

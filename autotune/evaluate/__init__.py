@@ -49,9 +49,9 @@ def evaluator_for(
         from autotune.evaluate.simulated import Simulated
 
         return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
-    if spec.on in ("process", "emulator") or spec.on.startswith("external:"):
+    if spec.on in ("process", "docker", "emulator") or spec.on.startswith("external:"):
         from autotune.evaluate.attempts import BackOff
         from autotune.evaluate.launched import Launched
 
         return Launched(spec, library, folder, back_off=BackOff() if tell is None else BackOff(tell=tell))
-    raise UnknownName("way to run trials", spec.on, ["simulator", "emulator", "process", "external:URL"])
+    raise UnknownName("way to run trials", spec.on, ["simulator", "emulator", "process", "docker", "external:URL"])

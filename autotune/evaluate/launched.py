@@ -1,7 +1,7 @@
 """Evaluates by launching a server, loading it over HTTP, and stopping it.
 
-One path for real engines (``process``), for the emulated ones that stand in for 8 GPUs (``emulator``) and for a
-server that somebody else runs (``external:URL``).
+One path for real engines (``process``, ``docker``), for the emulated ones that stand in for 8 GPUs (``emulator``) and
+for a server that somebody else runs (``external:URL``).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from autotune.launch.caches import cache_variables
 from autotune.launch.command import log_size
 from autotune.launch.ports import NoFreePort
 from autotune.launch.preflight import Node
+from autotune.launch.secrets import read_secret
 from autotune.load import LoadOptions, Measurement, Target, measure
 from autotune.load.control import ServerClient
 from autotune.load.prefix_cache import PrefixCache
@@ -51,7 +52,7 @@ class Launched:
     """Launches each trial's command, measures every workload that it asks for on the warm server, stops it.
 
     Attributes:
-        spec: says where: ``process``, ``emulator`` or ``external:URL``.
+        spec: says where: ``process``, ``docker``, ``emulator`` or ``external:URL``.
         folder: the study's; each trial gets ``trials/<number>/`` in it.
         ports: those that servers may be given; None: any of `autotune.launch.ports.RANGE`.
         node: the machine that is looked at before and after each launch; None: this one, as far as `spec` needs it.
@@ -155,7 +156,7 @@ class Launched:
     def _node(self) -> Node:
         if self.node is not None:
             return self.node
-        return Node(count=self.spec.gpus) if self.spec.on == "process" else Node(gpus=tuple)
+        return Node(count=self.spec.gpus) if self.spec.on in ("process", "docker") else Node(gpus=tuple)
 
     def _resolved(self, server: Server, trial: Trial, folder: Path, said_before: int) -> Resolved | None:
         """What the engine says it made of its arguments."""
@@ -163,20 +164,26 @@ class Launched:
         spec = self.spec
         longest = max(load_workload(name, self.library).longest_request for name in spec.workloads)
         context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
-        with ServerClient(Target.parse(server.url, None), ANSWER_S) as client:
+        with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
             said = listen(kind.card.resolved, trial.engine_version, client, server.log, said_before)
         return read_back(kind, trial, context, said, folder)
 
     def _launcher(self) -> Launcher:
+        spec = self.spec
         if not self._ours:
-            return launcher_for(self.spec.on, self.spec.model.id)
-        return launcher_for("process", grace=self.grace, ports=self.ports)
+            key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
+            return launcher_for(spec.on, spec.model.id, api_key=key)
+        token = read_secret(None, spec.hf_token_file, "--hf-token")
+        environment = {} if token is None else {"HF_TOKEN": token}
+        name = "docker" if spec.on == "docker" else "process"
+        return launcher_for(name, grace=self.grace, ports=self.ports, environment=environment)
 
     def _command(self, trial: Trial, card: EngineCard) -> Command:
         command, version = trial.command, trial.engine_version
         if self.spec.on == "emulator":
             return emulated(command, self.spec.hardware, self.spec.gpus, version)
-        if not self._ours:
+        if self.spec.on != "process":
+            # A container has volumes of its own for them.
             return command
         # Not part of what is recommended: a person has caches of their own.
         caches = cache_variables(card.serving.caches, card.engine, version, self.spec.hardware.name, command.env)
@@ -206,9 +213,10 @@ class Launched:
 
     def _measure(self, server: Server, name: str, trial: Trial, card: EngineCard) -> Measurement:
         workload = load_workload(name, self.library)
-        target = Target.parse(server.url, None)
+        target = Target.parse(server.url, server.api_key)
         with ServerClient(target) as client:
             options = LoadOptions(
+                api_key=server.api_key,
                 vocabulary=self.spec.model.architecture.vocab_size,
                 cache=PrefixCache.of(client, [card], trial.engine_version),
                 slos=self.spec.slos,

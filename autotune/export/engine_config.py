@@ -22,7 +22,7 @@ _SGLANG_FLAGS_FIXED = Version("0.5.8")  # https://github.com/sgl-project/sglang/
 
 def render(recommendation: Recommendation, choice: Choice) -> str:
     """The file, with the command that uses it in its first lines."""
-    parts = options.parse(choice.argv)
+    parts = options.parse(choice.engine_argv)
     program, document = parts.program, parts.options
     if choice.engine == "vllm" and len(program) > 2:
         document = {"model": program[2], **document}
@@ -42,4 +42,6 @@ def usage(choice: Choice, command: Sequence[str], files: Iterable[str]) -> list[
     """How the file is used: the command with its environment, and the files that must lie beside it."""
     settings = [f"{name}={shlex.quote(value)}" for name, value in redact.env(choice.env).items()]
     needed = [f"needs {name} beside it, which the shell format writes" for name in files]
+    if choice.container:
+        needed.append(f"measured in a container of {choice.container[-1]}, which the shell format starts")
     return ["use: " + " ".join([*settings, shlex.join(command)]), *needed]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from autotune import redact
 from autotune.export import heading
 from autotune.recommendation import Choice, Recommendation
+from autotune.trial import referenced
 
 _LOOPBACK = ("--host", "127.0.0.1")
 
@@ -44,16 +45,22 @@ def _write_files(files: Mapping[str, str]) -> str:
 
 def _start(choice: Choice) -> str:
     """``exec``, so that signals reach the server; ``env``, so that any variable name will do."""
-    words = [_setting(name, value) for name, value in choice.env.items()]
-    words += _arguments(choice.argv, choice.files)
+    # A container's words set its variables; only those that they name without a value come from outside.
+    outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
+    words = [_setting(name, value) for name, value in outside.items()]
+    # In a container the files lie in the working folder.
+    words += _arguments(choice.container, choice.files) if choice.container else []
+    words += _arguments(choice.engine_argv, {} if choice.container else choice.files)
     # vLLM listens on every interface unless told otherwise.
-    if not any(argument.split("=")[0] == _LOOPBACK[0] for argument in choice.argv):
+    if not any(argument.split("=")[0] == _LOOPBACK[0] for argument in choice.engine_argv):
         words.append(" ".join(_LOOPBACK))
-    command = ["exec env" if choice.env else "exec", *words, '"$@"']
+    command = ["exec env" if outside else "exec", *words, '"$@"']
     return " \\\n  ".join(command) + "\n"
 
 
 def _setting(name: str, value: str) -> str:
+    if referenced(value):
+        return f"{name}={_ask(referenced(value) or name)}"
     if redact.is_secret_name(name) or redact.is_secret_value(value):
         return f"{name}={_ask(name)}"
     return shlex.quote(f"{name}={value}")
@@ -78,6 +85,12 @@ def _arguments(argv: Sequence[str], files: Mapping[str, str]) -> list[str]:
 
 def _word(argument: str, files: Mapping[str, str]) -> str:
     option, equals, value = argument.partition("=")
+    mounted = argument.removeprefix("./").partition(":")[0]
+    source = referenced(value if equals else argument)
+    if source is not None:
+        return f"{shlex.quote(option)}={_ask(source)}" if equals else _ask(source)
+    if argument.startswith(f"./{mounted}:") and mounted in files:
+        return f'"$folder"/{shlex.quote(argument[2:])}'
     if argument in files:
         return f'"$folder"/{shlex.quote(argument)}'
     if equals and value in files:

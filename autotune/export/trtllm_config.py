@@ -28,7 +28,7 @@ def _known() -> dict[str, Any]:
 
 def render(recommendation: Recommendation, choice: Choice) -> str:
     """The file, with the command that uses it in its first lines."""
-    parts = options.parse(choice.argv)
+    parts = options.parse(choice.engine_argv)
     named = [name for name in _known()["config_options"] if name in parts.options]
     own = [str(parts.options.pop(name)) for name in named]
     document = _own_document(choice, own)

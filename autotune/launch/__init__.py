@@ -21,7 +21,7 @@ This module is imported by the watchdog's helper process, so it imports nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -112,6 +112,11 @@ class Server(Protocol):
         ...
 
     @property
+    def api_key(self) -> str | None:
+        """What it wants of its clients as a bearer token; None when it wants none."""
+        ...
+
+    @property
     def emulated(self) -> bool:
         """Whether a server that we did not start says that it stands in for an engine."""
         ...
@@ -167,26 +172,37 @@ class Launcher(Protocol):
 
 
 def launcher_for(
-    name: str, model: str | None = None, grace: Grace | None = None, ports: Sequence[int] | None = None
+    name: str,
+    model: str | None = None,
+    grace: Grace | None = None,
+    api_key: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    ports: Sequence[int] | None = None,
 ) -> Launcher:
-    """The launcher of a name: ``process``, or ``external:URL`` for a server that somebody else runs.
+    """The launcher of a name: ``process``, ``docker``, or ``external:URL`` for a server that somebody else runs.
 
     Args:
         model: the name under which an external server must serve the model; None: the first that it serves.
         grace: how long a process is given to end.
-        ports: those that its servers may be given; None: `ports.RANGE`.
+        api_key: what an external server wants of its clients.
+        environment: of launched servers, besides the inherited one and the command's own.
+        ports: those that launched servers may be given; None: `ports.RANGE`.
     """
     kind, _, rest = name.partition(":")
     # Imported here, because the watchdog imports this module and must start at once.
     if kind == "process" and not rest:
         from autotune.launch.process import ProcessLauncher
 
-        return ProcessLauncher(grace or Grace(), ports)
+        return ProcessLauncher(grace or Grace(), environment or {}, ports)
+    if kind == "docker" and not rest:
+        from autotune.launch.docker import DockerLauncher
+
+        return DockerLauncher(grace or Grace(), environment or {}, ports)
     if kind == "external" and rest:
         from autotune.launch.external import ExternalLauncher
 
-        return ExternalLauncher(rest, model)
+        return ExternalLauncher(rest, model, api_key)
     raise UnknownName("launcher", name, _NAMES)
 
 
-_NAMES: Sequence[str] = ("process", "external:URL")
+_NAMES: Sequence[str] = ("process", "docker", "external:URL")

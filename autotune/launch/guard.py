@@ -37,6 +37,7 @@ class Guard:
         self._inbox: list[dict[str, object]] = []
         self._lost = False
         self._ended: Ending | None = None
+        self._in_container = bool(request.docker)
         self.exit_code: int | None = None
         """How the server's first process ended (negative = by a signal), as far as `listen` has heard."""
         self._helper = _start_helper(request.log, pass_fds)
@@ -70,7 +71,8 @@ class Guard:
 
     def stop(self, grace: Grace) -> Ending | None:
         """Have everything ended; None when the watchdog was lost, so that the caller has to do it."""
-        deadline = time.monotonic() + grace.terminate_s + grace.kill_s + _MARGIN_S
+        # A container is ended after the command that runs it.
+        deadline = time.monotonic() + grace.terminate_s + grace.kill_s * (1 + self._in_container) + _MARGIN_S
         self._say({"stop": {"terminate_s": grace.terminate_s, "kill_s": grace.kill_s}})
         while self._ended is None and not self._lost and (left_s := deadline - time.monotonic()) > 0:
             self.listen(left_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -13,13 +13,15 @@ from typing import Self
 
 import httpx
 
+from autotune import redact
 from autotune.launch import Grace, Patience, StopReport
 from autotune.launch.command import anchored, environment_of, find_program, prepare_folder, with_serving
 from autotune.launch.guard import Guard
 from autotune.launch.logs import Progress, known_failure, last_line, patterns_of, trouble_with, unknown_exit
 from autotune.launch.ports import LOOPBACK, PortLease, is_free, lease_port, strangers_on
 from autotune.launch.processes import Ending, Membership, end
-from autotune.launch.readiness import PATHS, Readiness, Watched
+from autotune.launch.readiness import PATHS, Readiness, Watched, authorization
+from autotune.launch.secrets import api_key_of, filled, secret_values
 from autotune.launch.watchdog import Request
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Failure, FailureKind
@@ -32,25 +34,32 @@ class ProcessLauncher:
     """Starts each server in a session of its own, under a watchdog, on a leased loopback port.
 
     Attributes:
+        environment: what servers get besides the inherited environment and the command's own; may hold secrets.
         ports: those to choose from.
     """
 
     grace: Grace = field(default_factory=Grace)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     ports: Sequence[int] | None = None
 
     def launch(self, command: Command, folder: Path, card: EngineCard) -> ProcessServer:
         """See `Launcher.launch`; returns as soon as the server's process runs."""
         marker = uuid.uuid4().hex
-        environment = environment_of(command, card.serving, marker)
+        asked, command = command, filled(command, os.environ)
+        environment = {**environment_of(command, card.serving, marker), **self.environment}
         program = find_program(command.argv[0], environment, card.title)
         arguments = anchored(command.argv[1:], command.files)
         folder = folder.absolute()
         log = prepare_folder(folder, command.files)
-        origin = Origin(card, log, log.stat().st_size, marker, self.grace)
+        secrets = secret_values(asked, command, environment)
+        key = api_key_of(command.argv, environment, card.serving)
+        origin = Origin(card, log, log.stat().st_size, marker, self.grace, frozenset(secrets), key)
         lease = lease_port(self.ports)
         try:
             argv = with_serving((program, *arguments), card.serving, LOOPBACK, lease.port)
-            request = Request(list(argv), environment, str(folder), str(log), marker, os.getpid())
+            request = Request(
+                list(argv), environment, str(folder), str(log), marker, os.getpid(), secrets=sorted(secrets)
+            )
             return ProcessServer(Guard(request, [lease.lock.fileno()]), lease, origin)
         except BaseException:
             lease.release()
@@ -64,6 +73,8 @@ class Origin:
     Attributes:
         log_offset: bytes that the log held before this launch.
         marker: see `processes.MARKER`.
+        secrets: values that its messages must not hold.
+        api_key: what it wants of its clients.
     """
 
     card: EngineCard
@@ -71,6 +82,8 @@ class Origin:
     log_offset: int
     marker: str
     grace: Grace
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    api_key: str | None = field(default=None, repr=False)
 
 
 class ProcessServer:
@@ -96,6 +109,10 @@ class ProcessServer:
         return self._model
 
     @property
+    def api_key(self) -> str | None:
+        return self._origin.api_key
+
+    @property
     def pids(self) -> tuple[int, ...]:
         if self._report is None:
             alive = tuple(process.pid for process in self._members.alive())
@@ -111,20 +128,20 @@ class ProcessServer:
         card = self._origin.card
         progress = Progress(self._origin.log, self._origin.log_offset, (card.serving.health, *PATHS))
         watched = Watched(card.title, card.serving.health, self.failure, progress, self._guard.listen, self._stranger)
-        with httpx.Client(base_url=self.url, trust_env=False) as client:
+        with httpx.Client(base_url=self.url, headers=authorization(self.api_key), trust_env=False) as client:
             readiness = Readiness(client, watched, patience)
             failure = readiness.wait()
         self._model, self._served = readiness.model, failure is None
         if failure is not None and failure.kind is FailureKind.TIMEOUT:
             failure = self._explain_hang(failure)
-        return failure
+        return self._masked(failure)
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
         """See `Server.failure`; None after `stop`, unless it had died before."""
         deadline = time.monotonic() + within_s
         while self._failure is None and self._report is None:
             self._guard.listen(max(0.0, deadline - time.monotonic()))
-            self._failure = self._cause()
+            self._failure = self._masked(self._cause())
             if time.monotonic() >= deadline:
                 break
         return self._failure
@@ -167,17 +184,15 @@ class ProcessServer:
         return free
 
     def _cause(self) -> Failure | None:
-        origin = self._origin
         if self._guard.exit_code is not None:
-            code, title = self._guard.exit_code, origin.card.title
-            return self._told() or unknown_exit(origin.log, code, title, origin.log_offset)
+            return self._explain_exit(self._guard.exit_code)
         if self._guard.lost:
             message = (
                 "Somebody ended the process that watches over the server, and the kernel ended the server with it."
             )
             return Failure(FailureKind.INFRASTRUCTURE, message)
         # A server that serves may go on without its log; one that starts can no more be understood.
-        return None if self._served or origin.log.exists() else self._told()
+        return None if self._served or self._origin.log.exists() else self._told()
 
     def _told(self) -> Failure | None:
         """What its log says, or what kept it from saying anything."""
@@ -187,6 +202,18 @@ class ProcessServer:
             message = f"Nobody can tell what {origin.card.title} did: {trouble}."
             return Failure(FailureKind.INFRASTRUCTURE, message)
         return known
+
+    def _explain_exit(self, code: int) -> Failure:
+        origin = self._origin
+        return self._told() or unknown_exit(origin.log, code, origin.card.title, origin.log_offset)
+
+    def _masked(self, failure: Failure | None) -> Failure | None:
+        """A failure quotes the log, where a server may have repeated what it was given."""
+        if failure is None:
+            return None
+        secrets = self._origin.secrets
+        said, line = redact.text(failure.message, secrets), redact.text(failure.log_excerpt, secrets)
+        return replace(failure, message=said, log_excerpt=line)
 
     def _stranger(self) -> Failure | None:
         if not strangers_on(self._lease.port, lambda: self.pids):

@@ -72,7 +72,7 @@ class Membership:
         found = {pid for pid in table if self._is_member(table[pid])} if self.leader else set()
         found |= {pid for pid in table if pid not in found and is_marked(pid, self.marker)}
         roots = {*found, self.ancestor} if self.ancestor else found
-        found |= _descendants(table, roots)
+        found |= descendants(table, roots)
         return [table[pid] for pid in sorted(found - {self.ancestor, os.getpid()}) if table[pid].alive]
 
     def _is_member(self, process: Process) -> bool:
@@ -120,7 +120,8 @@ def is_marked(pid: int, marker: str) -> bool:
     return f"{MARKER}={marker}".encode() in environment.split(b"\0")
 
 
-def _descendants(table: dict[int, Process], roots: Collection[int]) -> set[int]:
+def descendants(table: dict[int, Process], roots: Collection[int]) -> set[int]:
+    """The children of these processes, and theirs."""
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)

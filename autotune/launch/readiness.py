@@ -118,6 +118,11 @@ class Readiness:
         return served_models(answer.json())[0]
 
 
+def authorization(api_key: str | None) -> dict[str, str]:
+    """The headers that a server which wants a key wants."""
+    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+
 def served_models(document: Any) -> list[str]:
     """The names in an answer of ``/v1/models``; raises ``LookupError`` or ``ValueError`` on another shape."""
     try:

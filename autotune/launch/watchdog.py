@@ -11,6 +11,7 @@ the tuner, which reads the watchdog's standard output, ends the rest.
 Tuner to watchdog, one JSON object per line: a `Request`, later ``{"stop": {"terminate_s": …, "kill_s": …}}``.
 Watchdog to tuner: ``{"started": pid}`` or ``{"refused": reason}``, then ``{"exited": code}`` (negative = signal) when
 the first process ends, and ``{"ended": {"seconds", "signals", "survivors"}}`` as its last word.
+Before that it ends the server's container, where it has one, and masks the secrets that stand in the server's log.
 Standard library only: it starts with every server and must never be the thing that is slow.
 """
 
@@ -25,11 +26,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
+from autotune.launch.masking import mask_file
 from autotune.launch.processes import Ending, Membership, end, process_table
+from autotune.launch.removal import Contained, remove_container
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -50,6 +53,8 @@ class Request:
         log: where both output streams are appended.
         marker: see `processes.MARKER`.
         tuner: process whose death ends the server.
+        docker: path of the docker command, where it runs the server; empty for a process.
+        secrets: values that the server was given, to be masked in its log.
     """
 
     argv: list[str]
@@ -58,6 +63,8 @@ class Request:
     log: str
     marker: str
     tuner: int
+    docker: str = ""
+    secrets: list[str] = field(default_factory=list, repr=False)
 
 
 class Watchdog:
@@ -67,17 +74,19 @@ class Watchdog:
         self._request = request
         self._input = received
         self._abandoned = False
-        self._exited = False
+        self._exit_code: int | None = None
         self._stop: dict[str, float] | None = None
         self._wake = _wake_on_child()
         signal.signal(signal.SIGTERM, self._on_terminate)
         self._leader = 0
+        self._log_offset = 0
 
     def run(self) -> None:
         """Start the server, watch, end it, and tell the tuner."""
         if self._tuner_is_gone():
             return
         try:
+            self._log_offset = Path(self._request.log).stat().st_size
             self._leader = _start(self._request)
         except OSError as error:
             _tell(refused=error.strerror or str(error))
@@ -88,13 +97,22 @@ class Watchdog:
             self._notice_exit()
         ending = self._end()
         self._collect_all()
+        mask_file(Path(self._request.log), self._request.secrets, self._log_offset)
         _tell(ended=asdict(ending))
 
     def _end(self) -> Ending:
         asked = self._stop or {}
         terminate_s = _ORPHAN_GRACE_S if self._abandoned else float(asked.get("terminate_s", _ORPHAN_GRACE_S))
         members = Membership(self._request.marker, self._leader, os.getpid())
-        return end(members.alive, terminate_s, float(asked.get("kill_s", _KILL_S)), self._pause)
+        by_itself = self._exit_code
+        kill_s = float(asked.get("kill_s", _KILL_S))
+        ending = end(members.alive, terminate_s, kill_s, self._pause)
+        if not self._request.docker:
+            return ending
+        # The docker command is ended; it has passed SIGTERM on to the container, but cannot pass on SIGKILL.
+        contained = Contained(self._request.docker, self._request.marker, self._request.env)
+        left = remove_container(contained, by_itself, kill_s)
+        return replace(ending, survivors=(*ending.survivors, *left))
 
     def _pause(self, seconds: float) -> bool:
         """True once the tuner has died while its server was being stopped."""
@@ -130,12 +148,12 @@ class Watchdog:
 
     def _notice_exit(self) -> None:
         """Tell once how the first process ended, without collecting it: its number must not become another's."""
-        if self._exited:
+        if self._exit_code is not None:
             return
         status = os.waitid(os.P_PID, self._leader, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if status is not None:
-            self._exited = True
-            _tell(exited=status.si_status if status.si_code == os.CLD_EXITED else -status.si_status)
+            self._exit_code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+            _tell(exited=self._exit_code)
 
     def _collect_orphans(self) -> None:
         for process in process_table().values():

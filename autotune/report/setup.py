@@ -143,6 +143,9 @@ def command_line(study: StudyRecord) -> str:
     pairs += [("set", f"{knob}={_set(value)}") for knob, value in spec.pins.items()]
     pairs += [("engine-arg", f"{engine}={argument}") for engine, argument in spec.engine_args.items()]
     pairs += [("launches", spec.launches), *([("hours", f"{spec.hours:g}")] if spec.hours else [])]
+    pairs += [("image", f"{engine}={image}") for engine, image in spec.images.items()]
+    sources = ("api_key_env", "api_key_file", "hf_token_file")
+    pairs += [(name.replace("_", "-"), source) for name in sources if (source := getattr(spec, name)) is not None]
     pairs += [("on", spec.on), ("executor", spec.executor), ("sampler", spec.sampler)]
     pairs += [("space", spec.space)] if spec.space else []
     pairs += [("noise", f"{spec.noise:g}"), ("seed", spec.seed)]

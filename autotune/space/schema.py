@@ -16,7 +16,7 @@ from pydantic import Field
 
 from autotune.space.entry import Entry, VersionRange
 from autotune.space.expression import Expression, Template
-from autotune.space.serving import LogPattern, ProgressMark, ResolvedSource, Serving
+from autotune.space.serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
 from autotune.trial import FailureKind, Scalar
 
 
@@ -192,6 +192,9 @@ class EngineCard(Entry):
     serving: Serving = Serving()
     resolved: list[ResolvedSource] = []
     progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")
+    images: list[ContainerImage] = Field(
+        default=[], description="where it is found in a container; the first that fits"
+    )
     failures: list[LogPattern] = []
 
     @property

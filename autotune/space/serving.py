@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -59,6 +60,8 @@ class Serving(Entry):
     port_flag: str = "--port"
     environment: dict[str, str] = Field(default={}, description="set for servers that autotune launches")
     arguments: list[str] = Field(default=[], description="added to the command of servers that autotune launches")
+    api_key_flag: str | None = Field(default=None, description="option that makes the server want an API key")
+    api_key_variable: str | None = Field(default=None, description="environment variable that does the same")
     health: str = "/health"
     reset_cache: str | None = Field(default=None, description="POST empties the prefix cache; None: there is no way")
     reset_cache_needs: str = Field(default="", description="what a server without that path was started without")
@@ -90,4 +93,19 @@ class ProgressMark(Entry):
     pattern: str = Field(description="regular expression, searched in one line")
     phase: Phase
     names_the_cause: bool = Field(default=False, description="it stands behind the failure, and says where that was")
+    source: str
+
+
+class ContainerImage(Entry):
+    """A container image that holds the engine, for some versions on one vendor's hardware."""
+
+    image: str = Field(description="name and tag; {version} stands for the engine's version")
+    vendor: Literal["nvidia", "amd", "cpu"]
+    generation: str | None = Field(default=None, description="of the hardware, where the image is for that one only")
+    versions: VersionRange = "*"
+    own_entrypoint: bool = Field(
+        default=True,
+        description="whether the image's own entry point runs the words after the image's name as a command; if not "
+        "(it is the server itself), it is reset",
+    )
     source: str

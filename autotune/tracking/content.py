@@ -49,7 +49,8 @@ def launch_metrics(launch: Launch) -> dict[str, float]:
 
 def launch_tags(study: str, launch: Launch) -> dict[str, str]:
     trial, result = launch.trial, launch.result
-    command = redact.argv(trial.command.argv)
+    command = redact.argv(trial.command.words)
+    settings = {} if trial.command.container else redact.env(trial.command.env)
     tags = {
         "study": study,
         "kind": "launch",
@@ -64,7 +65,7 @@ def launch_tags(study: str, launch: Launch) -> dict[str, str]:
         "evidence": result.evidence.value,
         "started_at": result.started_at,
         "node": result.node,
-        "command": " ".join([*(f"{k}={shlex.quote(v)}" for k, v in redact.env(trial.command.env).items()), *command]),
+        "command": " ".join([*(f"{k}={shlex.quote(v)}" for k, v in settings.items()), *command]),
         "mlflow.source.name": "autotune",
     }
     if result.failure:

@@ -1,0 +1,129 @@
+"""What is asked of Docker itself: does it answer, is an image there, which version does it hold.
+
+By the docker command, whose options are the same for years and which knows contexts, logins and remote hosts. A session
+with the daemon by a library would be one more dependency and one more way to log in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+
+from autotune.errors import BadInput
+
+PROGRAM = "docker"
+_ANSWER_S = 30.0
+_VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)(?![\d.])")
+_NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)")
+
+
+def docker_program() -> str:
+    """The path of the docker command; raises `BadInput` when there is none."""
+    found = shutil.which(PROGRAM)
+    if found is None:
+        raise BadInput(
+            "--on docker: 'docker' is not on the PATH; install Docker Engine, or run engines of this machine with --on "
+            "process"
+        )
+    return os.path.abspath(found)
+
+
+def check_docker() -> str:
+    """The version of the Docker daemon; raises `BadInput`, with the way out, when it does not answer."""
+    done = _ask("version", "--format", "{{.Server.Version}}")
+    if done.returncode == 0 and done.stdout.strip():
+        return done.stdout.strip()
+    said = _last_line(done.stderr) or f"exit code {done.returncode}"
+    if "permission denied" in said.lower():
+        right = "run as a user of the group docker (sudo usermod -aG docker NAME), or set DOCKER_HOST"
+    else:
+        right = "start the daemon (sudo systemctl start docker), or set DOCKER_HOST to where it listens"
+    raise BadInput(f"--on docker: Docker does not answer ({said}); {right}")
+
+
+def is_present(image: str) -> bool:
+    """Whether an image needs no download."""
+    return _ask("image", "inspect", "--format", "{{.Id}}", image).returncode == 0
+
+
+def fetch_images(images: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Download the images that are not there yet.
+
+    Args:
+        tell: called with each line that Docker prints of its progress.
+
+    Raises:
+        BadInput: Docker does not answer, or an image cannot be had.
+    """
+    check_docker()
+    for image in dict.fromkeys(images):
+        if not is_present(image):
+            _pull(image, tell)
+
+
+def _pull(image: str, tell: Callable[[str], None]) -> None:
+    tell(f"pulling {image}, which may take many minutes")
+    last = ""
+    argv = [docker_program(), "pull", image]
+    with subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                last = line.strip() or last
+                tell(f"pulling {image}: {last}")
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode != 0:
+        raise BadInput(f"image {image} cannot be pulled ({last}); name another one with --image ENGINE=IMAGE")
+
+
+def version_in(image: str, distribution: str) -> str:
+    """The version of the engine in an image: its tag's, where that says one, else what its Python package says.
+
+    Args:
+        distribution: name of the engine's Python package.
+
+    Raises:
+        BadInput: neither tells.
+    """
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
+    match = _NAMED_VERSION.search(tag) or _VERSION.search(tag)
+    return match[1] if match else _asked_version(image, distribution)
+
+
+def _asked_version(image: str, distribution: str) -> str:
+    check_docker()
+    if not is_present(image):
+        _pull(image, lambda _: None)
+    code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
+    done = _ask("run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c", code, limit_s=120.0)
+    said = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not said:
+        why = _last_line(done.stderr) or f"exit code {done.returncode}"
+        raise BadInput(
+            f"--image {image}: its tag names no version, and it does not tell which {distribution} it holds ({why}); "
+            "use a tag that names the version"
+        )
+    return said[-1].partition("+")[0]
+
+
+def _ask(*arguments: str, limit_s: float = _ANSWER_S) -> subprocess.CompletedProcess[str]:
+    argv = [docker_program(), *arguments]
+    try:
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(argv, 1, "", f"no answer within {limit_s:g} s")
+    except OSError as error:
+        raise BadInput(f"{argv[0]} cannot be started: {error.strerror}") from error
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

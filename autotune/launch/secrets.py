@@ -1,0 +1,138 @@
+"""Secrets, by the name of their source.
+
+What is written down (the study's question, commands, rows) says where a secret comes from: ``${NAME}`` in a command
+stands for an environment variable, a file is named by its path. Values are read when a server is launched, and are
+known to nobody but the server, the client and whoever masks them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune import redact
+from autotune.errors import BadInput
+from autotune.space.serving import Serving
+from autotune.trial import Command, referenced
+
+_INHERITED = 8
+"""An inherited variable with a secret's name may hold "none" or "EMPTY": only longer values are masked."""
+
+
+def read_secret(variable: str | None, file: str | None, option: str) -> str | None:
+    """A secret from an environment variable or a file; None when neither is named.
+
+    Args:
+        option: the options' common beginning, e.g. ``--api-key``, for messages.
+
+    Raises:
+        BadInput: the variable is not set, or the file cannot be read or is empty.
+    """
+    if variable is not None:
+        value = os.environ.get(variable, "").strip()
+        if not value:
+            raise BadInput(f"{option}-env {variable}: this environment variable is not set")
+        return _printable(value, f"{option}-env {variable}")
+    if file is None:
+        return None
+    try:
+        value = Path(file).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{option}-file {file}: cannot be read ({getattr(error, 'strerror', 'no text')})") from error
+    if not value:
+        raise BadInput(f"{option}-file {file}: the file is empty")
+    return _printable(value, f"{option}-file {file}")
+
+
+def _printable(value: str, where: str) -> str:
+    if not (value.isascii() and value.isprintable()):
+        raise BadInput(f"{where}: holds characters that no HTTP header can carry; one line of ASCII is wanted")
+    return value
+
+
+def secret_sources(on: str, key_variable: str | None, key_file: str | None, token_file: str | None) -> dict[str, Any]:
+    """Where a study's secrets are, as its spec keeps it: absolute paths, so that it can be resumed from elsewhere.
+
+    Raises:
+        BadInput: a source that is not there, or that this study has no use for.
+    """
+    external = on.startswith("external:")
+    key_named = key_variable is not None or key_file is not None
+    if key_variable is not None and key_file is not None:
+        raise BadInput("--api-key-env and --api-key-file exclude each other: a server takes one key")
+    if key_named and not external:
+        raise BadInput(
+            f"--api-key-env and --api-key-file are for --on external:URL, and this study runs on {on}; a server that "
+            "autotune launches takes its key from the command, e.g. --engine-arg vllm='--api-key ${NAME}'"
+        )
+    if token_file is not None and (external or on == "simulator"):
+        raise BadInput(f"--hf-token-file is for servers that autotune launches, and this study runs on {on}")
+    read_secret(key_variable, key_file, "--api-key")
+    read_secret(None, token_file, "--hf-token")
+    return {"api_key_env": key_variable, "api_key_file": _absolute(key_file), "hf_token_file": _absolute(token_file)}
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(os.path.expanduser(path))
+
+
+def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> None:
+    """Raise `BadInput` when a command line holds a secret's value, which would be written down with it."""
+    named = [name for name, value in env.items() if redact.env({name: value})[name] != value]
+    under = ""
+    for word, masked in zip(argv, redact.argv(argv), strict=True):
+        under = word.partition("=")[0] if word.startswith("-") else under
+        if masked != word:
+            named.append(under or "a word")
+    if not named:
+        return
+    right = "leave it out and export it" if named[0] in env else f"write {named[0]} '${{NAME}}' and export NAME"
+    raise BadInput(
+        f"{option}: it holds a secret ({named[0]}), and what stands there is kept in the study's files; {right}: it is "
+        "read from the environment when a server is launched"
+    )
+
+
+def filled(command: Command, environment: Mapping[str, str]) -> Command:
+    """The command with the values of what it refers to; raises `BadInput` for a variable that is not set."""
+
+    def fill(word: str) -> str:
+        option, equals, value = word.rpartition("=")
+        name = referenced(value)
+        if name is None:
+            return word
+        if not environment.get(name):
+            raise BadInput(f"the command refers to ${{{name}}}, and this environment variable is not set")
+        return f"{option}{equals}{environment[name]}"
+
+    env = {name: fill(value) for name, value in command.env.items()}
+    return Command(tuple(map(fill, command.argv)), env, command.files, command.container)
+
+
+def secret_values(asked: Command, given: Command, environment: Mapping[str, str]) -> set[str]:
+    """Every secret that a server may have been given, to be masked wherever it may repeat one.
+
+    Args:
+        asked: the command with its references.
+        given: the same with their values.
+        environment: the server's.
+    """
+    values = redact.found(given.argv, given.env)
+    pairs = zip((*asked.argv, *asked.env.values()), (*given.argv, *given.env.values()), strict=True)
+    values |= {new[len(old) - len(old.rpartition("=")[2]) :] for old, new in pairs if old != new}
+    inherited = redact.found((), environment)
+    return values | {value for value in inherited if len(value) >= _INHERITED}
+
+
+def api_key_of(argv: Sequence[str], environment: Mapping[str, str], serving: Serving) -> str | None:
+    """The key that a server which was started so wants of its clients; None when it wants none."""
+    words = iter(argv)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option == serving.api_key_flag:
+            return value if equals else next(words, None)
+        if equals and option == serving.api_key_variable:
+            return value
+    return environment.get(serving.api_key_variable or "") or None

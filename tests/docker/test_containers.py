@@ -1,0 +1,170 @@
+"""Servers in containers, against a stand-in for Docker: never run against a real Docker engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from autotune.launch import launcher_for
+from autotune.launch.docker_run import in_container
+from autotune.launch.ports import is_free
+from autotune.trial import Command, FailureKind
+from tests.launch.settings import CARD, PATIENT, alive_with, until
+
+from .settings import IMAGE, NODE, StandIn, docker, launch, stand_in_image
+
+TUNER = Path(__file__).with_name("tuner.py")
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    images = {
+        IMAGE: stand_in_image(tmp_path),
+        "small-machine:1.0": stand_in_image(tmp_path, memory_is_used_up=True),
+        "own-entrypoint:1.0": stand_in_image(tmp_path, entrypoint=["server", "--silent"]),
+    }
+    with docker(tmp_path / "docker", images) as stand_in:
+        for name in ("PATH", "STAND_IN_DOCKER", "HOME"):
+            monkeypatch.setenv(name, stand_in.environment[name])
+        monkeypatch.delenv("HF_HOME", raising=False)
+        yield stand_in
+
+
+def test_a_good_server_serves_and_ends(tmp_path: Path, engine: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_planted0secret0token")
+    token = uuid4().hex
+    with launch(tmp_path / "trial", "--say", token) as server:
+        assert server.wait_ready(PATIENT) is None
+        assert (server.model, server.failure()) == ("tiny", None)
+        inside = [pid for pid in alive_with(token) if pid in server.pids]
+        assert len(inside) == 3, "the docker command, the container's first process and the server itself"
+    report = server.stop()
+    assert (report.signals, report.clean) == (("SIGTERM",), True)
+    assert alive_with(token) == []
+    assert is_free(int(server.url.rpartition(":")[2]))
+    assert engine.left() == []
+    (run,) = engine.runs()
+    options = dict(run["options"])
+    assert (options["network"], options["ipc"], options["gpus"], options["init"]) == ("host", "host", "all", True)
+    assert ["STAND_IN", "yes"] in options["env"], "what servers that autotune launches get"
+    assert ["HF_TOKEN", "hf_planted0secret0token"] in options["env"]
+    assert "HF_TOKEN" in options["by_name"], "a secret's value is on no command line"
+    assert run["words"][-4:-2] == ["--host", "127.0.0.1"]
+    said = (tmp_path / "trial" / "server.log").read_text()
+    assert "loading shard 1" in said
+
+
+def test_what_clings_to_life_is_ended_with_its_container(tmp_path: Path, engine: StandIn) -> None:
+    token = uuid4().hex
+    with launch(tmp_path, "--say", token, "--ignore-term", "--fork-away") as server:
+        assert server.wait_ready(PATIENT) is None
+    assert server.stop().signals == ("SIGTERM", "SIGKILL")
+    assert server.stop().clean
+    assert (alive_with(token), engine.left()) == ([], [])
+
+
+def test_without_its_watchdog_the_container_is_ended_too(tmp_path: Path, engine: StandIn) -> None:
+    token = uuid4().hex
+    with launch(tmp_path, "--say", token, "--ignore-term") as server:
+        assert server.wait_ready(PATIENT) is None
+        (watchdog,) = [pid for pid in children(os.getpid()) if b"autotune.launch.watchdog" in command_line(pid)]
+        os.kill(watchdog, signal.SIGKILL)
+        assert until(lambda: server.failure() is not None)
+        assert alive_with(token) != [], "the kernel ended the docker command, not the container"
+    assert server.stop().clean
+    assert (alive_with(token), engine.left()) == ([], [])
+
+
+def children(parent: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+ENDINGS = [
+    (["--die-with", "3", "--say", "ValueError: odd"], IMAGE, FailureKind.CRASHED, "odd"),
+    (["--max-num-sekvs", "4"], IMAGE, FailureKind.BAD_ARGUMENT, "It does not know --max-num-sekvs 4."),
+    (["--die-with", "137"], IMAGE, FailureKind.CRASHED, "SIGKILL"),
+    (["--die-with", "137"], "small-machine:1.0", FailureKind.OUT_OF_MEMORY, "OOMKilled"),
+    # Docker's own codes, used by a server that did start.
+    (["--die-with", "127", "--say", "ValueError: odd"], IMAGE, FailureKind.CRASHED, "odd"),
+    ([], "no-such:1.0", FailureKind.INFRASTRUCTURE, "--image ENGINE=IMAGE"),
+]
+
+
+@pytest.mark.parametrize(("options", "image", "kind", "words"), ENDINGS)
+def test_a_server_that_fails(
+    tmp_path: Path, engine: StandIn, options: list[str], image: str, kind: FailureKind, words: str
+) -> None:
+    with launch(tmp_path, *options, image=image) as server:
+        failure = server.wait_ready(PATIENT)
+    assert failure is not None
+    assert failure.kind is kind, failure
+    assert words in f"{failure.message} {failure.log_excerpt}"
+    assert server.stop().clean
+    assert engine.left() == []
+
+
+def test_an_image_without_the_program(tmp_path: Path, engine: StandIn) -> None:
+    command = in_container(Command(("no-such-engine", "serve")), IMAGE, CARD, NODE)
+    with launcher_for("docker").launch(command, tmp_path, CARD) as server:
+        failure = server.wait_ready(PATIENT)
+    assert failure is not None
+    assert failure.kind is FailureKind.INFRASTRUCTURE
+    assert "executable file not found" in failure.log_excerpt
+    assert engine.left() == [], "a container that was made and did not start is removed, too"
+
+
+def test_a_daemon_that_goes_away_or_is_not_ours(tmp_path: Path, engine: StandIn) -> None:
+    (engine.folder / "denied").touch()
+    with launch(tmp_path) as server:
+        failure = server.wait_ready(PATIENT)
+    (engine.folder / "denied").unlink()
+    assert failure is not None
+    assert failure.kind is FailureKind.INFRASTRUCTURE
+    assert "group docker" in failure.message
+    assert server.stop().clean
+    (engine.folder / "daemon.sock").rename(engine.folder / "gone")
+    with launch(tmp_path) as server:
+        failure = server.wait_ready(PATIENT)
+    assert failure is not None
+    assert failure.kind is FailureKind.INFRASTRUCTURE
+    assert "systemctl start docker" in failure.message
+    assert server.stop().clean
+    (engine.folder / "gone").rename(engine.folder / "daemon.sock")
+    assert engine.left() == []
+
+
+MOMENTS = [
+    ("launching", 0.05, []),
+    ("launched", 0.00, ["--ignore-term"]),
+    ("launched", 0.15, ["--never-ready"]),
+    ("ready", 0.00, ["--fork-away", "--ignore-term"]),
+]
+
+
+@pytest.mark.parametrize(("stage", "delay_s", "options"), MOMENTS)
+def test_no_container_survives_its_tuner(
+    tmp_path: Path, engine: StandIn, stage: str, delay_s: float, options: list[str]
+) -> None:
+    token = uuid4().hex
+    argv = [sys.executable, str(TUNER), str(tmp_path / "trial"), "--say", token, *options]
+    with subprocess.Popen(argv, env=dict(engine.environment), stdin=-1, stdout=-1, text=True) as tuner:
+        assert tuner.stdout is not None
+        assert any(line.strip() == stage for line in tuner.stdout)
+        with suppress(subprocess.TimeoutExpired):
+            tuner.wait(delay_s)
+        tuner.send_signal(signal.SIGKILL)
+        tuner.wait()
+    assert until(lambda: alive_with(token) == [], deadline_s=5.0), alive_with(token)
+    assert until(lambda: engine.left() == [], deadline_s=5.0)
