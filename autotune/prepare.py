@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.engines import Engine, engine, recognise, split_command
+from autotune.engines import Engine, recognise, settings_in_front, split_command
+from autotune.engines.chosen import engine_of
+from autotune.engines.installed_options import Tell
+from autotune.engines.taken import RULE, Parser
 from autotune.errors import BadInput
 from autotune.launch.external import ExternalLauncher
 from autotune.load.metrics import METRICS
@@ -50,6 +53,7 @@ class Prepared:
     """What a study chooses from.
 
     Attributes:
+        spec: with notes of what was left out beside its own.
         spaces: by engine, only those that are searched.
         baseline_command: the command line that the user gave as the baseline, to be launched as typed.
     """
@@ -67,8 +71,9 @@ class Prepared:
             return self.baseline_command
         configuration = candidate.configuration
         space = self.spaces[configuration.engine]
-        extra = shlex.split(self.spec.engine_args.get(configuration.engine, ""))
-        return space.engine.command(configuration, space.context, extra)
+        env, extra = settings_in_front(shlex.split(self.spec.engine_args.get(configuration.engine, "")))
+        command = space.engine.command(configuration, space.context, extra)
+        return replace(command, env={**command.env, **env})
 
     def prior(self) -> NDArray[np.float64] | None:
         """A crude prediction of the objective for the search, in log units, shape ``(candidates,)``.
@@ -86,31 +91,39 @@ class Prepared:
         return roofline(configurations, spec.model, spec.hardware, spec.gpus, workload)
 
 
-def prepare(spec: StudySpec, library: Library) -> Prepared:
-    """Enumerate what may be tried; raises `BadInput` when nothing may be."""
+def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None) -> Prepared:
+    """Enumerate what may be tried; raises `BadInput` when nothing may be.
+
+    Args:
+        tell: is given a line before something that takes long.
+    """
     longest = max(load_workload(name, library).longest_request for name in spec.workloads)
     if spec.on.startswith("external:"):
         return _external(spec, library, longest)
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
+    notes: list[str] = []
     for choice in spec.engines:
         card = library.engine(choice.name)
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
-        kind = engine(card.engine, library)
+        kind = engine_of(card.engine, spec.installed, library, tell)
         reason = _unsuited(card, context) or _unpinnable(card, spec.pins)
-        if reason is None and spec.on == "process":
+        if reason is None and spec.on == "process" and card.engine not in spec.installed:
             reason = kind.missing()
         if reason is None:
             pins = _pinned(kind, context, spec.pins)
             space = enumerate_engine(*_narrow(kind, context, pins, library.narrowed.get(card.engine)))
+            refusals = _drop_refused(kind, context, space)
             spaces[card.engine] = EngineSpace(kind, context, space, pins)
-            reason = None if space.configurations else _emptied(space)
+            notes += [f"{card.title} {context.version}: {text}" for text in refusals]
+            reason = None if space.configurations else _emptied(space, refusals)
         if reason is not None:
             spaces.pop(card.engine, None)
             excluded.append(Exclusion(engine=card.engine, reason=reason))
     if not spaces:
         reasons = "; ".join(f"{e.engine}: {e.reason}" for e in excluded)
         raise BadInput(f"no engine is left to try on {spec.hardware.name}: {reasons}")
+    spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
     return _with_baseline(spec, library, spaces, tuple(excluded), longest)
 
 
@@ -119,7 +132,7 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     # Only asks whether it is there and serves the model: better now than after a study has begun.
     server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id).launch()
     choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
-    kind = engine(choice.name, library)
+    kind = engine_of(choice.name, {}, library, lambda _text: None)
     context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
     found = Configuration(kind.name, {"url": spec.on.removeprefix("external:")})
     candidate = Candidate(found, choice.version)
@@ -141,7 +154,17 @@ def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
     return None
 
 
-def _emptied(space: Enumeration) -> str:
+def _drop_refused(kind: Engine, context: Context, space: Enumeration) -> list[str]:
+    """Leave out the configurations whose command this version's parser refuses; says how many, and why."""
+    space.configurations, refusals = Parser(kind, context).taken(space.configurations)
+    if refusals:
+        space.removed[RULE] = sum(refusals.values())
+    return [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in refusals.items()]
+
+
+def _emptied(space: Enumeration, refusals: Sequence[str]) -> str:
+    if refusals:
+        return f"no valid configuration remains; {'; '.join(refusals)}"
     worst = max(space.removed, key=lambda name: space.removed[name], default="none")
     return f"no valid configuration remains; rule {worst} removed the most"
 
@@ -192,6 +215,7 @@ def _with_baseline(
         try:
             command = split_command(spec.baseline)
             baseline, space = _parse_baseline(spec, library, command, spaces, longest)
+            command = _from_here(command, space.engine)
         except BadInput as error:
             raise BadInput(f"--baseline: {error}") from error
         spaces.setdefault(baseline.configuration.engine, space)
@@ -225,16 +249,31 @@ def _check_commands(prepared: Prepared) -> None:
     checked: set[str] = set()
     for candidate in prepared.candidates.items:
         name = candidate.configuration.engine
-        if name not in checked:
-            checked.add(name)
+        if name in checked:
+            continue
+        checked.add(name)
+        passed = prepared.spec.engine_args.get(name)
+        try:
             prepared.spaces[name].engine.parse(prepared.command_of(candidate), candidate.engine_version)
+        except BadInput as error:
+            # Without what is passed through, every candidate's command has been parsed.
+            raise BadInput(f"--engine-arg {name}={passed!r}: {error}" if passed else str(error)) from error
+
+
+def _from_here(command: Command, kind: Engine) -> Command:
+    """A command whose program is the engine's usual name, with the program that is installed."""
+    usual = kind.card.program
+    if list(command.argv[: len(usual)]) != usual:
+        return command
+    return replace(command, argv=(*kind.program, *command.argv[len(usual) :]))
 
 
 def _parse_baseline(
     spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace], longest: int
 ) -> tuple[Candidate, EngineSpace]:
-    kind = recognise(command.argv, library)
-    version = next((c.version for c in spec.engines if c.name == kind.name), kind.card.newest)
+    named = recognise(command.argv, library).name
+    kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, lambda _text: None)
+    version = next((c.version for c in spec.engines if c.name == kind.name), kind.version())
     context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
     space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration(), {})
     parsed = kind.parse(command, version)

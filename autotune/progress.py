@@ -26,6 +26,8 @@ class Progress(Protocol):
 
     def phase(self, text: str) -> None: ...
 
+    def note(self, text: str) -> None: ...
+
 
 class ConsoleProgress:
     """One line per launch and, on a terminal, a status line that is kept up to date."""
@@ -53,6 +55,10 @@ class ConsoleProgress:
         """Show a phase that is no launch."""
         if self._status is not None:
             self._status.update(text)
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def started(self, trial: Trial, study: Study) -> None:
         """Show what is being launched."""

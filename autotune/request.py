@@ -12,6 +12,8 @@ from pathlib import Path
 import yaml
 
 from autotune.engines import engine
+from autotune.engines.chosen import choose, named_binaries
+from autotune.engines.installed_options import Tell
 from autotune.errors import BadInput, UnknownName
 from autotune.launch.gpus import has
 from autotune.load.metrics import METRICS
@@ -40,6 +42,7 @@ class Request:
     baseline: str | None = None
     pins: Sequence[str] = ()
     engine_args: Sequence[str] = ()
+    engine_bins: Sequence[str] = ()
     launches: int = 30
     hours: float | None = None
     on: str = "auto"
@@ -80,8 +83,12 @@ def library_for(space: Path | None) -> Library:
     return Library((space,))
 
 
-def build_spec(request: Request) -> StudySpec:
-    """Check every name and figure of a request; raises `BadInput` with the right names."""
+def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
+    """Check every name and figure of a request; raises `BadInput` with the right names.
+
+    Args:
+        tell: is given a line before something that takes long.
+    """
     library = library_for(request.space)
     hardware = library.node(request.hardware)
     model = library.model(request.model, request.model_id)
@@ -94,20 +101,25 @@ def build_spec(request: Request) -> StudySpec:
         load_workload(name, library)
     engines = _engines(request, library)
     on = _on(request, library, hardware)
+    asked = (request.baseline, _engine_args(request.engine_args, library))
+    binaries = named_binaries(request.engine_bins, library)
+    chosen = choose([card.engine for card in engines], asked, binaries, on, library, tell)
     return StudySpec(
         study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
         model=model,
         hardware=hardware,
         gpus=check_gpus(request.gpus, hardware),
-        engines=tuple(EngineChoice(name=card.engine, version=card.newest) for card in engines),
+        engines=tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
         workloads=tuple(dict.fromkeys(workloads)),
         objective=_objective(request.objective),
         slos=_slos(request.slos),
-        baseline=request.baseline,
+        baseline=chosen.baseline,
         pins=_pins(request.pins, engines),
-        engine_args=_engine_args(request.engine_args, library),
+        engine_args=dict(chosen.engine_args),
         launches=request.launches,
         hours=request.hours,
+        installed=dict(chosen.installed),
+        notes=chosen.notes,
         on=on,
         executor=request.executor,
         sampler=request.sampler,
@@ -135,8 +147,10 @@ def _on(request: Request, library: Library, hardware: HardwareCard) -> str:
         return request.on
     if not has(hardware.name, check_gpus(request.gpus, hardware)):
         return "simulator"
-    startable = [card for card in _engines(request, library) if engine(card.engine, library).missing() is None]
-    return "process" if startable else "simulator"
+    # A program that was named, and is none, is an error and no reason to simulate: found out when it is asked.
+    binaries = named_binaries(request.engine_bins, library)
+    engines = [engine(card.engine, library) for card in _engines(request, library)]
+    return "process" if any(kind.name in binaries or kind.missing() is None for kind in engines) else "simulator"
 
 
 def _noise(request: Request, on: str) -> float:

@@ -37,8 +37,12 @@ def run(spec: StudySpec, home: Home, progress: Progress) -> Recommendation:
     """
     progress.phase("enumerating what may be tried")
     library = library_for(Path(spec.space) if spec.space else None)
-    prepared = prepare(spec, library)
+    prepared = prepare(spec, library, progress.note)
     folder = home.open(spec)
+    for text in prepared.spec.notes[len(spec.notes) :]:
+        progress.note(text)
+    # What was left out is told with the answer; the question stays as it was asked.
+    spec = prepared.spec
     progress.opened(folder)
     executor = executor_for(spec.executor, evaluator_for(spec, library, folder))
     study = open_study(folder, spec, prepared.candidates, prepared.command_of, prepared.prior())

@@ -132,6 +132,10 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
+    def typed(self) -> list[str]:
+        """The words of the command line, ``NAME=value`` settings in front."""
+        return [*(f"{name}={value}" for name, value in self.env.items()), *self.argv]
+
     def shell(self) -> str:
         """One copyable block for a POSIX shell; its files are written by here-documents."""
         lines = []

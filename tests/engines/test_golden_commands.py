@@ -1,4 +1,5 @@
-"""The command of every engine at its defaults and at its good starts, per version, model and node, word for word.
+"""The command of every engine at its defaults and at its good starts, per version, model and node, word for word;
+and each is taken by its version's parser.
 
 After a wanted change: ``python -m tests.engines.test_golden_commands`` writes the file again; read its difference.
 """
@@ -12,7 +13,7 @@ from autotune.engines import engine, names, split_command
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective
 from autotune.trial import Configuration
-from tests.engines.settings import MODELS, NODES, V32, context
+from tests.engines.settings import LIBRARY, NODES, V32, context
 
 GOLDEN = Path(__file__).with_name("golden_commands.txt")
 
@@ -21,7 +22,7 @@ def commands() -> str:
     blocks = []
     for name in names():
         kind = engine(name)
-        for version, model, node in product(kind.card.versions, MODELS, NODES):
+        for version, model, node in product(kind.card.versions, LIBRARY.models, NODES):
             judged = context(version, model, node)
             if not all(evaluate(need.expect, judged.scope({})) for need in kind.card.requires):
                 continue
@@ -33,7 +34,9 @@ def commands() -> str:
                 knobs = kind.default_knobs(judged, {k: fill_value(v, scope) for k, v in changes.items()})
                 made = effective(kind.card, Configuration(name, knobs), judged).configuration
                 heading = f"# {name} {version} {model.rpartition('/')[2]} {node} {case}"
-                blocks.append(f"{heading}\n{kind.command(made, judged).shell()}\n")
+                command = kind.command(made, judged)
+                kind.parse(command, version)
+                blocks.append(f"{heading}\n{command.shell()}\n")
     return "\n".join(blocks)
 
 
