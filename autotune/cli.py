@@ -66,6 +66,9 @@ def cli() -> None:
 @click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16; repeatable.")
 @click.option("--engine-arg", "engine_args", multiple=True, help="Pass through, e.g. sglang='--trust-remote-code'.")
 @click.option(
+    "--engine-bin", "engine_bins", multiple=True, help="Where an engine is, e.g. sglang=/opt/venv/bin/python."
+)
+@click.option(
     "--launches", type=int, default=30, show_default=True, help="Ceiling for server launches, finals included."
 )
 @click.option("--hours", type=float, help="Ceiling for the node's time; virtual hours when simulated.")

@@ -31,9 +31,13 @@ def _print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     click.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
+def _say(text: str) -> None:
+    _messages.print(text, highlight=False, markup=False)
+
+
 def run(request: Request, home: Path, as_json: bool, dry_run: bool) -> None:
     """``autotune run``."""
-    spec = build_spec(request)
+    spec = build_spec(request, _say)
     _check_sampler(spec.sampler)
     _announce(spec, request.on)
     if dry_run:
@@ -91,7 +95,8 @@ def _announce(spec: StudySpec, on: str | None) -> None:
         )
     else:
         line = f"measured on {spec.on}"
-    _messages.print(line, highlight=False)
+    for text in (line, *spec.notes):
+        _say(text)
 
 
 def _finished(home: Home, study: str) -> Recommendation | None:
@@ -154,6 +159,7 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
 def simulate(asked: Simulation, as_json: bool) -> None:
     """``autotune simulate``."""
     from autotune.engines import command_of, split_command
+    from autotune.engines.renamed import translate_typed
     from autotune.evaluate import model_of, prediction, understand
     from autotune.load.workloads import load_workload
     from autotune.machine import node
@@ -162,7 +168,8 @@ def simulate(asked: Simulation, as_json: bool) -> None:
     library = library_for(None)
     words = asked.engine_command
     # A whole line in quotes is one word; a person means the words in it.
-    command = split_command(words[0]) if len(words) == 1 else command_of(words)
+    typed = split_command(words[0]).typed() if len(words) == 1 else words
+    command = command_of(translate_typed(typed, asked.engine_version, library, _say))
     load = load_workload(asked.workload, library)
     if asked.concurrency is not None:
         if asked.concurrency < 1:
@@ -197,11 +204,13 @@ def _print_prediction(predicted: Mapping[str, Any]) -> None:
 def emulate(options: Mapping[str, Any], as_json: bool) -> int:
     """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
     from autotune import emulate as emulator
+    from autotune.engines.renamed import translate_typed
     from autotune.machine import node
 
     library = library_for(None)
+    typed = translate_typed(options["engine_command"], options["engine_version"], library, _say)
     hardware = node(options["hardware"], library)
-    looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware)}
+    looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware), "engine_command": typed}
     return emulator.emulate(emulator.Emulation(**{**options, **looked_up}), library, as_json)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.engines import Engine, engine, recognise, split_command
+from autotune.engines import Engine, recognise, settings_in_front, split_command
+from autotune.engines.chosen import engine_of
+from autotune.engines.installed_options import Tell
+from autotune.engines.taken import RULE, Parser
 from autotune.errors import BadInput
 from autotune.launch.docker_run import in_container
 from autotune.launch.external import ExternalLauncher
@@ -54,6 +57,7 @@ class Prepared:
     """What a study chooses from.
 
     Attributes:
+        spec: with notes of what was left out beside its own.
         spaces: by engine, only those that are searched.
         baseline_command: the command line that the user gave as the baseline, to be launched as typed.
     """
@@ -71,8 +75,10 @@ class Prepared:
             return self._placed(self.baseline_command, candidate.configuration.engine)
         configuration = candidate.configuration
         space = self.spaces[configuration.engine]
-        extra = shlex.split(self.spec.engine_args.get(configuration.engine, ""))
-        return self._placed(space.engine.command(configuration, space.context, extra), configuration.engine)
+        env, extra = settings_in_front(shlex.split(self.spec.engine_args.get(configuration.engine, "")))
+        command = space.engine.command(configuration, space.context, extra)
+        command = replace(command, env={**command.env, **env})
+        return self._placed(command, configuration.engine)
 
     def _placed(self, command: Command, engine_name: str) -> Command:
         """The command where the study runs: in its engine's container, or as it is."""
@@ -99,10 +105,11 @@ class Prepared:
         return roofline(configurations, spec.model, spec.hardware, spec.gpus, workload)
 
 
-def prepare(spec: StudySpec, library: Library, *, anywhere: bool = False) -> Prepared:
+def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, *, anywhere: bool = False) -> Prepared:
     """Enumerate what may be tried; raises `BadInput` when nothing may be.
 
     Args:
+        tell: is given a line before something that takes long.
         anywhere: also what cannot be run where the study's trials run.
     """
     longest = max(load_workload(name, library).longest_request for name in spec.workloads)
@@ -110,26 +117,28 @@ def prepare(spec: StudySpec, library: Library, *, anywhere: bool = False) -> Pre
         return _external(spec, library, longest)
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
+    notes: list[str] = []
     for choice in spec.engines:
         card = library.engine(choice.name)
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
-        kind = engine(card.engine, library)
+        kind = engine_of(card.engine, spec.installed, library, tell)
         reason = _unsuited(card, context) or _unpinnable(card, spec.pins)
         if reason is None and not anywhere:
-            reason = kind.missing() if spec.on == "process" else _unknown_to(spec.on, kind.name)
-        if reason is None and spec.on == "docker" and card.engine not in spec.images:
-            reason = no_image(card, spec.hardware)
+            reason = _unavailable(spec, kind)
         if reason is None:
             pins = _pinned(kind, context, spec.pins)
             space = enumerate_engine(*_narrow(kind, context, pins, library.narrowed.get(card.engine)))
+            refusals = _drop_refused(kind, context, space)
             spaces[card.engine] = EngineSpace(kind, context, space, pins)
-            reason = None if space.configurations else _emptied(space)
+            notes += [f"{card.title} {context.version}: {text}" for text in refusals]
+            reason = None if space.configurations else _emptied(space, refusals)
         if reason is not None:
             spaces.pop(card.engine, None)
             excluded.append(Exclusion(engine=card.engine, reason=reason))
     if not spaces:
         reasons = "; ".join(f"{e.engine}: {e.reason}" for e in excluded)
         raise BadInput(f"no engine is left to try on {spec.hardware.name}: {reasons}")
+    spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
     return _with_baseline(spec, library, spaces, tuple(excluded), longest)
 
 
@@ -139,7 +148,7 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
     server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key).launch()
     choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
-    kind = engine(choice.name, library)
+    kind = engine_of(choice.name, {}, library, lambda _text: None)
     context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
     found = Configuration(kind.name, {"url": spec.on.removeprefix("external:")})
     candidate = Candidate(found, choice.version)
@@ -162,6 +171,15 @@ def _unknown_to(on: str, engine: str) -> str | None:
     return f"the {on} knows nothing of {engine}: there is no {absent[0]}; use --on process"
 
 
+def _unavailable(spec: StudySpec, kind: Engine) -> str | None:
+    """Why the study's trials cannot run an engine, in words."""
+    if spec.on == "process":
+        return None if kind.name in spec.installed else kind.missing()
+    if spec.on == "docker":
+        return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
+    return _unknown_to(spec.on, kind.name)
+
+
 def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
     for name, value in pins.items():
         knob = card.knobs.get(name)
@@ -170,7 +188,17 @@ def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
     return None
 
 
-def _emptied(space: Enumeration) -> str:
+def _drop_refused(kind: Engine, context: Context, space: Enumeration) -> list[str]:
+    """Leave out the configurations whose command this version's parser refuses; says how many, and why."""
+    space.configurations, refusals = Parser(kind, context).taken(space.configurations)
+    if refusals:
+        space.removed[RULE] = sum(refusals.values())
+    return [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in refusals.items()]
+
+
+def _emptied(space: Enumeration, refusals: Sequence[str]) -> str:
+    if refusals:
+        return f"no valid configuration remains; {'; '.join(refusals)}"
     worst = max(space.removed, key=lambda name: space.removed[name], default="none")
     return f"no valid configuration remains; rule {worst} removed the most"
 
@@ -223,6 +251,7 @@ def _with_baseline(
             baseline, space = _parse_baseline(spec, library, command, spaces, longest)
             if (reason := _unknown_to(spec.on, space.engine.name)) is not None:
                 raise BadInput(reason)
+            command = _from_here(command, space.engine)
         except BadInput as error:
             raise BadInput(f"--baseline: {error}") from error
         spaces.setdefault(baseline.configuration.engine, space)
@@ -256,19 +285,34 @@ def _check_commands(prepared: Prepared) -> None:
     checked: set[str] = set()
     for candidate in prepared.candidates.items:
         name = candidate.configuration.engine
-        if name not in checked:
-            checked.add(name)
-            command = prepared.command_of(candidate)
+        if name in checked:
+            continue
+        checked.add(name)
+        passed = prepared.spec.engine_args.get(name)
+        command = prepared.command_of(candidate)
+        try:
             prepared.spaces[name].engine.parse(command, candidate.engine_version)
-            if prepared.spec.on != "simulator":
-                filled(command, os.environ)
+        except BadInput as error:
+            # Without what is passed through, every candidate's command has been parsed.
+            raise BadInput(f"--engine-arg {name}={passed!r}: {error}" if passed else str(error)) from error
+        if prepared.spec.on != "simulator":
+            filled(command, os.environ)
+
+
+def _from_here(command: Command, kind: Engine) -> Command:
+    """A command whose program is the engine's usual name, with the program that is installed."""
+    usual = kind.card.program
+    if list(command.argv[: len(usual)]) != usual:
+        return command
+    return replace(command, argv=(*kind.program, *command.argv[len(usual) :]))
 
 
 def _parse_baseline(
     spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace], longest: int
 ) -> tuple[Candidate, EngineSpace]:
-    kind = recognise(command.argv, library)
-    version = next((c.version for c in spec.engines if c.name == kind.name), kind.card.newest)
+    named = recognise(command.argv, library).name
+    kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, lambda _text: None)
+    version = next((c.version for c in spec.engines if c.name == kind.name), kind.version())
     context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
     space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration(), {})
     parsed = kind.parse(command, version)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import yaml
 
-from autotune.engines import engine, recognise, split_command
+from autotune.engines import engine, recognise, settings_in_front, split_command
+from autotune.engines.chosen import choose, named_binaries
+from autotune.engines.installed_options import Tell
 from autotune.errors import BadInput, UnknownName
 from autotune.launch.images import asked_images, choose_images
 from autotune.launch.secrets import refuse_secrets, secret_sources
@@ -42,6 +44,7 @@ class Request:
     baseline: str | None = None
     pins: Sequence[str] = ()
     engine_args: Sequence[str] = ()
+    engine_bins: Sequence[str] = ()
     launches: int = 30
     hours: float | None = None
     on: str = "auto"
@@ -86,8 +89,12 @@ def library_for(space: Path | None) -> Library:
     return Library((space,))
 
 
-def build_spec(request: Request) -> StudySpec:
-    """Check every name and figure of a request; raises `BadInput` with the right names."""
+def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
+    """Check every name and figure of a request; raises `BadInput` with the right names.
+
+    Args:
+        tell: is given a line before something that takes long.
+    """
     library = library_for(request.space)
     hardware = node(request.hardware, library)
     model = _model(request, library)
@@ -99,20 +106,26 @@ def build_spec(request: Request) -> StudySpec:
     on = _on(request, library, hardware)
     _check_model_path(request.model, on)
     images = _images(request, on, engines, hardware, library)
+    asked = (_baseline(request.baseline), _engine_args(request.engine_args, library))
+    binaries = named_binaries(request.engine_bins, library)
+    versions = {name: version for name, (version, _) in images.items()}
+    chosen = choose([card.engine for card in engines], asked, binaries, on, library, tell, versions)
     return StudySpec(
         study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
         model=model,
         hardware=hardware,
         gpus=check_gpus(request.gpus, hardware),
-        engines=tuple(EngineChoice(name=c.engine, version=images.get(c.engine, (c.newest, ""))[0]) for c in engines),
+        engines=tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
         workloads=tuple(dict.fromkeys(workloads)),
         objective=_objective(request.objective),
         slos=_slos(request.slos),
-        baseline=_baseline(request.baseline),
+        baseline=chosen.baseline,
         pins=_pins(request.pins, engines),
-        engine_args=_engine_args(request.engine_args, library),
+        engine_args=dict(chosen.engine_args),
         launches=request.launches,
         hours=request.hours,
+        installed=dict(chosen.installed),
+        notes=chosen.notes,
         on=on,
         executor=request.executor,
         sampler=request.sampler,
@@ -158,8 +171,10 @@ def _on(request: Request, library: Library, hardware: HardwareCard) -> str:
     here = request.hardware.lower() == LOCAL or has(hardware.name, check_gpus(request.gpus, hardware))
     if not here:
         return "simulator"
-    startable = [card for card in _engines(request, library) if engine(card.engine, library).missing() is None]
-    return "process" if startable else "simulator"
+    # A program that was named, and is none, is an error and no reason to simulate: found out when it is asked.
+    binaries = named_binaries(request.engine_bins, library)
+    engines = [engine(card.engine, library) for card in _engines(request, library)]
+    return "process" if any(kind.name in binaries or kind.missing() is None for kind in engines) else "simulator"
 
 
 def _check_model_path(model: str, on: str) -> None:
@@ -286,10 +301,10 @@ def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
         name, value = _split_setting(text, "--engine-arg", "engine='arguments', e.g. sglang='--trust-remote-code'")
         engine = library.engine(name).engine
         try:
-            words = shlex.split(value)
+            env, words = settings_in_front(shlex.split(value))
         except ValueError as error:
             raise BadInput(f"--engine-arg {text!r}: {error}") from error
-        refuse_secrets(words, {}, f"--engine-arg {engine}")
+        refuse_secrets(words, env, f"--engine-arg {engine}")
         passed[engine] = f"{passed[engine]} {value}" if engine in passed else value
     return passed
 

@@ -48,10 +48,14 @@ def run(
     """
     progress.phase("enumerating what may be tried")
     library = library_for(Path(spec.space) if spec.space else None)
-    prepared = prepare(spec, library)
+    prepared = prepare(spec, library, progress.note)
     if spec.on == "docker":
         fetch_images([spec.images[name] for name in prepared.spaces], progress.note)
     folder = home.open(spec)
+    for text in prepared.spec.notes[len(spec.notes) :]:
+        progress.note(text)
+    # What was left out is told with the answer; the question stays as it was asked.
+    spec = prepared.spec
     progress.opened(folder)
     executor = executor_for(spec.executor, evaluator(spec, library, folder, progress.note))
     study = open_study(folder, spec, prepared.candidates, prepared.command_of, prepared.prior())

@@ -59,6 +59,22 @@ class EngineChoice(BaseModel):
     version: str
 
 
+class InstalledEngine(BaseModel):
+    """An engine as it was found on this machine.
+
+    Attributes:
+        program: how its command line begins.
+        version: as the installation tells it, local part included.
+        asked: whether its own help tells its options; else a shipped table stands in.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    program: tuple[str, ...]
+    version: str
+    asked: bool = True
+
+
 class StudySpec(BaseModel):
     """A study's question, enough to ask it again.
 
@@ -67,6 +83,8 @@ class StudySpec(BaseModel):
         baseline: an engine command line, or None for the default baseline.
         pins: knob to value, from ``--set``.
         launches: ceiling for server launches, finals included.
+        installed: the engines that are launched from this machine, by name; a resumed study launches the same.
+        notes: what was made of the question, to be told with the answer.
         on: where trials run: ``simulator``, ``emulator``, ``process``, ``docker`` or ``external:URL``.
         images: engine to container image, for ``docker``.
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
@@ -90,6 +108,8 @@ class StudySpec(BaseModel):
     engine_args: dict[str, str] = {}
     launches: int = Field(default=30, gt=0)
     hours: float | None = None
+    installed: dict[str, InstalledEngine] = {}
+    notes: tuple[str, ...] = ()
     on: str = "simulator"
     executor: str = "local"
     sampler: str = "gp"

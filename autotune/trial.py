@@ -183,6 +183,10 @@ class Command:
         """Everything that is typed, the container's words in front."""
         return (*self.container, *self.argv)
 
+    def typed(self) -> list[str]:
+        """The words of the command line, ``NAME=value`` settings in front."""
+        return [*(f"{name}={value}" for name, value in self.env.items()), *self.argv]
+
     def shell(self) -> str:
         """One copyable block for a POSIX shell; its files are written by here-documents."""
         lines = []

@@ -12,6 +12,7 @@ from markdown_it import MarkdownIt
 from autotune.errors import UnknownName
 from autotune.recommendation import Recommendation, Verdict, WorkloadComparison
 from autotune.report import StudyRecord, conclusion, render
+from autotune.spec import InstalledEngine
 from autotune.tracking import ui_command
 from autotune.trial import Command, Failure, FailureKind, Launch, Role
 from tests import small_study
@@ -62,6 +63,14 @@ def test_the_conclusion_says_engine_gain_interval_verdict_and_evidence(report: s
     assert "Gain +51.7 % (95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches)" in text
     assert "Verdict: better" in text
     assert blocks(text) == [small_study.COMMANDS[WINNER].shell()]
+
+
+def test_what_was_made_of_the_question_is_told(tmp_path: Path) -> None:
+    note = "translated --nsa-prefill-backend to --dsa-prefill-backend for SGLang 0.5.23"
+    program = InstalledEngine(program=("/opt/my vllm/bin/vllm", "serve"), version="0.32.0+cpu")
+    text = render(record(tmp_path, notes=(note,), installed={"vllm": program}), "md")
+    assert f"\n- {note}\n" in section(text, "Setup")
+    assert "--engine-bin 'vllm=/opt/my vllm/bin/vllm'" in section(text, "Reproduction")
 
 
 def test_the_evidence_stands_in_every_heading_over_figures(report: str) -> None:

@@ -18,7 +18,16 @@ from autotune.space.library import Library
 from autotune.space.packages import engine_points
 from autotune.trial import Command
 
-__all__ = ["Engine", "ParsedCommand", "command_of", "engine", "names", "recognise", "split_command"]
+__all__ = [
+    "Engine",
+    "ParsedCommand",
+    "command_of",
+    "engine",
+    "names",
+    "recognise",
+    "settings_in_front",
+    "split_command",
+]
 
 _ALIASES = {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -84,6 +93,14 @@ def split_command(text: str) -> Command:
 
 def command_of(words: Sequence[str]) -> Command:
     """A command of words that are split already, settings in front."""
+    env, rest = settings_in_front(words)
+    if not rest:
+        raise BadInput(f"the command line names no program: {' '.join(words)!r}")
+    return Command(tuple(rest), env)
+
+
+def settings_in_front(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The ``NAME=value`` settings that stand in front of words, ``env`` and ``export`` left out, and the rest."""
     env: dict[str, str] = {}
     rest = list(words)
     while rest:
@@ -93,6 +110,4 @@ def command_of(words: Sequence[str]) -> Command:
         elif rest[0] not in {"env", "export"}:
             break
         rest.pop(0)
-    if not rest:
-        raise BadInput(f"the command line names no program: {' '.join(words)!r}")
-    return Command(tuple(rest), env)
+    return env, rest

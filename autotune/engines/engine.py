@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -13,6 +11,7 @@ from typing import Any, ClassVar
 import yaml
 from packaging.version import InvalidVersion, Version
 
+from autotune.engines.installed import find
 from autotune.engines.options import OptionParser, OptionTable, declared_table, read_table
 from autotune.errors import BadInput
 from autotune.space.context import Context
@@ -55,11 +54,21 @@ class Engine:
 
     abbreviations: ClassVar[bool] = True
     """Whether the engine's parser takes unambiguous beginnings of long options."""
+    hyphens: ClassVar[bool] = False
+    """Whether it takes underscores for the hyphens of long options."""
 
     def __init__(self, card: EngineCard, roots: Sequence[Path] = ()) -> None:
         self.card = card
+        self.program: tuple[str, ...] = tuple(card.program)
         self._roots = (*roots, spaces_root())
+        self._installed: OptionTable | None = None
         self._parser = lru_cache(maxsize=None)(self._build_parser)
+
+    def installed(self, program: Sequence[str], table: OptionTable) -> Engine:
+        """This engine with the program and the options of one installation; its version is known beside the card's."""
+        here = type(self)(self.card, self._roots)
+        here.program, here._installed = tuple(program), table
+        return here
 
     @property
     def name(self) -> str:
@@ -71,6 +80,8 @@ class Engine:
         Exact first, then the same release (``1.2.0rc5`` is read as 1.2.0), then a release prefix (``0.5.6`` is
         0.5.6.post2). Raises `BadInput` naming the known versions.
         """
+        if self._installed is not None and text in (None, self._installed.version):
+            return self._installed.version
         if text is None:
             return self.card.newest
         text = text.strip().removeprefix("v")
@@ -92,7 +103,9 @@ class Engine:
         return lambda v: v.release[: len(release)] == release
 
     def table(self, version: str) -> OptionTable:
-        """The options of a known version."""
+        """The options of a known version, or of the installed one."""
+        if self._installed is not None and version == self._installed.version:
+            return self._installed
         if self.card.options:
             return declared_table(self.card, version)
         name = f"{self.name}-{version}.json"
@@ -121,16 +134,11 @@ class Engine:
         return knobs
 
     def missing(self) -> str | None:
-        """Why this machine cannot start the engine, in words; None when its program is there."""
-        program, *rest = self.card.program
-        path = shutil.which(program)
-        if path is None:
-            return f"{self.card.title} is not installed: {program!r} is not on the PATH"
-        if rest[:1] == ["-m"]:
-            package = rest[1].partition(".")[0]
-            code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-            if subprocess.run([path, "-c", code], check=False, capture_output=True).returncode != 0:
-                return f"{self.card.title} is not installed: {program} on the PATH has no package {package!r}"
+        """Why this machine cannot start the engine from its PATH, in words; None when it can."""
+        try:
+            find(self)
+        except BadInput as error:
+            return str(error)
         return None
 
     def command(self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()) -> Command:
@@ -139,12 +147,22 @@ class Engine:
         Raises `BadInput` when this version of the engine has no way to set a knob.
         """
         scope = context.scope(configuration.knobs)
-        extras = context.model.engines.get(self.name)
         additions = [
-            *self._knob_additions(scope, context.version),
-            *(_holding(extras.always, scope, context.version) if extras else []),
-            *_holding(self.card.always, scope, context.version),
+            *(addition for name in self.card.knobs for addition in self.knob_additions(name, scope, context.version)),
+            *self.always(scope, context),
         ]
+        return self.command_with(additions, scope, context, passthrough)
+
+    def always(self, scope: Mapping[str, Any], context: Context) -> list[Addition]:
+        """What goes along with every configuration: what the model needs, and what the card says."""
+        extras = context.model.engines.get(self.name)
+        of_model = _holding(extras.always, scope, context.version) if extras else []
+        return [*of_model, *_holding(self.card.always, scope, context.version)]
+
+    def command_with(
+        self, additions: Sequence[Addition], scope: Mapping[str, Any], context: Context, passthrough: Sequence[str] = ()
+    ) -> Command:
+        """The command that serves the model with some additions."""
         model = [context.model.id] if self.card.model_flag is None else [self.card.model_flag, context.model.id]
         args = [fill(arg, scope) for addition in additions for arg in addition.args]
         env = {key: fill(text, scope) for addition in additions for key, text in addition.env.items()}
@@ -153,19 +171,18 @@ class Engine:
             for key, value in addition.config.items():
                 _set_dotted(config, key, fill_value(value, scope))
         flags, files = self._config_file(config, context.version)
-        return Command((*self.card.program, *model, *args, *flags, *passthrough), env, files)
+        return Command((*self.program, *model, *args, *flags, *passthrough), env, files)
 
-    def _knob_additions(self, scope: Mapping[str, Any], version: str) -> list[Addition]:
-        found: list[Addition] = []
-        for name, knob in self.card.knobs.items():
-            changed = scope[name] != default_of(knob, scope, version)
-            if not (changed or knob.emit_default) or not evaluate(knob.active, scope):
-                continue
-            additions = _holding(knob.emit, scope, version)
-            if changed and not additions:
-                raise BadInput(f"{self.name} {version} has no option for {name}={scope[name]!r}")
-            found += additions
-        return found
+    def knob_additions(self, name: str, scope: Mapping[str, Any], version: str) -> list[Addition]:
+        """What one knob puts on the command line; raises `BadInput` when this version has no way to set it."""
+        knob = self.card.knobs[name]
+        changed = scope[name] != default_of(knob, scope, version)
+        if not (changed or knob.emit_default) or not evaluate(knob.active, scope):
+            return []
+        additions = _holding(knob.emit, scope, version)
+        if changed and not additions:
+            raise BadInput(f"{self.name} {version} has no option for {name}={scope[name]!r}")
+        return additions
 
     def setting(self, knob: str, configuration: Configuration, context: Context, command: Command) -> str:
         """What on a command sets a knob to a configuration's value, e.g. ``--tp-size 8``; empty when nothing does."""
@@ -189,7 +206,7 @@ class Engine:
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...] | None:
         """What follows this engine's program; None when the command line is another program's."""
-        for program in sorted([self.card.program, *self.card.programs], key=len, reverse=True):
+        for program in sorted([self.program, self.card.program, *self.card.programs], key=len, reverse=True):
             if _begins(argv, program):
                 return tuple(argv[len(program) :])
         return None
@@ -266,4 +283,4 @@ def _begins(argv: Sequence[str], program: Sequence[str]) -> bool:
     if len(argv) < len(program) or tuple(argv[1 : len(program)]) != tuple(program[1:]):
         return False
     name = PurePosixPath(argv[0]).name
-    return name == program[0] or (program[0] == "python3" and name.startswith("python"))
+    return program[0] in (argv[0], name) or (program[0] == "python3" and name.startswith("python"))

@@ -57,7 +57,7 @@ class OptionTable:
     """All options of one engine version.
 
     Attributes:
-        config_keys: keys of the engine's own config file, nested ones dotted; empty = it has none.
+        config_keys: keys of the engine's own config file, nested ones dotted; empty = none, or not known which.
     """
 
     engine: str

@@ -25,7 +25,8 @@ class TensorRTLLM(Engine):
             return {}
         document = options_file.read_mapping(name, command.files)
         known = self.table(version).config_keys
-        for key in _keys(document, known):
+        # An installed version without a table of its own: which keys it has is not known.
+        for key in _keys(document, known) if known else ():
             if key not in known:
                 siblings = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
                 raise MalformedFile(name, str(UnknownName(f"TensorRT-LLM {version} setting", key, siblings)))

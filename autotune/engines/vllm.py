@@ -23,6 +23,8 @@ class VLLM(Engine):
     list) and ``-O3`` for the optimisation level (before 0.12: of the compilation).
     """
 
+    hyphens = True
+
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Undo the shorthands; dotted keys come back as one JSON value per option."""
         positional = 1 if arguments and not arguments[0].startswith("-") else 0

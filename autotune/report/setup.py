@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from itertools import chain
 
@@ -42,7 +43,9 @@ def setup(study: StudyRecord) -> str:
         ("Used", f"{study.recommendation.launches} launches, {text.seconds(study.recommendation.duration_s)}{clock}"),
         ("Sampler, seed, noise", f"{spec.sampler}, seed {spec.seed}, {noise}"),
     ]
-    return "\n\n".join(["## Setup", text.table(("What", "Value"), rows), _loads(study)])
+    notes = "\n".join(f"- {text.plain(redact.text(note))}" for note in spec.notes)
+    sections = ["## Setup", text.table(("What", "Value"), rows), *([notes] if notes else []), _loads(study)]
+    return "\n\n".join(sections)
 
 
 def _hardware(card: HardwareCard, gpus: int) -> str:
@@ -142,6 +145,8 @@ def command_line(study: StudyRecord) -> str:
     pairs += [("baseline", spec.baseline)] if spec.baseline else []
     pairs += [("set", f"{knob}={_set(value)}") for knob, value in spec.pins.items()]
     pairs += [("engine-arg", f"{engine}={argument}") for engine, argument in spec.engine_args.items()]
+    named = {name: here.program[0] for name, here in spec.installed.items() if os.path.isabs(here.program[0])}
+    pairs += [("engine-bin", f"{name}={program}") for name, program in named.items()]
     pairs += [("launches", spec.launches), *([("hours", f"{spec.hours:g}")] if spec.hours else [])]
     pairs += [("image", f"{engine}={image}") for engine, image in spec.images.items()]
     sources = ("api_key_env", "api_key_file", "hf_token_file")

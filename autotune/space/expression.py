@@ -90,6 +90,11 @@ def check_template(text: str) -> str:
     return text
 
 
+def template_names(text: str) -> frozenset[str]:
+    """The free names of a template's holes."""
+    return frozenset(name for hole in _HOLE.findall(text) for name in names(hole))
+
+
 def fill(template: str, scope: Mapping[str, Any]) -> str:
     """A template with its holes filled in."""
     return _HOLE.sub(lambda match: str(evaluate(match.group(1), scope)), template)

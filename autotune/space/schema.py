@@ -16,6 +16,7 @@ from pydantic import Field
 
 from autotune.space.entry import Entry, VersionRange
 from autotune.space.expression import Expression, Template
+from autotune.space.installing import InstallationFacts, Renamed
 from autotune.space.serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
 from autotune.trial import FailureKind, Scalar
 
@@ -182,6 +183,8 @@ class EngineCard(Entry):
     model_flag: str | None = Field(default=None, description="None: the model is the first positional argument")
     config_flag: list[Case] = Field(default=[], description="option that names the engine's own config file")
     config_file: str = Field(default="", description="name of the config file that a command brings along")
+    installation: InstallationFacts = InstallationFacts()
+    renamed: list[Renamed] = []
     on_node: dict[str, Any] = Field(description="the engine's defaults on all GPUs: knob to value or template")
     requires: list[Requirement] = []
     always: list[Addition] = []

@@ -41,12 +41,12 @@ def test_versions_have_their_own_parsers():
         V32,
         "--tp",
         "8",
-        "--dsa-prefill-backend",
-        "fa3",
+        "--dcp-size",
+        "2",
     ]
     ended = launched(*command, options=("--engine-version", "0.5.6"))
     assert ended.code == 2
-    assert "unrecognized arguments: --dsa-prefill-backend" in ended.lines[-1]
+    assert "unrecognized arguments: --dcp-size" in ended.lines[-1]
 
 
 @pytest.mark.parametrize(

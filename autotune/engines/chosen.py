@@ -1,0 +1,138 @@
+"""The engines of a study: as they are known, or as they are installed where they are launched from this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.engines import Engine, engine, recognise, split_command
+from autotune.engines.installed import Installation, find
+from autotune.engines.installed_options import Tell, options_of, stand_in
+from autotune.engines.renamed import translate_arguments, translate_text
+from autotune.errors import BadInput
+from autotune.space.library import Library
+from autotune.spec import InstalledEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The engines of a study, and what was asked of them in the names of their versions.
+
+    Attributes:
+        installed: by name, those that are launched from this machine.
+        versions: by name, of every engine that is searched or spoken of.
+        notes: what was translated, and what could not be learnt.
+    """
+
+    installed: Mapping[str, InstalledEngine]
+    versions: Mapping[str, str]
+    baseline: str | None
+    engine_args: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def named_binaries(texts: Sequence[str], library: Library) -> dict[str, Path]:
+    """The programs of ``--engine-bin ENGINE=PATH``; raises `BadInput` on another form or an unknown engine."""
+    binaries: dict[str, Path] = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals or not path.strip():
+            raise BadInput(f"--engine-bin {text!r}: write engine=path, e.g. sglang=/opt/sglang/bin/python")
+        binaries[library.engine(name.strip()).engine] = Path(path.strip())
+    return binaries
+
+
+def choose(
+    wanted: Sequence[str],
+    asked: tuple[str | None, Mapping[str, str]],
+    binaries: Mapping[str, Path],
+    on: str,
+    library: Library,
+    tell: Tell,
+    containers: Mapping[str, str],
+) -> Chosen:
+    """Look for the engines where they are launched from this machine, and translate what was asked of them.
+
+    Args:
+        wanted: the engines that are searched.
+        asked: the baseline, and the arguments to pass through by engine, as they were typed.
+        on: where trials run.
+        containers: by name, the version that the engine's container image has.
+    """
+    baseline, engine_args = asked
+    owner = _owner(baseline, library)
+    names = list(dict.fromkeys([*wanted, *([owner] if owner else [])]))
+    installed, notes = look_for(names, binaries, library, tell) if on == "process" else ({}, [])
+    if binaries and on != "process":
+        notes.append(f"--engine-bin is not used: trials on {on.partition(':')[0]} start no engine of this machine")
+    kinds = {name: engine_of(name, installed, library, tell) for name in dict.fromkeys([*names, *engine_args])}
+    versions = {name: containers.get(name, kind.version()) for name, kind in kinds.items()}
+    if baseline is not None and owner is not None:
+        baseline, said = translate_text(kinds[owner], split_command(baseline), baseline, versions[owner])
+        notes += said
+    passed: dict[str, str] = {}
+    for name, text in engine_args.items():
+        passed[name], said = translate_arguments(kinds[name], text, versions[name])
+        notes += said
+    return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
+
+
+def _owner(baseline: str | None, library: Library) -> str | None:
+    """The engine of a baseline; None where there is none, or where it is nothing that is understood (told later)."""
+    if baseline is not None:
+        with suppress(BadInput):
+            return recognise(split_command(baseline).argv, library).name
+    return None
+
+
+def look_for(
+    wanted: Iterable[str], binaries: Mapping[str, Path], library: Library, tell: Tell
+) -> tuple[dict[str, InstalledEngine], list[str]]:
+    """The engines that are installed here, by name, each asked for its options; and warnings.
+
+    Args:
+        binaries: engine name to the program that the user named; others are looked for on the PATH.
+
+    Raises `BadInput` when a program that the user named is no such engine; an engine that the PATH does not have is
+    left out.
+    """
+    found: dict[str, InstalledEngine] = {}
+    warnings: list[str] = []
+    for name in wanted:
+        kind = engine(name, library)
+        if kind.name not in binaries and kind.missing() is not None:
+            continue
+        installation = find(kind, binaries.get(kind.name))
+        _, warning = options_of(kind, installation, tell)
+        warnings += [warning] if warning else []
+        found[kind.name] = InstalledEngine(
+            program=installation.program, version=installation.version, asked=warning is None
+        )
+    return found, warnings
+
+
+def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Library, tell: Tell) -> Engine:
+    """An engine of a study.
+
+    Raises `BadInput` when it was installed as the study began, and is gone or of another version now.
+    """
+    kind = engine(name, library)
+    chosen = installed.get(kind.name)
+    if chosen is None:
+        return kind
+    now = _again(kind, chosen)
+    table = options_of(kind, now, tell)[0] if chosen.asked else stand_in(kind, now.release)
+    return kind.installed(chosen.program, table)
+
+
+def _again(kind: Engine, chosen: InstalledEngine) -> Installation:
+    named = Path(chosen.program[0])
+    now = find(kind, named if named.is_absolute() else None)
+    if now.version != chosen.version:
+        raise BadInput(
+            f"{kind.card.title} ({named}) is {now.version} now, and the study began with {chosen.version}: "
+            "their figures cannot be compared; begin a new study, or install that version again"
+        )
+    return Installation(chosen.program, now.version, now.python)

@@ -1,0 +1,244 @@
+"""Which program of an engine is here, and of which version it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from autotune.errors import BadInput
+
+if TYPE_CHECKING:
+    from autotune.engines.engine import Engine
+
+METADATA_S = 60.0
+"""An interpreter on a cold network disk takes seconds to start; importlib.metadata itself milliseconds."""
+VERSION_S = 120.0
+"""``vllm --version`` imports PyTorch first: 14 s of processor time (0.32, CPU build), more from a cold disk."""
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
+_ANSWER = "engine-version="
+# Not isolated (-I): PYTHONPATH and the user's packages count, as they will when the engine starts.
+_ASK = f"""
+import sys
+from importlib import metadata
+for name in sys.argv[1:]:
+    try:
+        print("{_ANSWER}" + metadata.version(name))
+        break
+    except metadata.PackageNotFoundError:
+        pass
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """An engine that this machine can start.
+
+    Attributes:
+        program: how its command line begins; a bare name where it was found on the PATH.
+        version: as the installation tells it, local part included (``0.32.0+cpu``).
+        python: the interpreter that runs it; None where that cannot be told.
+    """
+
+    program: tuple[str, ...]
+    version: str
+    python: Path | None
+
+    @property
+    def release(self) -> str:
+        """The version that ranges are about: without its local part."""
+        return Version(self.version).public
+
+
+def find(engine: Engine, binary: Path | None = None) -> Installation:
+    """The engine as it is installed here.
+
+    Args:
+        binary: the engine's own program, a Python interpreter that has it, or a virtual environment's folder;
+            None: what the PATH has.
+
+    Raises `BadInput`, one sentence, when it is missing, cannot be executed, is no such engine, or is older than the
+    oldest version that is known.
+    """
+    found = _on_path(engine) if binary is None else _at(engine, Path(os.path.abspath(binary.expanduser())))
+    oldest = engine.card.versions[0]
+    if Version(found.version).release < Version(oldest).release:
+        where = found.program[0]
+        title = engine.card.title
+        raise BadInput(
+            f"{title} {found.version} ({where}) is too old: {oldest} and newer are known; "
+            f"install a newer one, or name another program with --engine-bin {engine.name}=PATH"
+        )
+    return found
+
+
+def _forms(engine: Engine) -> list[tuple[str, ...]]:
+    """How the engine's command line may begin, the usual way first."""
+    return [tuple(engine.card.program), *(tuple(program) for program in engine.card.programs)]
+
+
+def _is_module(form: Sequence[str]) -> bool:
+    return form[1:2] == ("-m",)
+
+
+def _on_path(engine: Engine) -> Installation:
+    first = engine.card.program
+    problem = f"{first[0]!r} is not on the PATH"
+    for form in _forms(engine):
+        path = shutil.which(form[0])
+        if path is None:
+            continue
+        python = Path(path) if _is_module(form) else _interpreter(Path(path))
+        version = _version(engine, (path, *form[1:]), python)
+        if version is not None:
+            return Installation(form, version, python)
+        if form == tuple(first):
+            problem = _nothing_in(engine, Path(path), python)
+    raise BadInput(
+        f"{engine.card.title} is not installed: {problem}; install it, "
+        f"or name its program with --engine-bin {engine.name}=PATH"
+    )
+
+
+def _at(engine: Engine, path: Path) -> Installation:
+    named = f"--engine-bin {engine.name}={path}"
+    if path.is_dir():
+        inside = [path / "bin" / "python", path / "bin" / "python3", path / "python3"]
+        python = next((p for p in inside if p.is_file()), None)
+        if python is None:
+            raise BadInput(f"{named}: the folder has no bin/python; name a virtual environment or a program")
+        path = python
+    if not path.exists():
+        raise BadInput(f"{named}: no such file; name the engine's program, its Python, or its virtual environment")
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise BadInput(f"{named}: is not executable; name the engine's program, its Python, or its virtual environment")
+    is_python = _PYTHON.fullmatch(path.name) is not None
+    program = _program_of_python(engine, path) if is_python else _program_of_script(engine, path)
+    python = path if is_python else _interpreter(path)
+    version = _version(engine, program, python)
+    if version is None:
+        raise BadInput(f"{named}: is not {engine.card.title}: {_nothing_in(engine, path, python)}")
+    return Installation(program, version, python)
+
+
+def _program_of_python(engine: Engine, python: Path) -> tuple[str, ...]:
+    """The engine's script beside an interpreter, where it is started by one; else its module."""
+    forms = _forms(engine)
+    script = python.with_name(forms[0][0])
+    if not _is_module(forms[0]) and os.access(script, os.X_OK):
+        return (str(script), *forms[0][1:])
+    module = next((form for form in forms if _is_module(form)), None)
+    if module is None:
+        raise BadInput(
+            f"--engine-bin {engine.name}={python}: there is no {forms[0][0]} beside this Python; "
+            f"{engine.card.title} is not installed there"
+        )
+    return (str(python), *module[1:])
+
+
+def _program_of_script(engine: Engine, script: Path) -> tuple[str, ...]:
+    scripts = [form for form in _forms(engine) if not _is_module(form)]
+    form = next((form for form in scripts if form[0] == script.name), scripts[0] if scripts else ("",))
+    return (str(script), *form[1:])
+
+
+def _nothing_in(engine: Engine, path: Path, python: Path | None) -> str:
+    wanted = " or ".join(repr(name) for name in engine.card.installation.distributions) or "the engine"
+    if python is None:
+        return f"{path} does not tell its version with --version"
+    return f"the Python of {path} has no distribution {wanted}" if path != python else f"{path} has no package {wanted}"
+
+
+def _version(engine: Engine, program: Sequence[str], python: Path | None) -> str | None:
+    """What an installation says of its version; None when it is not this engine."""
+    distributions = engine.card.installation.distributions
+    if not distributions:
+        # An engine that names no distribution is taken for the newest that is known of it.
+        return engine.card.newest
+    version = _from_metadata(python, distributions) if python is not None else None
+    if version is None and not _is_module(program):
+        version = _from_program(engine, program[0])
+    return version
+
+
+def _from_metadata(python: Path, distributions: Sequence[str]) -> str | None:
+    lines = _lines([str(python), "-c", _ASK, *distributions], METADATA_S)
+    told = (line.removeprefix(_ANSWER) for line in lines if line.startswith(_ANSWER))
+    return next((version for version in told if _is_version(version)), None)
+
+
+def _from_program(engine: Engine, program: str) -> str | None:
+    """``--version`` of a program that no Python interpreter runs: ``0.32.0+cpu``, ``trtllm-serve, version 1.2.0``."""
+    known = {engine.name, engine.card.title, Path(program).name, engine.card.program[0]}
+    names = "|".join(re.escape(name) for name in sorted({*known, *engine.card.installation.distributions}))
+    line_of_version = re.compile(rf"(?:(?:{names}),?\s+)?(?:version:?\s+)?v?(\d\S*)", re.IGNORECASE)
+    matches = (line_of_version.fullmatch(line.strip()) for line in _lines([program, "--version"], VERSION_S))
+    return next((match[1] for match in matches if match and _is_version(match[1])), None)
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def output_of(argv: Sequence[str], timeout_s: float, settings: Mapping[str, str] | None = None) -> str | None:
+    """What a program prints on stdout; None when it fails, hangs or cannot be started. Its children end with it.
+
+    Args:
+        settings: environment variables beside the inherited ones.
+    """
+    try:
+        process = subprocess.Popen(
+            argv, cwd="/", env={**os.environ, **(settings or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    except OSError:
+        return None
+    with process:
+        try:
+            out, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            # Also what it left behind; while the program itself is not collected, the number is its group's.
+            with suppress(ProcessLookupError, PermissionError):
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+    return out.decode("utf-8", "replace") if process.returncode == 0 else None
+
+
+def _lines(argv: Sequence[str], timeout_s: float) -> list[str]:
+    return (output_of(argv, timeout_s) or "").splitlines()
+
+
+def _interpreter(script: Path) -> Path | None:
+    """The Python that a script's first lines name; None when it is no Python script."""
+    try:
+        with script.open("rb") as stream:
+            lines = stream.read(4096).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    if not lines or not lines[0].startswith("#!"):
+        return None
+    words = lines[0][2:].split()
+    if words and Path(words[0]).name == "sh" and len(lines) > 1 and lines[1].startswith("'''exec'"):
+        # How pip writes an interpreter's path that is too long for a first line, or has a space.
+        quoted = re.match(r"'''exec' (?:\"([^\"]+)\"|(\S+))", lines[1])
+        words = [quoted[1] or quoted[2]] if quoted else []
+    elif words and Path(words[0]).name == "env":
+        rest = [word for word in words[1:] if not word.startswith("-")]
+        words = [path] if rest and (path := shutil.which(rest[0])) else []
+    return Path(words[0]) if words and _PYTHON.fullmatch(Path(words[0]).name) else None

@@ -1,0 +1,157 @@
+"""Translates names that an engine gave up, or does not have yet, into those of the version at hand.
+
+The names and the versions in which each works are the ``renamed`` section of the engine's card. A name that the
+version takes is left alone; one that it would refuse, or ignore without a word, is translated in either direction.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autotune.engines import Engine, command_of, recognise, settings_in_front
+from autotune.space.entry import in_range
+from autotune.space.installing import Renamed
+from autotune.space.library import Library
+from autotune.trial import Command
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name that works in a version, and how values under another name are called under it."""
+
+    name: str
+    is_flag: bool
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+def translate(engine: Engine, command: Command, version: str) -> tuple[Command, list[str]]:
+    """A command in the names of a version, and a sentence for each name that was translated.
+
+    Args:
+        version: a known version, or the installed one.
+    """
+    arguments = engine.arguments(command.argv)
+    if arguments is None or not engine.card.renamed:
+        return command, []
+    translation = _Translation(engine, version)
+    words, env = translation.run(list(arguments), dict(command.env))
+    if not translation.notes:
+        return command, []
+    program = command.argv[: len(command.argv) - len(arguments)]
+    return Command((*program, *words), env, command.files), list(dict.fromkeys(translation.notes))
+
+
+def translate_typed(
+    words: Sequence[str], version: str | None, library: Library, tell: Callable[[str], None]
+) -> list[str]:
+    """Like `translate`, for a command line of words, settings in front; raises `BadInput` where it is no engine's."""
+    command = command_of(words)
+    engine = recognise(command.argv, library)
+    translated, notes = translate(engine, command, engine.version(version))
+    for note in notes:
+        tell(note)
+    return translated.typed() if notes else list(words)
+
+
+def translate_text(engine: Engine, command: Command, text: str, version: str) -> tuple[str, list[str]]:
+    """Like `translate`, for a command as it was typed; the text is kept where nothing is to be translated."""
+    translated, notes = translate(engine, command, version)
+    return (translated.shell() if notes else text), notes
+
+
+def translate_arguments(engine: Engine, text: str, version: str) -> tuple[str, list[str]]:
+    """Like `translate`, for arguments alone, with ``NAME=value`` settings in front where there are any."""
+    env, words = settings_in_front(shlex.split(text))
+    translated, notes = translate(engine, Command((*engine.program, *words), env), version)
+    words = Command(translated.argv[len(engine.program) :], translated.env).typed()
+    return (shlex.join(words) if notes else text), notes
+
+
+class _Translation:
+    def __init__(self, engine: Engine, version: str) -> None:
+        self._engine, self._version = engine, version
+        self._renamed = engine.card.renamed
+        self._flags = engine.table(version).flags
+        self.notes: list[str] = []
+
+    def run(self, words: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+        for name in [entry.old for entry in self._renamed if entry.kind == "environment"]:
+            if name in env and (target := self._target(name, is_flag=False)) is not None:
+                value = env.pop(name)
+                if target.is_flag and not self._has(words, target.name):
+                    words += [target.name, target.values.get(value, value)]
+                self._note(name, target.name)
+        return self._flagged(words, env), env
+
+    def _flagged(self, words: Sequence[str], env: dict[str, str]) -> list[str]:
+        out: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            spelling, equals, value = word.partition("=")
+            name = self._spelled(spelling)
+            target = self._target(name, is_flag=True) if name.startswith("--") and name not in self._flags else None
+            if target is None:
+                out.append(word)
+                continue
+            given = value if equals else next(rest, None)
+            if given is None:
+                out.append(word)
+                continue
+            self._note(spelling, target.name)
+            given = target.values.get(given, given)
+            if not target.is_flag:
+                env.setdefault(target.name, given)
+            else:
+                out += [f"{target.name}={given}"] if equals else [target.name, given]
+        return out
+
+    def _has(self, words: Sequence[str], flag: str) -> bool:
+        return any(self._spelled(word.partition("=")[0]) == flag for word in words)
+
+    def _spelled(self, flag: str) -> str:
+        return flag.replace("_", "-") if self._engine.hyphens and flag.startswith("--") else flag
+
+    def _note(self, given: str, target: str) -> None:
+        self.notes.append(f"translated {given} to {target} for {self._engine.card.title} {self._version}")
+
+    def _works(self, name: Name) -> bool:
+        ranges = [e.old_versions for e in self._renamed if e.old == name.name]
+        ranges += [e.new_versions for e in self._renamed if e.new == name.name]
+        held = any(in_range(self._version, versions) for versions in ranges)
+        return held and (not name.is_flag or name.name in self._flags)
+
+    def _target(self, name: str, *, is_flag: bool) -> Name | None:
+        """The nearest name, over any number of renamings, that works; None when the given one does, or none does."""
+        start = Name(name, is_flag)
+        if self._works(start):
+            return None
+        seen, waiting = {name}, deque([start])
+        while waiting:
+            here = waiting.popleft()
+            for neighbour in self._neighbours(here):
+                if neighbour.name in seen:
+                    continue
+                if self._works(neighbour):
+                    return neighbour
+                seen.add(neighbour.name)
+                waiting.append(neighbour)
+        return None
+
+    def _neighbours(self, here: Name) -> Iterator[Name]:
+        for entry in self._renamed:
+            if entry.old == here.name:
+                yield Name(entry.new, True, _joined(here.values, entry.values))
+            elif entry.new == here.name:
+                backwards = {new: old for old, new in entry.values.items()}
+                yield Name(entry.old, _is_flag(entry), _joined(here.values, backwards))
+
+
+def _is_flag(entry: Renamed) -> bool:
+    return entry.kind == "flag"
+
+
+def _joined(first: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str]:
+    return {**then, **{old: then.get(new, new) for old, new in first.items()}}

@@ -1,0 +1,33 @@
+"""The schema of an engine's ``installation`` and ``renamed`` sections: how an installed engine is asked what it is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from autotune.space.entry import Entry, VersionRange
+
+
+class InstallationFacts(Entry):
+    """How an installation of the engine is recognised and asked for its options."""
+
+    distributions: list[str] = Field(
+        default=[], description="Python distributions that are the engine; the first that is there tells the version"
+    )
+    help: list[str] | None = Field(
+        default=None, description="arguments after the program that print every option; None: it is not asked"
+    )
+    parser: Literal["argparse", "click"] = Field(default="argparse", description="whose layout the help text has")
+
+
+class Renamed(Entry):
+    """An option, or an environment variable that became an option, with the versions in which each name works."""
+
+    kind: Literal["flag", "environment"] = Field(description="what the old name is; the new one is a flag")
+    old: str
+    new: str
+    old_versions: VersionRange = Field(description="where the old name works")
+    new_versions: VersionRange = Field(description="where the new name works")
+    values: dict[str, str] = Field(default={}, description="values that were renamed too, old to new")
+    source: str

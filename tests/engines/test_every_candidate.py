@@ -1,0 +1,56 @@
+"""Every candidate of every shipped space has a command that its version's parser takes.
+
+A command is made of parts that depend on few knobs each; the parts of every candidate are parsed, equal ones once.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from autotune.engines import engine, names
+from autotune.engines.taken import Parser
+from autotune.space.enumeration import enumerate_engine
+from autotune.space.expression import evaluate
+from tests.engines.settings import LIBRARY, NODES, R1, V32, context
+
+
+def settings() -> list[object]:
+    """Engine, version, model and node; the newest version on two architectures here, the rest in the slow tests."""
+    found: list[object] = []
+    for name in names():
+        card = engine(name).card
+        for version, model, node in product(card.versions, LIBRARY.models, NODES):
+            judged = context(version, model, node)
+            if all(evaluate(need.expect, judged.scope({})) for need in card.requires):
+                quick = version == card.newest and model in (V32, R1)
+                marks = [] if quick else [pytest.mark.slow]
+                found.append(pytest.param(name, version, model, node, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("name", "version", "model", "node"), settings())
+def test_the_version_s_parser_takes_every_candidate(name: str, version: str, model: str, node: str) -> None:
+    kind, judged = engine(name), context(version, model, node)
+    space = enumerate_engine(kind.card, judged)
+    assert space.configurations or model == V32, "only sparse attention is younger than a known version"
+    kept, refusals = Parser(kind, judged).taken(space.configurations)
+    assert refusals == {}
+    assert kept == space.configurations
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_parts_say_what_the_whole_command_says(name: str) -> None:
+    """A parser that lacks an option refuses by parts exactly the candidates whose whole command it refuses."""
+    kind, judged = engine(name), context(engine(name).card.newest, R1)
+    table = kind.table(judged.version)
+    lacking = {"vllm": "--kv-cache-dtype", "sglang": "--mem-fraction-static", "tensorrt_llm": "--max_num_tokens"}[name]
+    options = tuple(option for option in table.options if lacking not in option.flags)
+    cut = kind.installed(kind.program, type(table)(name, judged.version, "typed", options, table.config_keys))
+    candidates = enumerate_engine(kind.card, judged).configurations[::97]
+    parser = Parser(cut, judged)
+    by_parts = [parser.refusal(candidate) is None for candidate in candidates]
+    whole = [lacking not in cut.command(candidate, judged).argv for candidate in candidates]
+    assert by_parts == whole
+    assert set(whole) == {True, False}
