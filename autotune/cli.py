@@ -90,10 +90,10 @@ def cli() -> None:
 @_common(home_is_used=True)
 def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     """Tune: search, measure, and end with one serving command."""
-    from autotune import commands
+    from autotune.commands import tuning
     from autotune.request import Request
 
-    commands.run(Request(**options), home, as_json, dry_run)
+    tuning.run(Request(**options), home, as_json, dry_run)
 
 
 @cli.command()
@@ -101,9 +101,9 @@ def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
 @_common(home_is_used=True)
 def resume(study: str, home: Path, as_json: bool) -> None:
     """Go on with an interrupted study; a finished one prints its recommendation again."""
-    from autotune import commands
+    from autotune.commands import tuning
 
-    commands.resume(study, home, as_json)
+    tuning.resume(study, home, as_json)
 
 
 @cli.command(context_settings=_MULTILINE)
@@ -115,10 +115,10 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 @_common(home_is_used=False)
 def simulate(as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
-    from autotune import commands
+    from autotune.commands import prediction
     from autotune.request import Simulation
 
-    commands.simulate(Simulation(**options), as_json)
+    prediction.simulate(Simulation(**options), as_json)
 
 
 @cli.command()
@@ -185,9 +185,9 @@ def compare(result_a: Path, result_b: Path, as_json: bool) -> None:
 @_common(home_is_used=False)
 def emulate(as_json: bool, **options: Any) -> None:
     """Stand in for an engine on a node with GPUs: a server at the simulated node's times."""
-    from autotune import commands
+    from autotune.commands import prediction
 
-    sys.exit(commands.emulate(options, as_json))
+    sys.exit(prediction.emulate(options, as_json))
 
 
 @cli.command()
@@ -196,9 +196,9 @@ def emulate(as_json: bool, **options: Any) -> None:
 @_common(home_is_used=True)
 def report(study: str, format_: str, home: Path, as_json: bool) -> None:
     """Print a study's report."""
-    from autotune import commands
+    from autotune.commands import studies
 
-    commands.report(study, format_, home, as_json)
+    studies.report(study, format_, home, as_json)
 
 
 @cli.command()
@@ -208,18 +208,18 @@ def report(study: str, format_: str, home: Path, as_json: bool) -> None:
 @_common(home_is_used=True)
 def export(study: str, format_: str, output: Path | None, home: Path, as_json: bool) -> None:
     """Write the recommended configuration in the form in which it is deployed."""
-    from autotune import commands
+    from autotune.commands import studies
 
-    commands.export(study, format_, output, home, as_json)
+    studies.export(study, format_, output, home, as_json)
 
 
 @cli.command("list")
 @_common(home_is_used=True)
 def list_(home: Path, as_json: bool) -> None:
     """List the studies of the home folder."""
-    from autotune import commands
+    from autotune.commands import studies
 
-    commands.list_studies(home, as_json)
+    studies.list_studies(home, as_json)
 
 
 @cli.command()
@@ -247,10 +247,10 @@ def space() -> None:
 @_common(home_is_used=False)
 def show(as_json: bool, **options: Any) -> None:
     """Print the candidates that remain per engine, and what each rule removed."""
-    from autotune import commands
+    from autotune.commands import spaces
     from autotune.request import Request
 
-    commands.space_show(Request(**options), as_json)
+    spaces.space_show(Request(**options), as_json)
 
 
 @space.command()
@@ -259,9 +259,9 @@ def show(as_json: bool, **options: Any) -> None:
 @_common(home_is_used=False)
 def check(path: Path | None, engines: tuple[str, ...], as_json: bool) -> None:
     """Validate a space file or folder (default: the packaged ones); errors name the line."""
-    from autotune import commands
+    from autotune.commands import spaces
 
-    commands.space_check(path, engines, as_json)
+    spaces.space_check(path, engines, as_json)
 
 
 def _exit_codes(command: Callable[[], None]) -> Callable[[], None]:

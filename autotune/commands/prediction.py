@@ -1,0 +1,70 @@
+"""``autotune simulate`` and ``autotune emulate``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from autotune.commands.output import print_json, say
+from autotune.errors import BadInput
+from autotune.request import Simulation, check_gpus, library_for
+
+
+def simulate(asked: Simulation, as_json: bool) -> None:
+    """``autotune simulate``."""
+    from autotune.engines import command_of, split_command
+    from autotune.engines.renamed import translate_typed
+    from autotune.evaluate import model_of, prediction, understand
+    from autotune.load.workloads import load_workload
+    from autotune.machine import node
+    from autotune.space.context import Context
+
+    library = library_for(None)
+    words = asked.engine_command
+    # A whole line in quotes is one word; a person means the words in it.
+    typed = split_command(words[0]).typed() if len(words) == 1 else words
+    command = command_of(translate_typed(typed, asked.engine_version, library, say))
+    load = load_workload(asked.workload, library)
+    if asked.concurrency is not None:
+        if asked.concurrency < 1:
+            raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
+        load = load.with_concurrency(asked.concurrency)
+    hardware = node(asked.hardware, library)
+    model = model_of(command, library, asked.engine_version, asked.model_id)
+    context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
+    understood = understand(command, library, context, asked.engine_version)
+    predicted = prediction(understood, load, asked.seed)
+    if as_json:
+        print_json(predicted)
+    else:
+        _print_prediction(predicted)
+
+
+def _print_prediction(predicted: Mapping[str, Any]) -> None:
+    click.echo(f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}")
+    for reason in predicted["effects"]:
+        click.echo(f"note: {reason}")
+    failure = predicted["failure"]
+    if failure is not None:
+        click.echo(f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip())
+        return
+    low, high = predicted["interval90"]
+    for name, value in predicted.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            click.echo(f"  {name:<32}{value:>14,.2f}")
+    click.echo(f"90 % interval of total_token_throughput on a real node: {low:,.0f} to {high:,.0f}")
+
+
+def emulate(options: Mapping[str, Any], as_json: bool) -> int:
+    """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
+    from autotune import emulate as emulator
+    from autotune.engines.renamed import translate_typed
+    from autotune.machine import node
+
+    library = library_for(None)
+    typed = translate_typed(options["engine_command"], options["engine_version"], library, say)
+    hardware = node(options["hardware"], library)
+    looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware), "engine_command": typed}
+    return emulator.emulate(emulator.Emulation(**{**options, **looked_up}), library, as_json)

@@ -1,0 +1,68 @@
+"""``autotune space show`` and ``autotune space check``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydantic import BaseModel
+
+from autotune.commands.output import print_json
+from autotune.request import Request, build_spec, library_for
+
+if TYPE_CHECKING:
+    from autotune.prepare import EngineSpace
+
+
+def space_show(request: Request, as_json: bool) -> None:
+    """``autotune space show``."""
+    from autotune.prepare import prepare
+
+    spec = build_spec(request)
+    prepared = prepare(spec, library_for(request.space), anywhere=True)
+    report = {name: _space_row(space) for name, space in prepared.spaces.items()}
+    excluded = {e.engine: e.reason for e in prepared.excluded}
+    if as_json:
+        print_json({"model": spec.model.id, "hardware": spec.hardware.name, "engines": report, "excluded": excluded})
+        return
+    for name, row in report.items():
+        click.echo(f"{name} {row['version']}: {row['candidates']:,} candidates of {row['combinations']:,} combinations")
+        if row["twins"]:
+            click.echo(f"  {row['twins']:>12,}  twins of another one under the engine's own effects")
+        for rule, count in sorted(row["removed"].items(), key=lambda item: -item[1]):
+            click.echo(f"  {count:>12,}  removed by {rule}")
+    for name, reason in excluded.items():
+        click.echo(f"{name}: excluded, {reason}")
+
+
+def _space_row(space: EngineSpace) -> dict[str, Any]:
+    found = space.space
+    return {
+        "version": space.context.version,
+        "combinations": found.combinations,
+        "candidates": len(found.configurations),
+        "twins": found.twins,
+        "removed": {rule: count for rule, count in found.removed.items() if count},
+    }
+
+
+def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:
+    """``autotune space check``."""
+    from autotune.emulate.card import EmulationCard
+    from autotune.load.workloads import Workload
+    from autotune.simulate.coefficients import SpeedCard
+    from autotune.space.checking import check
+
+    schemas: dict[str, type[BaseModel]] = {
+        "workloads": Workload,
+        "simulation": SpeedCard,
+        "emulation": EmulationCard,
+    }
+    checked = check(path, engines, schemas)
+    if as_json:
+        print_json({"checked": [str(p) for p in checked]})
+        return
+    for file in checked:
+        click.echo(f"{file}: valid")

@@ -1,0 +1,127 @@
+"""``autotune run`` and ``autotune resume``."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import click
+
+from autotune.commands.output import MESSAGES, print_json, say
+from autotune.commands.studies import finished
+from autotune.errors import NothingFeasible, UnknownName
+from autotune.home import Home
+from autotune.recommendation import Recommendation
+from autotune.request import Request, build_spec, library_for
+from autotune.space.library import LOCAL
+from autotune.spec import StudySpec
+
+
+def run(request: Request, home: Path, as_json: bool, dry_run: bool) -> None:
+    """``autotune run``."""
+    spec = build_spec(request, say)
+    _check_sampler(spec.sampler)
+    _announce(spec, request.on)
+    if dry_run:
+        _dry_run(spec, as_json)
+        return
+    Home(home).check_free(spec.study)
+    _tune(spec, Home(home), as_json)
+
+
+def _check_sampler(name: str) -> None:
+    from autotune.search import SAMPLERS
+
+    if name not in SAMPLERS:
+        raise UnknownName("sampler", name, SAMPLERS)
+
+
+def resume(study: str, home: Path, as_json: bool) -> None:
+    """``autotune resume``: the recommendation of a finished study is printed again."""
+    folder = Home(home)
+    spec = folder.spec(study)
+    finished = finished(folder, study)
+    if finished is not None:
+        _conclude(done, folder, as_json)
+        return
+    _announce(spec, None)
+    _tune(spec, folder, as_json)
+
+
+def _tune(spec: StudySpec, home: Home, as_json: bool) -> None:
+    from autotune.progress import ConsoleProgress
+    from autotune.run import run as run_study
+
+    # A polite kill is an interruption like Ctrl-C: finish the row, say how to resume.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with ConsoleProgress(spec, MESSAGES) as progress:
+        recommendation = run_study(spec, home, progress)
+    _conclude(recommendation, home, as_json)
+
+
+def _announce(spec: StudySpec, on: str | None) -> None:
+    """The first line says what the numbers will be.
+
+    Args:
+        on: what was asked for; None = the study was begun before.
+    """
+    node = f"{spec.gpus}×{spec.hardware.name}"
+    if spec.on == "simulator":
+        local = spec.hardware.name == LOCAL
+        no_node = f"this machine has no {'engine' if local else f'{node} with an engine'} installed"
+        why = {None: "as the study began", "simulator": "as asked for"}.get(on, no_node)
+        line = f"SIMULATED: {why}; all numbers come from a simulated {node} node, not from a real one."
+    elif spec.on == "emulator":
+        line = (
+            f"EMULATED: real processes and HTTP, but the engines are stand-ins at the times of a simulated {node} node."
+        )
+    else:
+        line = f"measured on {spec.on}"
+    for text in (line, *spec.notes):
+        say(text)
+
+
+def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
+    if as_json:
+        print_json(recommendation.to_json())
+    else:
+        _print_recommendation(recommendation, home)
+    if recommendation.recommended is None:
+        raise NothingFeasible(
+            f"nothing feasible was found ({recommendation.stop_reason}); see "
+            f"{home.study_folder(recommendation.study) / 'report.md'}"
+        )
+
+
+def _print_recommendation(recommendation: Recommendation, home: Home) -> None:
+    from autotune.report import conclusion
+    from autotune.tracking import ui_command
+
+    folder = home.study_folder(recommendation.study)
+    click.echo(f"\n{conclusion(recommendation)}\n")
+    if recommendation.recommended is not None:
+        click.echo(f"{recommendation.recommended.command}\n")
+        if not recommendation.recommended.external:
+            click.echo(f"serve    {folder / 'serve.sh'}")
+    click.echo(f"report   {folder / 'report.md'}")
+    click.echo(f"mlflow   {ui_command(home.path)}")
+
+
+def _dry_run(spec: StudySpec, as_json: bool) -> None:
+    from autotune.prepare import prepare
+
+    prepared = prepare(spec, library_for(Path(spec.space) if spec.space else None))
+    items, command_of = prepared.candidates.items, prepared.command_of
+    baseline = command_of(items[prepared.candidates.baseline]).shell()
+    starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
+    counts = {name: len(space.space.configurations) for name, space in prepared.spaces.items()}
+    if as_json:
+        excluded = [e.model_dump() for e in prepared.excluded]
+        print_json({"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts})
+        return
+    for name, count in counts.items():
+        click.echo(f"{name}: {count} candidates")
+    for exclusion in prepared.excluded:
+        click.echo(f"{exclusion.engine}: excluded, {exclusion.reason}")
+    click.echo(f"\nbaseline\n{baseline}\n\ndefaults and good starts")
+    click.echo("\n".join(dict.fromkeys(starts)))
