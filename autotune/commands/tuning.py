@@ -40,8 +40,8 @@ def resume(study: str, home: Path, as_json: bool) -> None:
     """``autotune resume``: the recommendation of a finished study is printed again."""
     folder = Home(home)
     spec = folder.spec(study)
-    finished = finished(folder, study)
-    if finished is not None:
+    done = finished(folder, study)
+    if done is not None:
         _conclude(done, folder, as_json)
         return
     _announce(spec, None)
