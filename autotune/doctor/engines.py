@@ -9,13 +9,22 @@ from packaging.requirements import Requirement
 
 from autotune.doctor.finding import PROCESS, TARGETS, Answer, Check, Host, missing, ok, warning
 from autotune.engines import engine, names
+from autotune.engines.installed import find
+from autotune.errors import BadInput
 from autotune.space.library import Library
 
 
 def installed(name: str, library: Library) -> tuple[str, str | None]:
     """What there is of an engine, in words, and why it cannot be started; None = it can."""
     kind = engine(name, library)
-    return f"{kind.card.title} is there ({' '.join(kind.card.program)})", kind.missing()
+    reason = kind.missing()
+    if reason is not None:
+        return "", reason
+    try:
+        found = find(kind)
+    except BadInput as error:
+        return "", str(error)
+    return f"{kind.card.title} {found.version} is there ({' '.join(found.program)})", None
 
 
 def engines(host: Host) -> Iterator[Answer]:
