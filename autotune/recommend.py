@@ -32,7 +32,7 @@ from autotune.search import objective, twins
 from autotune.search.ablation import Ablation, ablations, reference
 from autotune.search.estimate import mean, percent
 from autotune.search.history import History
-from autotune.search.verdict import Judgement, evidence, judge
+from autotune.search.verdict import Judgement, evidence, judge, settings_of
 from autotune.space.candidates import CandidateSet
 from autotune.spec import StudySpec
 from autotune.trial import Evidence, Launch, Metrics, Role, Scalar
@@ -105,11 +105,16 @@ class _Sheet:
         )
 
     def _shown(self, position: int) -> Launch:
-        """The launch whose command stands for a configuration: its own, not one with settings that do nothing."""
+        """The launch whose command stands for a configuration: of its twins the one without settings that do nothing.
+
+        The baseline's stands as it was typed.
+        """
         launches = self._measured(position)
         fingerprint = self._history.candidates.items[position].fingerprint
         own = [row for row in launches if row.trial.configuration.fingerprint == fingerprint]
-        return own[-1] if own else launches[0]
+        if position == self._base and own:
+            return own[-1]
+        return min(launches, key=lambda row: settings_of(self._history, row.trial.configuration))
 
     def _objective(self, position: int) -> Objective:
         scores = evidence(self._history, position)

@@ -8,7 +8,7 @@ value, `Trial`, travels between them.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from autotune.request import library_for
 from autotune.search import Study, open_study
 from autotune.spec import StudySpec
 from autotune.tracking import Tracker
-from autotune.trial import Launch, State
+from autotune.trial import Launch, State, TrialResult
 
 _IN_A_ROW = 3
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -92,6 +92,7 @@ def _kept(study: Study, spec: StudySpec, folder: Path) -> str:
 def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[Launch]:
     """Ask, evaluate, tell, with as many trials under way as the executor has slots, until the study ends."""
     running = 0
+    told: list[TrialResult] = []
     while True:
         while running < executor.slots and (trial := study.ask()) is not None:
             progress.started(trial, study)
@@ -104,14 +105,19 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
         study.tell(launch)
         progress.finished(launch, study)
         yield launch
-        _check_node(launch, study)
+        told.append(launch.result)
+        _check_node(told)
 
 
-def _check_node(launch: Launch, study: Study) -> None:
-    """Raise `CannotGoOn` when the next launch could not be trusted, or would come to nothing as the last ones did."""
-    if launch.result.quarantine:
-        raise CannotGoOn(launch.result.quarantine)
-    latest = [each.result for each in study.launches[-_IN_A_ROW:]]
+def _check_node(told: Sequence[TrialResult]) -> None:
+    """Raise `CannotGoOn` when the next launch could not be trusted, or would come to nothing as the last ones did.
+
+    Args:
+        told: the results of this run: what failed before a study was resumed may have been repaired.
+    """
+    if told[-1].quarantine:
+        raise CannotGoOn(told[-1].quarantine)
+    latest = told[-_IN_A_ROW:]
     # A measurement that does not count has metrics: that server ran.
     if len(latest) == _IN_A_ROW and all(r.state is State.INVALID and not r.metrics for r in latest):
         said = latest[-1].failure.message if latest[-1].failure else ""

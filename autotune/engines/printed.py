@@ -101,7 +101,10 @@ class _Reader:
     def _single(self) -> Any:
         text = self._take(_STRING)
         if text is not None:
-            return ast.literal_eval(text[0])
+            try:
+                return ast.literal_eval(text[0])
+            except (SyntaxError, ValueError) as error:
+                raise _Unreadable from error
         member = self._take(_ENUM)
         if member is not None:
             return member[1]

@@ -134,7 +134,11 @@ def _note(engine: Engine, name: str, asked: Configuration, context: Context, run
     command, got = run
     title, knob = engine.card.title, engine.card.knobs[name]
     ran, wanted = f"{title} ran with {_code(name, got.knobs[name])}", asked.knobs[name]
-    left = default_of(knob, context.scope(got.knobs), context.version)
+    try:
+        left = default_of(knob, context.scope(got.knobs), context.version)
+    except _MALFORMED:
+        # What the engine told of other knobs is nothing that this one's default can be judged by.
+        return f"{ran}, where {_code(name, wanted)} was asked for"
     setting = engine.setting(name, asked, context, command)
     if not setting and wanted in _LEFT:
         return f"{ran}, its own choice"

@@ -80,12 +80,16 @@ class Parser:
             if not any(addition.args or addition.config for addition in additions):
                 return None
             command = engine.command_with(additions, scope, context)
-            engine.parse(command, context.version)
+            parsed = engine.parse(command, context.version)
+            # A parser that takes beginnings of options reads one that it lost as another that begins alike: the
+            # beginning of the right one gives back what was asked for.
+            options = [word.partition("=")[0].partition(".")[0] for word in command.argv if word.startswith("--")]
+            lost = [option for option in options if option not in self._flags]
+            if lost and part.knob is not None:
+                read = engine.knobs(parsed, context).knobs
+                lost = [] if read[part.knob] == scope[part.knob] else lost
         except BadInput as error:
             return str(error)
-        # A parser that takes beginnings of options reads one that it lost as another that begins alike.
-        options = [word.partition("=")[0].partition(".")[0] for word in command.argv if word.startswith("--")]
-        lost = [option for option in options if option not in self._flags]
         return f"{engine.name} {context.version}: error: unrecognized arguments: {lost[0]}" if lost else None
 
 

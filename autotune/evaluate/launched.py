@@ -238,9 +238,9 @@ class Launched:
 
 def emulated(command: Command, hardware: HardwareCard, gpus: int, version: str) -> Command:
     """The command that stands in for an engine's: ``autotune emulate`` with the engine's own command line."""
-    settings = [f"{name}={value}" for name, value in command.env.items()]
     options = ["--hw", "hardware.yaml", "--gpus", str(gpus), "--engine-version", version]
     options += ["--startup-s", str(EMULATOR_STARTUP_S)]
-    argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *settings, *command.argv)
+    argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)
     card = yaml.safe_dump(hardware.model_dump(mode="json"), sort_keys=False)
-    return Command(argv, {}, {**command.files, "hardware.yaml": card})
+    # As the environment that a real engine would get: `emulate` corrects what stands in front of a typed command.
+    return Command(argv, command.env, {**command.files, "hardware.yaml": card})

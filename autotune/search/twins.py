@@ -2,8 +2,9 @@
 
 Two candidates that the engine resolves to the same thing are twins: the launches of one are repeats of the other.
 A candidate that was launched counts as the one whose fingerprint the engine's answer has; where that is no candidate,
-as the first launched one that the engine resolved alike. A candidate's first answer decides, and all its launches go
-together, so that no measurement of a configuration is ever split.
+or became something else when it was launched itself, as the first launched one that the engine resolved alike. A
+candidate's first answer decides, and all its launches go together, so that no measurement of a configuration is ever
+split.
 
 Only what was launched and answered is joined. It depends on the rows alone, not on their order, so that a study that
 is resumed joins what the undisturbed one joined.
@@ -28,24 +29,17 @@ def counts_as(launches: Iterable[Launch], candidates: Container[str], baseline: 
     for launch in sorted(launches, key=lambda row: row.trial.number):
         if launch.result.resolved is not None:
             answers.setdefault(launch.trial.configuration.fingerprint, launch.result.resolved.fingerprint)
-    steps: dict[str, str] = {}
+    ends: dict[str, str] = {}
     first: dict[str, str] = {}
     for asked, answer in answers.items():
-        steps[asked] = answer if answer in candidates else first.setdefault(answer, asked)
-    ends = {name: _end(name, steps) for name in {*steps, *steps.values()}}
+        # An answer that became yet another thing when it was asked for itself is no configuration to count for.
+        lasting = answer in candidates and answers.get(answer, answer) == answer
+        ends[asked] = answer if lasting else first.setdefault(answer, asked)
+    ends = {**{end: end for end in ends.values()}, **ends}
     if baseline in ends:
         own = ends[baseline]
         ends = {name: baseline if end == own else end for name, end in ends.items()}
     return {name: end for name, end in ends.items() if name != end}
-
-
-def _end(name: str, steps: dict[str, str]) -> str:
-    """Where a chain of answers ends; of answers that go round in a circle the one that was launched first."""
-    passed = [name]
-    while (following := steps.get(passed[-1], passed[-1])) not in passed:
-        passed.append(following)
-    circle = passed[passed.index(following) :]
-    return next((asked for asked in steps if asked in circle), following)
 
 
 @dataclass(frozen=True, slots=True)

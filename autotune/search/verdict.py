@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from autotune.recommendation import Verdict
 from autotune.search.estimate import Spread, mean
 from autotune.search.history import History
-from autotune.trial import Role
+from autotune.trial import Configuration, Role
 
 MIN_REPEATS = 2
 
@@ -145,9 +145,15 @@ def _simplest(history: History, equals: list[int], spread: Spread, kept: int | N
 
 
 def settings(history: History, position: int) -> int:
-    """How many knobs differ from the engine's default; from None where the default is no candidate."""
+    """How many knobs differ from the engine's default, of the one of its twins that has fewest."""
+    items, canonical = history.candidates.items, history.canonical(position)
+    group = {position, *(p for p, counts_as in history.counts_as.items() if counts_as == canonical)}
+    return min(settings_of(history, items[p].configuration) for p in group)
+
+
+def settings_of(history: History, mine: Configuration) -> int:
+    """How many of a configuration's knobs differ from its engine's default; from None where that is no candidate."""
     items = history.candidates.items
-    mine = items[position].configuration
     named = (*history.candidates.defaults, history.candidates.baseline)
     default = next((items[p].configuration for p in named if items[p].configuration.engine == mine.engine), None)
     reference = default.knobs if default is not None else {}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.stand_ins import executable, python_with
 from tests.product.cli import autotune
 
 
@@ -29,7 +30,7 @@ def test_it_reports_and_succeeds_where_nothing_is_there(tmp_path: Path, monkeypa
 
 
 def test_what_is_there_makes_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in(tmp_path / "bin", "vllm", "")
+    executable(tmp_path / "bin" / "vllm", f"#!{python_with(tmp_path, vllm='0.32.0')}\n")
     stand_in(tmp_path / "bin", "docker", """print('{"Server": {"Version": "28.1.1"}}')""")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     done = autotune("doctor", "--json", home=tmp_path / "home")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -22,6 +21,7 @@ from autotune.run import run
 from autotune.space.library import Library
 from autotune.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, State, Trial, TrialResult
+from tests.engines.stand_ins import executable, python_with
 
 from .cli import autotune, finished_rows, rows
 
@@ -127,10 +127,9 @@ def test_a_study_whose_folder_goes_says_that_it_cannot_be_resumed(home: Path) ->
 def test_a_first_launch_without_a_gpu_is_exit_130_with_one_message(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "bin" / "vllm"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('RuntimeError: No CUDA GPUs are available')\n")
-    program.chmod(0o755)
+    python = python_with(tmp_path, vllm="0.32.0")
+    fails = f"#!{python}\nimport sys\nsys.exit('RuntimeError: No CUDA GPUs are available')\n"
+    program = executable(tmp_path / "bin" / "vllm", fails)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     question = ["--model", MODEL, "--hw", "h200", "--engine", "vllm", "--on", "process", "--study", "first"]

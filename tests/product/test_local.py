@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from autotune.machine import local_node
+from tests.engines.stand_ins import executable, python_with
 from tests.engines.test_cpu import CONFIG
 
 from .cli import autotune
@@ -48,10 +48,7 @@ def test_without_an_engine_it_is_simulated_and_says_so(
 def test_with_an_engine_it_is_measured_in_processes(
     tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "bin" / "vllm"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\n")
-    program.chmod(0o755)
+    program = executable(tmp_path / "bin" / "vllm", f"#!{python_with(tmp_path, vllm='0.32.0')}\n")
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     done = autotune("run", "--model", model, "--hw", "local", *LOAD, "--dry-run", "--json", home=tmp_path / "home")
     assert done.code == 0, done.err

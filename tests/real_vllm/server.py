@@ -31,9 +31,9 @@ def environment() -> Path:
     return Path(named)
 
 
-def make_model(folder: Path) -> Path:
+def make_model(folder: Path, *options: str) -> Path:
     """Write the tiny model."""
-    subprocess.run([environment() / "bin" / "python", EXAMPLE / "tiny_model.py", folder], check=True)
+    subprocess.run([environment() / "bin" / "python", EXAMPLE / "tiny_model.py", folder, *options], check=True)
     return folder
 
 

@@ -80,6 +80,27 @@ def test_candidates_that_were_answered_alike_are_never_split(rows: list[tuple[in
             assert answer != also or history.canonical(asked) == history.canonical(other)
 
 
+def test_what_the_engine_told_apart_is_not_joined_by_a_chain() -> None:
+    """5 was made 6; 6, launched itself, was made 7: whoever ran 5 did not run what 6 ran."""
+    rows = [launch(0, 0, None), launch(1, 5, FINGERPRINTS[6]), launch(2, 6, FINGERPRINTS[7])]
+    assert counts_as(rows, CANDIDATES, BASELINE) == {FINGERPRINTS[6]: FINGERPRINTS[7]}
+
+
+def test_of_twins_the_command_without_idle_settings_is_recommended() -> None:
+    """Both are answered with what is no candidate; the one with more settings was launched first."""
+    plain, idle = sorted(range(1, len(CANDIDATES)), key=lambda p: len(_changed(p)))[:: len(CANDIDATES) - 2][:2]
+    rows = [launch(0, 0, None), launch(1, idle, "stranger"), launch(2, plain, "stranger")]
+    rows += [replace(row, trial=replace(row.trial, number=row.trial.number + 2, role=Role.FINAL)) for row in rows[1:]]
+    found = recommend(SPEC, CANDIDATES, rows, (), "done").recommended
+    assert found is not None
+    assert found.config == dict(CANDIDATES.items[plain].configuration.knobs)
+
+
+def _changed(position: int) -> list[str]:
+    usual = CANDIDATES.items[CANDIDATES.baseline].configuration.knobs
+    return [name for name, value in CANDIDATES.items[position].configuration.knobs.items() if usual[name] != value]
+
+
 def test_a_launch_without_an_answer_is_taken_as_asked() -> None:
     history = History.of(SPEC, CANDIDATES, [launch(0, 0, None), launch(1, 5, FINGERPRINTS[5])])
     assert history.counts_as == {}
