@@ -89,8 +89,12 @@ def test_what_the_engine_told_apart_is_not_joined_by_a_chain() -> None:
 def test_of_twins_the_command_without_idle_settings_is_recommended() -> None:
     """Both are answered with what is no candidate; the one with more settings was launched first."""
     plain, idle = sorted(range(1, len(CANDIDATES)), key=lambda p: len(_changed(p)))[:: len(CANDIDATES) - 2][:2]
-    rows = [launch(0, 0, None), launch(1, idle, "stranger"), launch(2, plain, "stranger")]
-    rows += [replace(row, trial=replace(row.trial, number=row.trial.number + 2, role=Role.FINAL)) for row in rows[1:]]
+    asked = [(CANDIDATES.baseline, None), (idle, "stranger"), (plain, "stranger")]
+    rows = [launch(number, *asked[number % 3]) for number in range(9)]
+    for i, row in enumerate(rows):
+        metrics = {"chat": {"total_token_throughput": (100.0 if i % 3 == 0 else 200.0) + i}}
+        role = row.trial.role if i < 3 else Role.FINAL
+        rows[i] = replace(row, trial=replace(row.trial, role=role), result=replace(row.result, metrics=metrics))
     found = recommend(SPEC, CANDIDATES, rows, (), "done").recommended
     assert found is not None
     assert found.config == dict(CANDIDATES.items[plain].configuration.knobs)
