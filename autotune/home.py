@@ -24,6 +24,20 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
     draft.replace(path)
 
 
+def expanded(path: str, variable: str) -> Path:
+    """A path with its ``~`` filled in; raises `BadInput` for a user without a home, naming the variable to set."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise BadInput(f"this user has no home folder; set {variable} to a folder that can be written") from error
+
+
+def make_trial_folder(folder: Path) -> None:
+    """Make a study's ``trials/<number>``; raises ``OSError`` also when the study's own folder is gone."""
+    folder.parent.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """Where studies, the MLflow database and its artefacts lie."""

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 from autotune.artefacts import write_artefacts
-from autotune.errors import CannotGoOn, Interrupted
+from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator, evaluator_for
 from autotune.executors import Executor, executor_for
 from autotune.home import Home
@@ -41,7 +41,8 @@ def run(
         evaluator: makes the study's evaluator; arguments as of `evaluator_for`.
 
     Raises:
-        BadInput: nothing may be tried, or the home folder cannot be written; no folder is made then.
+        BadInput: nothing may be tried, or the home folder cannot be written; no folder is made then. Also when the
+            first launch cannot be made as it was asked for.
         CannotGoOn: the machine keeps launches from being made or kept; what is finished is kept.
         Interrupted: the user stopped it; what is finished is kept.
         StudyLocked: another tuner works on this study.
@@ -73,7 +74,10 @@ def run(
                 tracker.finish(recommendation, folder)
         except KeyboardInterrupt:
             raise Interrupted(f"stopped, {_kept(study, spec, folder)}") from None
-        except CannotGoOn as error:
+        except (BadInput, CannotGoOn) as error:
+            # With launches behind it the question was fine; since then the machine has changed.
+            if isinstance(error, BadInput) and not study.launches:
+                raise
             raise CannotGoOn(f"{error}\nThe study has stopped; {_kept(study, spec, folder)}") from None
         except OSError as error:
             if error.errno not in _NO_ROOM and folder.is_dir():

@@ -192,7 +192,8 @@ class Command:
         lines = []
         for name, text in self.files.items():
             lines.append(f"cat > {shlex.quote(name)} <<'AUTOTUNE_EOF'\n{text.rstrip()}\nAUTOTUNE_EOF")
-        settings = {} if self.container else self.env
+        # A container's words set its variables; a reference they name without a value, which comes from outside.
+        settings = {name: value for name, value in self.env.items() if not self.container or referenced(value)}
         words = [f"{name}={_quoted(value)}" for name, value in settings.items()]
         lines.append(" ".join([*words, *map(_quoted, self.words)]))
         return "\n".join(lines)

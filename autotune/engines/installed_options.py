@@ -15,7 +15,7 @@ from autotune.engines.engine import Engine
 from autotune.engines.help_text import parse_help
 from autotune.engines.installed import Installation, output_of
 from autotune.engines.options import OptionTable
-from autotune.home import write_atomically
+from autotune.home import expanded, write_atomically
 
 HELP_S = 300.0
 """An engine imports PyTorch and its kernels before it prints its help: 20 to 60 s, more from a cold disk."""
@@ -56,7 +56,7 @@ def options_of(engine: Engine, installed: Installation, tell: Tell) -> tuple[Opt
 def cache_folder() -> Path:
     """``$XDG_CACHE_HOME/autotune/options``, by default below ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "autotune" / "options"
+    return (Path(base) if os.path.isabs(base) else expanded("~", "XDG_CACHE_HOME") / ".cache") / "autotune" / "options"
 
 
 def nearest(engine: Engine, version: str) -> str:

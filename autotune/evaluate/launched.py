@@ -20,7 +20,7 @@ from autotune.engines import engine
 from autotune.errors import CannotGoOn
 from autotune.evaluate.attempts import Attempt, BackOff, Loaded, Phases
 from autotune.evaluate.readback import listen, read_back
-from autotune.home import write_atomically
+from autotune.home import make_trial_folder, write_atomically
 from autotune.launch import Grace, Launcher, Patience, Server, launcher_for
 from autotune.launch.caches import cache_variables
 from autotune.launch.command import log_size
@@ -130,7 +130,7 @@ class Launched:
         card = self.library.engine(trial.configuration.engine)
         # An earlier try, or an interrupted launch of this number, may have left its words there.
         said_before = log_size(folder)
-        node = self._node()
+        node = self.node or node_of(self.spec)
         if self._ours and (unfit := node.unfit(self.folder)):
             return Attempt(Loaded(failure=unfit), unfit=True)
         before = node.used()
@@ -153,11 +153,6 @@ class Launched:
         loaded = Loaded(failure=report.failure()) if not report.port_free and not loaded.failure else loaded
         return Attempt(loaded, pids, server.emulated, quarantine=left, resolved=resolved)
 
-    def _node(self) -> Node:
-        if self.node is not None:
-            return self.node
-        return Node(count=self.spec.gpus) if self.spec.on in ("process", "docker") else Node(gpus=tuple)
-
     def _resolved(self, server: Server, trial: Trial, folder: Path, said_before: int) -> Resolved | None:
         """What the engine says it made of its arguments."""
         kind = engine(trial.configuration.engine, self.library)
@@ -166,7 +161,7 @@ class Launched:
         context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
         with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
             said = listen(kind.card.resolved, trial.engine_version, client, server.log, said_before)
-        return read_back(kind, trial, context, said, folder)
+        return read_back(kind, trial, context, said, folder, server.secrets)
 
     def _launcher(self) -> Launcher:
         spec = self.spec
@@ -185,6 +180,9 @@ class Launched:
         if self.spec.on != "process":
             # A container has volumes of its own for them.
             return command
+        # Kernels belong to the engine that is there, not to the known version whose table stands for it.
+        installed = self.spec.installed.get(card.engine)
+        version = installed.version if installed else version
         # Not part of what is recommended: a person has caches of their own.
         caches = cache_variables(card.serving.caches, card.engine, version, self.spec.hardware.name, command.env)
         return replace(command, env={**caches, **command.env})
@@ -225,7 +223,7 @@ class Launched:
 
     def _keep(self, measurement: Measurement, server: Server, folder: Path, name: str) -> None:
         """The result of one workload beside the log, and its requests in a file of their own."""
-        folder.mkdir(parents=True, exist_ok=True)  # An external server made none.
+        make_trial_folder(folder)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
         path = folder / f"{safe}.json"
         evidence = Evidence.EMULATED if server.emulated else self.evidence
@@ -234,6 +232,12 @@ class Launched:
         write_requests(requests_path(path), loads, about)
         result = {**about, **measurement.to_json(), "requests_file": requests_path(path).name}
         write_atomically(path, json.dumps(result))
+
+
+def node_of(spec: StudySpec) -> Node:
+    """This machine as far as a study's launches need it: its GPUs only where they run on them."""
+    on_gpus = spec.on in ("process", "docker") and spec.hardware.vendor != "cpu"
+    return Node(count=spec.gpus) if on_gpus else Node(gpus=tuple)
 
 
 def emulated(command: Command, hardware: HardwareCard, gpus: int, version: str) -> Command:

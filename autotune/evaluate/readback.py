@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from autotune import redact
 from autotune.engines import Engine
 from autotune.engines.printed import settings
 from autotune.engines.resolved import Heard, compare, hear
-from autotune.home import write_atomically
+from autotune.home import make_trial_folder, write_atomically
 from autotune.launch.logs import read_head
 from autotune.load.control import ServerClient
 from autotune.space.context import Context
@@ -41,8 +41,14 @@ class Said:
     settings: Mapping[str, Any]
 
 
-def read_back(engine: Engine, trial: Trial, context: Context, said: Iterable[Said], folder: Path) -> Resolved | None:
-    """What the engine made of a trial's configuration, kept in the trial's folder; None when it tells no knob."""
+def read_back(
+    engine: Engine, trial: Trial, context: Context, said: Iterable[Said], folder: Path, secrets: Collection[str] = ()
+) -> Resolved | None:
+    """What the engine made of a trial's configuration, kept in the trial's folder; None when it tells no knob.
+
+    Args:
+        secrets: values that the server was given, to be masked in what is kept.
+    """
     sources = list(said)
     asked = trial.configuration
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
@@ -51,7 +57,9 @@ def read_back(engine: Engine, trial: Trial, context: Context, said: Iterable[Sai
     found = compare(engine, asked, context, trial.command, heard)
     origin = " and ".join(dict.fromkeys(source.origin for source in sources))
     resolved = Resolved(found.fingerprint, found.differs, origin, found.notes)
-    _keep(folder, trial, sources, heard, resolved)
+    # A server of somebody else's knows nothing of the command.
+    known = {*secrets, *redact.found(trial.command.argv, trial.command.env)}
+    _keep(folder, redact.document(_document(trial, sources, heard, resolved), known))
     return resolved if heard.told else None
 
 
@@ -98,9 +106,8 @@ def of_log(source: ResolvedSource, text: str) -> Said | None:
     return Said(source.name, "the startup log", groups if printed is None else settings(printed))
 
 
-def _keep(folder: Path, trial: Trial, sources: list[Said], heard: Heard, resolved: Resolved) -> None:
-    secrets = redact.found(trial.command.argv, trial.command.env)
-    document = {
+def _document(trial: Trial, sources: list[Said], heard: Heard, resolved: Resolved) -> dict[str, Any]:
+    return {
         "engine": trial.configuration.engine,
         "engine_version": trial.engine_version,
         **resolved.to_json(),
@@ -109,6 +116,8 @@ def _keep(folder: Path, trial: Trial, sources: list[Said], heard: Heard, resolve
         "config": dict(heard.configuration.knobs),
         "sources": [{"name": s.name, "from": s.origin, "settings": s.settings} for s in sources],
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(redact.document(document, secrets), indent=1, default=str)
-    write_atomically(folder / FILE_NAME, text + "\n")
+
+
+def _keep(folder: Path, document: Any) -> None:
+    make_trial_folder(folder)
+    write_atomically(folder / FILE_NAME, json.dumps(document, indent=1, default=str) + "\n")

@@ -117,6 +117,11 @@ class Server(Protocol):
         ...
 
     @property
+    def secrets(self) -> frozenset[str]:
+        """Values that it was given and may repeat, to be masked in whatever it says."""
+        ...
+
+    @property
     def emulated(self) -> bool:
         """Whether a server that we did not start says that it stands in for an engine."""
         ...

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autotune.errors import BadInput
+from autotune.home import expanded
 
 
 def root() -> Path:
     """``autotune/jit`` in the user's cache folder (XDG Base Directory Specification 0.8: ``$XDG_CACHE_HOME``)."""
     given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    base = Path(given) if os.path.isabs(given) else expanded("~", "XDG_CACHE_HOME") / ".cache"
     return base / "autotune" / "jit"
 
 

@@ -71,7 +71,8 @@ def _anchor(word: str) -> str:
     path = Path(word)
     if word.startswith(("-", "{", "[")) or path.is_absolute() or len(word) > 1024:
         return word
-    is_path = ("/" in word and path.exists()) or (path / "config.json").is_file()
+    # Not by the path's own methods, which raise for a folder that may not be looked into.
+    is_path = ("/" in word and os.path.exists(word)) or os.path.isfile(path / "config.json")
     return os.path.abspath(word) if is_path else word
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autotune.errors import BadInput
 from autotune.launch import Grace
 from autotune.launch.command import environment_of, prepare_folder, with_serving
 from autotune.launch.docker_engine import docker_program
@@ -30,8 +31,9 @@ from autotune.launch.watchdog import Request
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Failure, FailureKind
 
-_DID_NOT_START = (DOCKER_FAILED, 126, 127)
-"""Exit codes of ``docker run`` when the container did not start ("Exit status" of its documentation)."""
+_NOT_THE_ENGINE = (DOCKER_FAILED, 126, 127)
+"""Exit codes of ``docker run`` when Docker failed, at the start or later, and when a program cannot be run or is not
+there ("Exit status" of its documentation). A shell that is an image's entry point says the last two in the same way."""
 _INSPECT_S = 10.0
 
 
@@ -59,8 +61,7 @@ class DockerLauncher:
         environment = {**environment_of(command, card.serving, marker), **self.environment}
         folder = folder.absolute()
         log = prepare_folder(folder, command.files)
-        # Docker would make a missing folder as root.
-        Path(models_folder(os.environ)).mkdir(parents=True, exist_ok=True)
+        _make_models_folder()
         secrets = secret_values(asked, command, environment)
         key = api_key_of(command.argv, self._inside(command), card.serving)
         origin = Origin(card, log, log.stat().st_size, marker, self.grace, frozenset(secrets), key)
@@ -91,6 +92,18 @@ class DockerLauncher:
         yield from (mounts.get(word, word) for word in command.container[len(RUN) :])
 
 
+def _make_models_folder() -> None:
+    """Docker would make a missing folder as root."""
+    folder = Path(models_folder(os.environ))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"the folder of the models {folder} cannot be made ({error.strerror}); set HF_HOME to a folder that can be "
+            "written"
+        ) from error
+
+
 def container_name(marker: str) -> str:
     """How a launch's container is called."""
     return f"autotune-{marker[:16]}"
@@ -112,9 +125,12 @@ class ContainerServer(ProcessServer):
         return self._pids
 
     def _inside(self) -> list[int]:
-        self._first = self._first or int(self._state("{{.State.Pid}}") or 0)
+        self._look()
         table = process_table()
         return sorted({self._first, *descendants(table, [self._first])}) if self._first in table else []
+
+    def _look(self) -> None:
+        self._first = self._first or int(self._state("{{.State.Pid}}") or 0)
 
     def _state(self, form: str) -> str:
         """What ``docker inspect`` says of the container; empty when it says nothing."""
@@ -136,11 +152,16 @@ class ContainerServer(ProcessServer):
         # A daemon elsewhere (another machine, a virtual one) does not show its processes: nothing can be said then.
         return super()._stranger() if self._inside() else None
 
+    def _cause(self) -> Failure | None:
+        # Whether it has ever been there cannot be asked any more once the daemon is gone.
+        if self._guard.exit_code is None:
+            self._look()
+        return super()._cause()
+
     def _explain_exit(self, code: int) -> Failure:
         origin, state = self._origin, json.loads(self._state("{{json .State}}") or "{}")
-        started = not str(state.get("StartedAt", "0001")).startswith("0001")
-        if code in _DID_NOT_START and not started:
-            return self._docker_failure(code)
+        if code in _NOT_THE_ENGINE:
+            return self._docker_failure(code, str(state.get("StartedAt", "0001")))
         if state.get("OOMKilled"):
             message = (
                 f"{origin.card.title} ended because its container used up the machine's memory (OOMKilled, exit code "
@@ -151,19 +172,24 @@ class ContainerServer(ProcessServer):
         signal_or_code = 128 - code if 128 < code < 192 else code
         return super()._explain_exit(signal_or_code)
 
-    def _docker_failure(self, code: int) -> Failure:
+    def _docker_failure(self, code: int, started_at: str) -> Failure:
         origin = self._origin
         known = known_failure(origin.log, Signs(docker_card().failures), origin.log_offset)
         if known is not None:
             return known
+        if self._first or not started_at.startswith("0001"):
+            told = unknown_exit(origin.log, code, "The container", origin.log_offset)
+            return Failure(FailureKind.INFRASTRUCTURE, told.message, told.log_excerpt)
         told = unknown_exit(origin.log, code, "Docker", origin.log_offset)
         message = f"The container did not start. {told.message}"
         return Failure(FailureKind.INFRASTRUCTURE, message, told.log_excerpt)
 
     def _end(self) -> Ending:
         ending = super()._end()
-        if self._guard.lost:
-            contained = Contained(self._request.docker, self._request.marker, self._request.env)
-            left = remove_container(contained, None, self._origin.grace.kill_s)
-            return Ending(ending.seconds, ending.signals, (*ending.survivors, *left))
-        return ending
+        # The watchdog does not know that there was a container, which a daemon that is gone for now may have left.
+        in_doubt = self._guard.exit_code == DOCKER_FAILED and self._first > 0 and not ending.survivors
+        if self._guard.ended is not None and not in_doubt:
+            return ending
+        contained = Contained(self._request.docker, self._request.marker, self._request.env)
+        left = remove_container(contained, None, self._origin.grace.kill_s)
+        return Ending(ending.seconds, ending.signals, (*ending.survivors, *left))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from autotune.home import expanded
 from autotune.launch.command import anchored
 from autotune.space.cards import HardwareCard
 from autotune.space.entry import Entry, in_range
@@ -118,14 +119,16 @@ def volume_name(image: str, hardware: str, folder: str) -> str:
 
 
 def models_folder(environment: Mapping[str, str]) -> str:
-    """The Hugging Face cache of this machine's user."""
-    return environment.get("HF_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".cache" / "huggingface")
+    """The Hugging Face cache of this machine's user; raises `BadInput` for one without a home."""
+    home = environment.get("HOME", "~")
+    return environment.get("HF_HOME") or str(expanded(home, "HF_HOME") / ".cache" / "huggingface")
 
 
 def mounted_paths(argv: Sequence[str]) -> list[str]:
     """The folders and files of this machine that a command's arguments name, each once, none inside another."""
     named = [Path(value) for word in argv[1:] for value in (word, word.partition("=")[2])]
-    found = sorted({str(_whole(path)) for path in named if path.is_absolute() and path.exists()})
+    # Not by the path's own method, which raises for a folder that may not be looked into.
+    found = sorted({str(_whole(path)) for path in named if path.is_absolute() and os.path.exists(path)})
     return [path for path in found if not any(Path(other) in Path(path).parents for other in found)]
 
 

@@ -73,6 +73,10 @@ class ExternalServer:
         self._url, self._about, self.api_key = url, about, api_key
 
     @property
+    def secrets(self) -> frozenset[str]:
+        return frozenset() if self.api_key is None else frozenset({self.api_key})
+
+    @property
     def emulated(self) -> bool:
         return self._about.emulated
 

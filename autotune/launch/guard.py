@@ -58,6 +58,11 @@ class Guard:
         """Whether the watchdog has been killed, as far as `listen` has heard."""
         return self._lost
 
+    @property
+    def ended(self) -> Ending | None:
+        """How the watchdog ended everything; None when it has not, or did not say so in time."""
+        return self._ended
+
     def listen(self, seconds: float = 0.0) -> None:
         """Take what the watchdog has said, waiting for it up to so many seconds."""
         self._receive(0.0 if self._inbox else seconds)
@@ -70,7 +75,7 @@ class Guard:
                 self._ended = Ending(float(ended["seconds"]), tuple(ended["signals"]), tuple(ended["survivors"]))
 
     def stop(self, grace: Grace) -> Ending | None:
-        """Have everything ended; None when the watchdog was lost, so that the caller has to do it."""
+        """Have everything ended; None when the watchdog was lost or too slow, so that the caller has to do it."""
         # A container is ended after the command that runs it.
         deadline = time.monotonic() + grace.terminate_s + grace.kill_s * (1 + self._in_container) + _MARGIN_S
         self._say({"stop": {"terminate_s": grace.terminate_s, "kill_s": grace.kill_s}})

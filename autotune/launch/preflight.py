@@ -56,15 +56,15 @@ class Node:
         return Failure(FailureKind.INFRASTRUCTURE, said, lasting=bool(lasting)) if said else None
 
     def used(self) -> Mapping[int, int]:
-        """Bytes in use by GPU, to be given to `left_behind` after the launch."""
-        return {gpu.index: gpu.memory_used_bytes for gpu in self._taken()}
+        """Bytes in use by GPU, where its driver tells, to be given to `left_behind` after the launch."""
+        return {gpu.index: gpu.memory_used_bytes for gpu in self._taken() if gpu.memory_total_bytes}
 
     def left_behind(self, before: Mapping[int, int]) -> str:
         """What a launch left on the GPUs, in sentences, once the driver had its time; empty when they are as before."""
         deadline = time.monotonic() + self.settle_s
         while (held := self._held(before)) and time.monotonic() < deadline:
             self.pause(min(1.0, self.settle_s))
-        lost = sorted(set(before) - {gpu.index for gpu in self._taken()})
+        lost = sorted(set(before) - self.used().keys())
         gone = [f"GPU {index} was there before the launch, and its driver does not show it any more." for index in lost]
         return " ".join([*gone, *(self._left(gpu, before[gpu.index]) for gpu in held)])
 

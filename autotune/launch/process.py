@@ -18,6 +18,7 @@ from autotune.launch import Grace, Patience, StopReport
 from autotune.launch.command import anchored, environment_of, find_program, prepare_folder, with_serving
 from autotune.launch.guard import Guard
 from autotune.launch.logs import Progress, known_failure, last_line, patterns_of, trouble_with, unknown_exit
+from autotune.launch.masking import mask_file
 from autotune.launch.ports import LOOPBACK, PortLease, is_free, lease_port, strangers_on
 from autotune.launch.processes import Ending, Membership, end
 from autotune.launch.readiness import PATHS, Readiness, Watched, authorization
@@ -113,6 +114,10 @@ class ProcessServer:
         return self._origin.api_key
 
     @property
+    def secrets(self) -> frozenset[str]:
+        return self._origin.secrets
+
+    @property
     def pids(self) -> tuple[int, ...]:
         if self._report is None:
             alive = tuple(process.pid for process in self._members.alive())
@@ -167,7 +172,7 @@ class ProcessServer:
         self.stop()
 
     def _end(self) -> Ending:
-        """Ask the watchdog; look again without it, and end what it left or could not end because it was killed."""
+        """Ask the watchdog; look again without it, and do what it left or could not do because it was killed."""
         grace = self._origin.grace
         ending = self._guard.stop(grace)
         # The first process is collected now, so that only the marker still tells ours from others.
@@ -175,6 +180,8 @@ class ProcessServer:
         if ending is not None and (ending.survivors or not members.alive()):
             return ending
         rest = end(members.alive, grace.terminate_s, grace.kill_s)
+        if ending is None:
+            mask_file(self._origin.log, self._origin.secrets, self._origin.log_offset)
         return Ending(rest.seconds, (*(ending.signals if ending else ()), *rest.signals), rest.survivors)
 
     def _port_is_free(self) -> bool:

@@ -45,13 +45,15 @@ def remove_container(launch: Contained, exit_code: int | None, limit_s: float) -
     deadline = time.monotonic() + limit_s
     # What has ended by itself has no request under way.
     was_empty = exit_code is not None
+    seen = False
     while True:
         found = containers(launch, max(1.0, deadline - time.monotonic()))
         if found == [] and was_empty:
             return ()
-        if found is None and exit_code == DOCKER_FAILED:
-            return ()  # The daemon that does not answer now did not answer then.
+        seen = seen or bool(found)
         if time.monotonic() >= deadline:
+            if found is None and exit_code == DOCKER_FAILED and not seen:
+                return ()  # A daemon that has not answered for so long did not answer at the start either.
             return ("its container (Docker does not answer)",) if found is None else _named(found)
         if found:
             _ask([launch.docker, "rm", "--force", "--volumes", *found], launch, deadline - time.monotonic())

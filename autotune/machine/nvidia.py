@@ -14,6 +14,7 @@ from typing import Any
 from autotune.machine.device import Device
 from autotune.machine.files import ROOT, text
 
+_NAMELESS = "NVIDIA GPU"
 _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
 
 
@@ -49,12 +50,21 @@ def _through_nvml() -> list[Device] | None:
     except nvml.NVMLError:
         return None
     try:
-        return [_device(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
+        return [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError:
         return None
     finally:
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
+
+
+def _at(nvml: Any, index: int) -> Device:
+    """A GPU that has fallen off the bus has no handle; it keeps its place, so that the others keep their numbers."""
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    except nvml.NVMLError:
+        return Device(_NAMELESS)
+    return _device(nvml, handle)
 
 
 def _device(nvml: Any, handle: Any) -> Device:
@@ -65,7 +75,7 @@ def _device(nvml: Any, handle: Any) -> Device:
         except nvml.NVMLError:
             return None
 
-    name = asked(nvml.nvmlDeviceGetName) or "NVIDIA GPU"
+    name = asked(nvml.nvmlDeviceGetName) or _NAMELESS
     memory = asked(nvml.nvmlDeviceGetMemoryInfo)
     running = asked(nvml.nvmlDeviceGetComputeRunningProcesses) or []
     return Device(

@@ -13,13 +13,15 @@ from uuid import uuid4
 
 import pytest
 
-from autotune.launch import launcher_for
+from autotune.errors import BadInput
+from autotune.launch import Grace, launcher_for
 from autotune.launch.docker_run import in_container
 from autotune.launch.ports import is_free
+from autotune.launch.removal import Contained, remove_container
 from autotune.trial import Command, FailureKind
 from tests.launch.settings import CARD, PATIENT, alive_with, until
 
-from .settings import IMAGE, NODE, StandIn, docker, launch, stand_in_image
+from .settings import IMAGE, NODE, StandIn, docker, launch, program, stand_in_image
 
 TUNER = Path(__file__).with_name("tuner.py")
 
@@ -29,8 +31,10 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]
     images = {
         IMAGE: stand_in_image(tmp_path),
         "small-machine:1.0": stand_in_image(tmp_path, memory_is_used_up=True),
+        "broken-entrypoint:1.0": stand_in_image(tmp_path, entrypoint=["begin"]),
         "own-entrypoint:1.0": stand_in_image(tmp_path, entrypoint=["server", "--silent"]),
     }
+    program(tmp_path / "image" / "begin", '#!/bin/sh\nno-such-engine "$@"\n')
     with docker(tmp_path / "docker", images) as stand_in:
         for name in ("PATH", "STAND_IN_DOCKER", "HOME"):
             monkeypatch.setenv(name, stand_in.environment[name])
@@ -96,8 +100,9 @@ ENDINGS = [
     (["--max-num-sekvs", "4"], IMAGE, FailureKind.BAD_ARGUMENT, "It does not know --max-num-sekvs 4."),
     (["--die-with", "137"], IMAGE, FailureKind.CRASHED, "SIGKILL"),
     (["--die-with", "137"], "small-machine:1.0", FailureKind.OUT_OF_MEMORY, "OOMKilled"),
-    # Docker's own codes, used by a server that did start.
-    (["--die-with", "127", "--say", "ValueError: odd"], IMAGE, FailureKind.CRASHED, "odd"),
+    # Codes of Docker or the image, though the container started.
+    (["--die-with", "126", "--say", "ValueError: odd"], IMAGE, FailureKind.INFRASTRUCTURE, "The container ended with"),
+    ([], "broken-entrypoint:1.0", FailureKind.INFRASTRUCTURE, "does not hold the engine's program"),
     ([], "no-such:1.0", FailureKind.INFRASTRUCTURE, "--image ENGINE=IMAGE"),
 ]
 
@@ -122,12 +127,14 @@ def test_an_image_without_the_program(tmp_path: Path, engine: StandIn) -> None:
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert "executable file not found" in failure.log_excerpt
+    assert failure.lasting, "it would not be found the next time either"
     assert engine.left() == [], "a container that was made and did not start is removed, too"
 
 
 def test_a_daemon_that_goes_away_or_is_not_ours(tmp_path: Path, engine: StandIn) -> None:
     (engine.folder / "denied").touch()
-    with launch(tmp_path) as server:
+    grace = Grace(terminate_s=1.0, kill_s=0.5)
+    with launch(tmp_path, grace=grace) as server:
         failure = server.wait_ready(PATIENT)
     (engine.folder / "denied").unlink()
     assert failure is not None
@@ -135,7 +142,7 @@ def test_a_daemon_that_goes_away_or_is_not_ours(tmp_path: Path, engine: StandIn)
     assert "group docker" in failure.message
     assert server.stop().clean
     (engine.folder / "daemon.sock").rename(engine.folder / "gone")
-    with launch(tmp_path) as server:
+    with launch(tmp_path, grace=grace) as server:
         failure = server.wait_ready(PATIENT)
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
@@ -143,6 +150,63 @@ def test_a_daemon_that_goes_away_or_is_not_ours(tmp_path: Path, engine: StandIn)
     assert server.stop().clean
     (engine.folder / "gone").rename(engine.folder / "daemon.sock")
     assert engine.left() == []
+
+
+def test_a_container_that_was_seen_is_not_forgotten_with_its_daemon(tmp_path: Path, engine: StandIn) -> None:
+    token = uuid4().hex
+    with launch(tmp_path, "--say", token, "--never-ready", grace=Grace(terminate_s=1.0, kill_s=0.5)) as server:
+        assert server.failure() is None
+        assert until(lambda: len(server.pids) > 1)
+        (engine.folder / "daemon.sock").rename(engine.folder / "gone")
+        os.kill(server.pids[0], signal.SIGTERM)  # It cannot pass it on, and ends as it does when it loses the daemon.
+        failure = server.failure(within_s=20.0)
+    assert failure is not None
+    assert (failure.kind, server.stop().survivors) == (
+        FailureKind.INFRASTRUCTURE,
+        ("its container (Docker does not answer)",),
+    )
+    assert alive_with(token) != []
+    (engine.folder / "gone").rename(engine.folder / "daemon.sock")
+    (run,) = engine.runs()
+    contained = Contained(
+        str(engine.folder / "bin" / "docker"), run["options"]["label"][0].partition("=")[2], os.environ
+    )
+    assert remove_container(contained, None, 10.0) == ()
+    assert alive_with(token) == []
+
+
+LOST = """#!/bin/sh
+# Docker as it looks from here while its daemon restarts: it answers from the third question on.
+echo >> asked
+test $(wc -l < asked) -ge {answers_from} || exit 1
+test "$1" = rm && touch removed
+test -e removed || echo 0123456789abcdef
+"""
+
+
+def test_a_daemon_that_restarts_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program(tmp_path / "back", LOST.format(answers_from=3))
+    assert remove_container(Contained(str(tmp_path / "back"), "m", os.environ), 125, 10.0) == ()
+    assert (tmp_path / "removed").exists()
+    program(tmp_path / "gone", LOST.format(answers_from=1000))
+    assert remove_container(Contained(str(tmp_path / "gone"), "m", os.environ), 125, 0.3) == ()
+    left = remove_container(Contained(str(tmp_path / "gone"), "m", os.environ), None, 0.3)
+    assert left == ("its container (Docker does not answer)",)
+
+
+def test_a_folder_for_models_that_cannot_be_made_is_bad_input(
+    tmp_path: Path, engine: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "file" / "models"))
+    with pytest.raises(BadInput, match=r"Not a directory.*set HF_HOME"):
+        launch(tmp_path / "trial")
+    assert engine.runs() == []
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setenv("HOME", "~nobody-of-this-name")
+    with pytest.raises(BadInput, match="has no home folder; set HF_HOME"):
+        launch(tmp_path / "trial")
 
 
 MOMENTS = [

@@ -69,6 +69,9 @@ def test_devices_and_variables_by_vendor() -> None:
         # vLLM's own images start the server by themselves.
         assert argv[argv.index("--entrypoint=") + 2 :] == list(command.argv)
     assert "--entrypoint=" not in words("sglang", "h200", Command(("python3", "-m", "sglang.launch_server")))
+    assert command.shell() == 'VLLM_ROCM_USE_AITER=1 VLLM_API_KEY="${KEY}" vllm serve deepseek-ai/DeepSeek-R1'
+    typed = in_container(command, "vllm/vllm-openai:v0.32.0", LIBRARY.engine("vllm"), LIBRARY.node("h200")).shell()
+    assert typed.startswith('VLLM_API_KEY="${KEY}" docker run --rm'), "what goes in by name is set outside"
     amd_own = words("vllm", "mi300x", command, "rocm/vllm:rocm7.0.0_vllm_0.11.2_20251210")
     assert "--entrypoint=" not in amd_own, "AMD's build has no entry point of that kind"
 
@@ -97,6 +100,7 @@ def test_local_paths_are_mounted_at_their_place(tmp_path: Path, monkeypatch: pyt
     assert argv[-3:] == ["serve", str(model), f"--chat-template={template}"]
     # A snapshot's files are links to its model's folder.
     assert mounted_paths(["vllm", "serve", str(snapshot)]) == [str(tmp_path / "models--a--b")]
+    assert mounted_paths(["vllm", "serve", f"/{'x' * 300}"]) == [], "no path that can be asked for"
 
 
 def test_a_command_s_own_file_lies_in_its_working_folder() -> None:

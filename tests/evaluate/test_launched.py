@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import yaml
 from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.evaluate.launched import Launched
+from autotune.evaluate.readback import Said, read_back
 from autotune.launch import Grace, Patience
 from autotune.load.request_file import read_requests
 from autotune.space.context import Context
@@ -92,6 +94,20 @@ def test_an_ignored_variable_is_caught(tmp_path: Path) -> None:
     assert result.resolved.notes["attention_backend"] == (
         "`VLLM_ATTENTION_BACKEND=FLASHMLA_SPARSE` did nothing: vLLM ran with `attention_backend=FLASH_ATTN_MLA_SPARSE`"
     )
+
+
+def test_what_is_kept_of_an_answer_holds_no_secret_and_needs_its_study(tmp_path: Path) -> None:
+    asked, kind = trial("vllm"), engine("vllm", LIBRARY)
+    context = Context(SPEC.model, SPEC.hardware, 8, kind.version(None))
+    said = [Said("args", "GET /server_info", {"served_model_name": ["by my-very-own"], "tensor_parallel_size": 8})]
+    folder = tmp_path / "study" / "trials" / "0000"
+    (tmp_path / "study").mkdir()
+    read_back(kind, asked, context, said, folder, {"my-very-own"})
+    assert '"by REDACTED"' in (folder / "resolved.json").read_text()
+    shutil.rmtree(tmp_path / "study")
+    with pytest.raises(FileNotFoundError):
+        read_back(kind, asked, context, said, folder)
+    assert not (tmp_path / "study").exists()
 
 
 def test_silence_at_start_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from autotune.errors import BadInput, CannotGoOn
 from autotune.evaluate.attempts import BackOff
-from autotune.evaluate.launched import Launched
+from autotune.evaluate.launched import Launched, node_of
 from autotune.launch import Grace
 from autotune.launch.ports import lease_port
 from autotune.launch.preflight import Node
+from autotune.spec import InstalledEngine
 from autotune.trial import Command, FailureKind, Phase, State, Trial
 from tests.launch.settings import GpuFile, alive_with
 
@@ -158,6 +159,30 @@ def test_compiled_kernels_are_kept_by_engine_version_and_gpu(
     assert folder.is_dir()
     assert environment["CUDA_CACHE_PATH"] == "/mine"
     assert environment["TRITON_CACHE_DIR"] == "/the/command's"
+
+
+def test_kernels_belong_to_the_version_that_is_installed(tmp_path: Path, waits: Waits, caches: Path) -> None:
+    evaluate = launched(tmp_path, waits)
+    installed = {"vllm": InstalledEngine(program=("vllm",), version="0.33.1+cu129")}
+    spec = evaluate.spec.model_copy(update={"installed": installed})
+    replace(evaluate, spec=spec)(failing(tmp_path, 9, NO_MODEL))
+    assert (caches / "autotune" / "jit" / "vllm" / "0.33.1+cu129" / "h200" / "vllm").is_dir()
+
+
+def test_a_user_without_a_home_is_told_what_to_set(
+    tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "~nobody-of-this-name")
+    with pytest.raises(BadInput, match="has no home folder; set XDG_CACHE_HOME"):
+        launched(tmp_path, waits)(failing(tmp_path, 0, ""))
+
+
+def test_a_study_on_processors_needs_no_idle_gpu() -> None:
+    spec = SPEC.model_copy(update={"on": "process", "gpus": 1})
+    cpu = spec.model_copy(update={"hardware": spec.hardware.model_copy(update={"vendor": "cpu"})})
+    assert node_of(spec) == Node(count=1)
+    assert node_of(cpu).gpus() == ()
 
 
 def test_a_cache_folder_that_cannot_be_made_is_bad_input(tmp_path: Path, waits: Waits, caches: Path) -> None:

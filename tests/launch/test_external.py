@@ -17,8 +17,8 @@ from .settings import CARD, PATIENT, launch
 NOTHING = Command(("not", "started"))
 
 
-def external(url: str, folder: Path, model: str | None = None) -> Server:
-    return launcher_for(f"external:{url}", model=model).launch(NOTHING, folder, CARD)
+def external(url: str, folder: Path, model: str | None = None, api_key: str | None = None) -> Server:
+    return launcher_for(f"external:{url}", model=model, api_key=api_key).launch(NOTHING, folder, CARD)
 
 
 def test_it_is_used_and_not_stopped(tmp_path: Path) -> None:
@@ -28,6 +28,8 @@ def test_it_is_used_and_not_stopped(tmp_path: Path) -> None:
             assert server.wait_ready(Patience(30.0, 30.0)) is None
             assert (server.url, server.model, server.pids, server.log) == (running.url, "tiny-too", (), None)
         assert server.stop().signals == ()
+        assert server.secrets == frozenset()
+        assert external(running.url, tmp_path, api_key="my-own").secrets == {"my-own"}
         assert running.failure() is None
         assert server.failure() is None
         with pytest.raises(UnknownName, match=r"did you mean 'tiny'\? Known: tiny, tiny-too"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,12 @@ def test_memory_that_does_not_come_back_is_told(tmp_path: Path, file: GpuFile) -
     assert node.left_behind(before).startswith("GPU 1 (H200) still holds 70.0 GB (0.6 GB before) 0 s after the server")
     file.write(0.6)
     assert "GPU 1 was there before the launch" in node.left_behind(before)
+
+
+def test_a_gpu_that_cannot_be_read_any_more_is_lost(tmp_path: Path, file: GpuFile) -> None:
+    node = Node(gpus=file.write(0.6, 0.6), count=2, settle_s=0.0)
+    before = node.used()
+    alive, dead = file()
+    lost = Node(gpus=lambda: [alive, replace(dead, memory_total_bytes=0, memory_used_bytes=0)], count=2, settle_s=0.0)
+    assert lost.left_behind(before).startswith("GPU 1 was there before the launch")
+    assert lost.left_behind(lost.used()) == "", "where a driver never told, nothing can be compared"

@@ -196,7 +196,11 @@ def test_a_serving_stranger_is_kind_port(tmp_path: Path, token: str) -> None:
 
 
 def test_the_watchdog_killed_is_noticed_and_nothing_stays(tmp_path: Path, token: str) -> None:
-    with launch(tmp_path, "--fork-away", "--ignore-term", grace=Grace(terminate_s=0.3, kill_s=10.0)) as server:
+    secret = f"planted-{token}"
+    command = stand_in("--fork-away", "--ignore-term", "--say", f"was given {secret}")
+    launcher = launcher_for("process", grace=Grace(terminate_s=0.3, kill_s=10.0), environment={"MY_TOKEN": secret})
+    with launcher.launch(command, tmp_path, CARD) as server:
+        assert server.secrets >= {secret}
         assert server.wait_ready(PATIENT) is None
         watchdogs = [pid for pid in alive_with(token) if b"watchdog" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         assert len(watchdogs) == 1
@@ -205,6 +209,9 @@ def test_the_watchdog_killed_is_noticed_and_nothing_stays(tmp_path: Path, token:
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert_gone(server, token)
+    said = (tmp_path / "server.log").read_text()
+    assert "was given REDACTED" in said
+    assert secret not in said
 
 
 def test_the_environment_has_its_three_sources(tmp_path: Path, token: str) -> None:

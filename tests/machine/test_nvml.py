@@ -27,6 +27,7 @@ def test_gpus_through_the_driver_s_library(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     seen = [Gpu(*gpu) for gpu in ast.literal_eval(done.stdout)]
     assert [gpu for gpu in seen if gpu.vendor == "nvidia"] == [
-        Gpu(0, "NVIDIA H200", "nvidia", 150754820096, 60000000000, (34, 912)),
-        Gpu(1, "NVIDIA H200", "nvidia", 150754820096, 600000000, ()),
+        Gpu(0, "NVIDIA GPU", "nvidia", 0, 0, ()),
+        Gpu(1, "NVIDIA H200", "nvidia", 150754820096, 60000000000, (34, 912)),
+        Gpu(2, "NVIDIA H200", "nvidia", 150754820096, 600000000, ()),
     ]

@@ -124,6 +124,18 @@ def test_a_study_whose_folder_goes_says_that_it_cannot_be_resumed(home: Path) ->
         study(home, "gone", somebody_tidies_up)
 
 
+def test_a_trial_that_cannot_be_written_stops_a_study_that_has_begun(home: Path) -> None:
+    def disk_becomes_read_only(_: TrialResult, folder: Path) -> TrialResult:
+        raise BadInput(f"the trial's folder {folder} cannot be written (Read-only file system)")
+
+    with pytest.raises(BadInput, match="Read-only"):
+        study(home, "read-only", disk_becomes_read_only, from_trial=0)
+    with pytest.raises(
+        CannotGoOn, match=r"Read-only file system\)\n.* 1 launches are kept; go on with: autotune resume"
+    ):
+        study(home, "read-only", disk_becomes_read_only)
+
+
 def test_a_first_launch_without_a_gpu_is_exit_130_with_one_message(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
