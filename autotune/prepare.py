@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.engines import Engine, recognise, settings_in_front, split_command
-from autotune.engines.chosen import engine_of
+from autotune.engines.chosen import engine_of, from_here
 from autotune.engines.installed_options import Tell
 from autotune.engines.taken import RULE, Parser
 from autotune.errors import BadInput
 from autotune.launch.docker_run import in_container
 from autotune.launch.external import ExternalLauncher
-from autotune.launch.images import no_image
+from autotune.launch.images import no_image, version_of
 from autotune.launch.secrets import filled, read_secret
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
@@ -139,7 +139,7 @@ def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, 
         reasons = "; ".join(f"{e.engine}: {e.reason}" for e in excluded)
         raise BadInput(f"no engine is left to try on {spec.hardware.name}: {reasons}")
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
-    return _with_baseline(spec, library, spaces, tuple(excluded), longest)
+    return _with_baseline(spec, library, spaces, tuple(excluded), longest, anywhere=anywhere)
 
 
 def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
@@ -174,7 +174,9 @@ def _unknown_to(on: str, engine: str) -> str | None:
 def _unavailable(spec: StudySpec, kind: Engine) -> str | None:
     """Why the study's trials cannot run an engine, in words."""
     if spec.on == "process":
-        return None if kind.name in spec.installed else kind.missing()
+        if kind.name in spec.installed:
+            return None
+        return kind.missing() or f"{kind.card.title} was not installed when the study began"
     if spec.on == "docker":
         return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
     return _unknown_to(spec.on, kind.name)
@@ -244,14 +246,16 @@ def _with_baseline(
     spaces: dict[str, EngineSpace],
     excluded: tuple[Exclusion, ...],
     longest: int,
+    *,
+    anywhere: bool,
 ) -> Prepared:
     if spec.baseline is not None:
         try:
             command = split_command(spec.baseline)
-            baseline, space = _parse_baseline(spec, library, command, spaces, longest)
-            if (reason := _unknown_to(spec.on, space.engine.name)) is not None:
+            if not anywhere and (reason := _unavailable(spec, recognise(command.argv, library))) is not None:
                 raise BadInput(reason)
-            command = _from_here(command, space.engine)
+            baseline, space = _parse_baseline(spec, library, command, spaces, longest)
+            command = from_here(command, space.engine) if spec.on == "process" else command
         except BadInput as error:
             raise BadInput(f"--baseline: {error}") from error
         spaces.setdefault(baseline.configuration.engine, space)
@@ -281,30 +285,36 @@ def _positions(configurations: Sequence[Configuration], positions: Mapping[str, 
 
 
 def _check_commands(prepared: Prepared) -> None:
-    """Parse one command of each engine, so that an option passed through is refused before the first launch."""
+    """Parse one command of each engine, so that an option passed through is refused before the first launch.
+
+    The baseline that the user gave has been parsed, and gets none of these options.
+    """
     checked: set[str] = set()
-    for candidate in prepared.candidates.items:
+    for position, candidate in enumerate(prepared.candidates.items):
         name = candidate.configuration.engine
+        if prepared.baseline_command is not None and position == prepared.candidates.baseline:
+            _check_filled(prepared, candidate, "--baseline: ")
+            continue
         if name in checked:
             continue
         checked.add(name)
         passed = prepared.spec.engine_args.get(name)
-        command = prepared.command_of(candidate)
+        engine, version = prepared.spaces[name].engine, candidate.engine_version
         try:
-            prepared.spaces[name].engine.parse(command, candidate.engine_version)
+            if not engine.table(version).borrowed:
+                engine.parse(prepared.command_of(candidate), version)
         except BadInput as error:
             # Without what is passed through, every candidate's command has been parsed.
             raise BadInput(f"--engine-arg {name}={passed!r}: {error}" if passed else str(error)) from error
-        if prepared.spec.on != "simulator":
-            filled(command, os.environ)
+        _check_filled(prepared, candidate, "")
 
 
-def _from_here(command: Command, kind: Engine) -> Command:
-    """A command whose program is the engine's usual name, with the program that is installed."""
-    usual = kind.card.program
-    if list(command.argv[: len(usual)]) != usual:
-        return command
-    return replace(command, argv=(*kind.program, *command.argv[len(usual) :]))
+def _check_filled(prepared: Prepared, candidate: Candidate, whose: str) -> None:
+    if prepared.spec.on != "simulator":
+        try:
+            filled(prepared.command_of(candidate), os.environ)
+        except BadInput as error:
+            raise BadInput(f"{whose}{error}") from error
 
 
 def _parse_baseline(
@@ -312,7 +322,10 @@ def _parse_baseline(
 ) -> tuple[Candidate, EngineSpace]:
     named = recognise(command.argv, library).name
     kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, lambda _text: None)
-    version = next((c.version for c in spec.engines if c.name == kind.name), kind.version())
+    version = next((c.version for c in spec.engines if c.name == kind.name), None)
+    if version is None:
+        image = spec.images.get(kind.name)
+        version = kind.version() if image is None else version_of(image, kind, spec.hardware)
     context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
     space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration(), {})
     parsed = kind.parse(command, version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,6 +105,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
     engines = _engines(request, library)
     on = _on(request, library, hardware)
     _check_model_path(request.model, on)
+    _check_external(request, on)
     images = _images(request, on, engines, hardware, library)
     asked = (_baseline(request.baseline), _engine_args(request.engine_args, library))
     binaries = named_binaries(request.engine_bins, library)
@@ -125,7 +126,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
         launches=request.launches,
         hours=request.hours,
         installed=dict(chosen.installed),
-        notes=chosen.notes,
+        notes=(*chosen.notes, *_unused_images(request, on, images, library)),
         on=on,
         executor=request.executor,
         sampler=request.sampler,
@@ -181,6 +182,19 @@ def _check_model_path(model: str, on: str) -> None:
     """A server on this machine needs a model's folder that is there; another node's may have it."""
     if on == "process" and model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
         raise BadInput(f"--model {model}: there is no such folder, and a server on this machine could not read it")
+
+
+def _check_external(request: Request, on: str) -> None:
+    """Nothing of a server that somebody else runs can be set from here."""
+    options = {"--baseline": request.baseline, "--engine-arg": request.engine_args, "--set": request.pins}
+    asked = [option for option, value in options.items() if value]
+    if asked and on.startswith("external:"):
+        raise BadInput(f"{' and '.join(asked)}: nothing can be set on a server that somebody else runs; leave it out")
+
+
+def _unused_images(request: Request, on: str, images: Mapping[str, tuple[str, str]], library: Library) -> list[str]:
+    asked = [name for name in asked_images(request.images, on, library) if name not in images]
+    return [f"--image {name} is not used: {name} is neither searched nor the baseline's" for name in asked]
 
 
 def _images(

@@ -110,14 +110,17 @@ def _print_recommendation(recommendation: Recommendation, home: Home) -> None:
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
     from autotune.prepare import prepare
 
-    prepared = prepare(spec, library_for(Path(spec.space) if spec.space else None))
+    prepared = prepare(spec, library_for(Path(spec.space) if spec.space else None), say)
+    for text in prepared.spec.notes[len(spec.notes) :]:
+        say(text)
     items, command_of = prepared.candidates.items, prepared.command_of
     baseline = command_of(items[prepared.candidates.baseline]).shell()
     starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
     counts = {name: len(space.space.configurations) for name, space in prepared.spaces.items()}
     if as_json:
         excluded = [e.model_dump() for e in prepared.excluded]
-        print_json({"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts})
+        notes = list(prepared.spec.notes)
+        print_json({"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts, "notes": notes})
         return
     for name, count in counts.items():
         click.echo(f"{name}: {count} candidates")

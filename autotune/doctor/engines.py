@@ -16,11 +16,8 @@ from autotune.space.library import Library
 
 def installed(name: str, library: Library) -> tuple[str, str | None]:
     """What there is of an engine, in words, and why it cannot be started; None = it can."""
-    kind = engine(name, library)
-    reason = kind.missing()
-    if reason is not None:
-        return "", reason
     try:
+        kind = engine(name, library)
         found = find(kind)
     except BadInput as error:
         return "", str(error)

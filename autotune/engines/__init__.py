@@ -59,23 +59,32 @@ def _load(name: str, library: Library) -> Engine:
         raise UnknownName("engine", name, names())
     if name not in library.engines:
         raise BadInput(f"the engine {name!r} has no card: {name}.yaml should lie beside the module {point.module}")
+    card = library.engine(name)
     try:
-        kind: type[Engine] = point.load()
-    except (ImportError, AttributeError) as error:
-        raise BadInput(f"the engine {name!r} cannot be loaded ({error}); repair or uninstall its package") from error
-    return kind(library.engine(name), library.roots)
+        made: Engine = point.load()(card, library.roots)
+    except Exception as error:
+        # Somebody else's code, which may fail in any way.
+        why = f"{type(error).__name__}: {error}"
+        raise BadInput(f"the engine {name!r} cannot be loaded ({why}); repair or uninstall its package") from error
+    return made
 
 
 def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
     """The engine whose program a command line starts; raises `BadInput` naming what is understood."""
     known = (library or _packaged()).engines
-    engines = [engine(name, library) for name in names() if name in known]
+    engines: list[Engine] = []
+    broken: list[str] = []
+    for name in (name for name in names() if name in known):
+        try:
+            engines.append(engine(name, library))
+        except BadInput as error:
+            broken.append(str(error))
     for candidate in engines:
         if candidate.arguments(argv) is not None:
             return candidate
     understood = ", ".join(f"'{candidate.spellings} …'" for candidate in engines)
     shown = " ".join(argv[:3]) or "nothing"
-    raise BadInput(f"not an engine's command line: {shown!r}. Understood: {understood}")
+    raise BadInput(". ".join([f"not an engine's command line: {shown!r}. Understood: {understood}", *broken]))
 
 
 def split_command(text: str) -> Command:

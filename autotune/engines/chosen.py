@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.engines import Engine, engine, recognise, split_command
@@ -14,6 +16,7 @@ from autotune.engines.renamed import translate_arguments, translate_text
 from autotune.errors import BadInput
 from autotune.space.library import Library
 from autotune.spec import InstalledEngine
+from autotune.trial import Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,16 @@ def choose(
     baseline, engine_args = asked
     owner = _owner(baseline, library)
     names = list(dict.fromkeys([*wanted, *([owner] if owner else [])]))
-    installed, notes = look_for(names, binaries, library, tell) if on == "process" else ({}, [])
-    if binaries and on != "process":
+    notes = _unused(names, wanted, binaries if on == "process" else {}, engine_args)
+    engine_args = {name: text for name, text in engine_args.items() if name in wanted}
+    installed: dict[str, InstalledEngine] = {}
+    if on == "process":
+        binaries, said = _with_baseline_s(baseline, owner, binaries, library)
+        installed, warnings = look_for(names, binaries, library, tell)
+        notes += [*said, *warnings]
+    elif binaries:
         notes.append(f"--engine-bin is not used: trials on {on.partition(':')[0]} start no engine of this machine")
-    kinds = {name: engine_of(name, installed, library, tell) for name in dict.fromkeys([*names, *engine_args])}
+    kinds = {name: engine_of(name, installed, library, tell) for name in names}
     versions = {name: containers.get(name, kind.version()) for name, kind in kinds.items()}
     if baseline is not None and owner is not None:
         baseline, said = translate_text(kinds[owner], split_command(baseline), baseline, versions[owner])
@@ -77,6 +86,64 @@ def choose(
         passed[name], said = translate_arguments(kinds[name], text, versions[name])
         notes += said
     return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
+
+
+def _unused(
+    names: Sequence[str], wanted: Sequence[str], binaries: Mapping[str, Path], engine_args: Mapping[str, str]
+) -> list[str]:
+    """What was said of engines that nothing starts with it, in words."""
+    idle = [name for name in binaries if name not in names]
+    notes = [f"--engine-bin {name} is not used: {name} is neither searched nor the baseline's" for name in idle]
+    idle = [name for name in engine_args if name not in wanted]
+    why = "is not searched, and a baseline is started as typed"
+    return [*notes, *(f"--engine-arg {name} is not used: {name} {why}" for name in idle)]
+
+
+def _with_baseline_s(
+    baseline: str | None, owner: str | None, binaries: Mapping[str, Path], library: Library
+) -> tuple[Mapping[str, Path], list[str]]:
+    """The named programs, with the one that the baseline names by its path, and a note of that.
+
+    Raises `BadInput` when it is not there, or another than ``--engine-bin`` names: their figures would be of two
+    installations.
+    """
+    typed = split_command(baseline).argv[0] if baseline is not None and owner is not None else ""
+    if owner is None or "/" not in typed:
+        return binaries, []
+    path, kind = Path(os.path.abspath(os.path.expanduser(typed))), engine(owner, library)
+    if not os.access(path, os.X_OK) or path.is_dir():
+        raise BadInput(f"--baseline: {typed}: there is no such program on this machine")
+    if owner not in binaries:
+        note = f"{kind.card.title} is started from {path.parent}, where the baseline's program lies"
+        return {**binaries, owner: path}, [note]
+    named = find(kind, binaries[owner]).program[0]
+    if Path(named).parent.resolve() != path.parent.resolve():
+        raise BadInput(
+            f"--baseline: it starts {path}, and --engine-bin {owner} names {named}: two installations cannot be "
+            "compared; name the same one in both"
+        )
+    return binaries, []
+
+
+def from_here(command: Command, kind: Engine) -> Command:
+    """A command whose program is a bare name, started by the program that is installed; another one as it is."""
+    arguments = kind.arguments(command.argv)
+    if arguments is None or "/" in command.argv[0]:
+        return command
+    typed = command.argv[: len(command.argv) - len(arguments)]
+    return replace(command, argv=(*_same_form(typed, kind.program), *arguments))
+
+
+def _same_form(typed: Sequence[str], program: Sequence[str]) -> Sequence[str]:
+    """How the installed program is started the way that was typed: by its script, or as a module of its Python."""
+    is_module, was_module = typed[1:2] == ("-m",), tuple(program[1:2]) == ("-m",)
+    if tuple(typed[1:]) == tuple(program[1:]):
+        return program
+    if is_module is was_module and (is_module or Path(program[0]).name == typed[0]):
+        return (program[0], *typed[1:])
+    beside = Path(shutil.which(program[0]) or program[0]).with_name("python3" if is_module else typed[0])
+    # Where there is none the usual way takes the same arguments.
+    return (str(beside), *typed[1:]) if os.access(beside, os.X_OK) else program
 
 
 def _owner(baseline: str | None, library: Library) -> str | None:

@@ -16,6 +16,7 @@ from autotune.engines.help_text import parse_help
 from autotune.engines.installed import Installation, output_of
 from autotune.engines.options import OptionTable
 from autotune.home import expanded, write_atomically
+from autotune.space.entry import release_of
 
 HELP_S = 300.0
 """An engine imports PyTorch and its kernels before it prints its help: 20 to 60 s, more from a cold disk."""
@@ -60,8 +61,12 @@ def cache_folder() -> Path:
 
 
 def nearest(engine: Engine, version: str) -> str:
-    """The known version whose table serves a version: itself, else the nearest older one, else the oldest."""
-    older = [known for known in engine.card.versions if Version(known) <= Version(version)]
+    """The known version whose table serves a version: itself, else the nearest older one, else the oldest.
+
+    A release candidate is served by its release's.
+    """
+    release = release_of(Version(version))
+    older = [known for known in engine.card.versions if Version(known) <= release]
     return older[-1] if older else engine.card.versions[0]
 
 
@@ -70,7 +75,7 @@ def stand_in(engine: Engine, version: str) -> OptionTable:
     table = engine.table(nearest(engine, version))
     if table.version == version:
         return table
-    return OptionTable(table.engine, version, table.generated_by, table.options)
+    return OptionTable(table.engine, version, table.generated_by, table.options, borrowed=True)
 
 
 def _help_command(engine: Engine, installed: Installation) -> list[str]:

@@ -58,6 +58,7 @@ class OptionTable:
 
     Attributes:
         config_keys: keys of the engine's own config file, nested ones dotted; empty = none, or not known which.
+        borrowed: whether it is another version's, so that what it lacks may be there all the same.
     """
 
     engine: str
@@ -65,6 +66,7 @@ class OptionTable:
     generated_by: str
     options: tuple[Option, ...]
     config_keys: frozenset[str] = frozenset()
+    borrowed: bool = False
 
     @property
     def defaults(self) -> dict[str, Any]:

@@ -81,6 +81,10 @@ class _Translation:
         for name in [entry.old for entry in self._renamed if entry.kind == "environment"]:
             if name in env and (target := self._target(name, is_flag=False)) is not None:
                 value = env.pop(name)
+                if target.is_flag and not value:
+                    known = f"{self._engine.card.title} {self._version}"
+                    self.notes.append(f"left out {name}, which is empty and would be {target.name} for {known}")
+                    continue
                 if target.is_flag and not self._has(words, target.name):
                     words += [target.name, target.values.get(value, value)]
                 self._note(name, target.name)

@@ -36,7 +36,10 @@ class Parser:
 
     def __init__(self, engine: Engine, context: Context) -> None:
         self._engine, self._context = engine, context
-        self._flags = engine.table(context.version).flags
+        table = engine.table(context.version)
+        self._flags = table.flags
+        # What another version's parser refuses this one may take: that is found out at launch.
+        self._knows = not table.borrowed
         of_model = context.model.engines.get(engine.name)
         always = [*(of_model.always if of_model else []), *engine.card.always]
         self._parts = [_Part(name, self._only_knobs({name} | _names(knob))) for name, knob in engine.card.knobs.items()]
@@ -78,6 +81,8 @@ class Parser:
             else:
                 additions = engine.knob_additions(part.knob, scope, context.version)
             if not any(addition.args or addition.config for addition in additions):
+                return None
+            if not self._knows:
                 return None
             command = engine.command_with(additions, scope, context)
             parsed = engine.parse(command, context.version)

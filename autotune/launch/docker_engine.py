@@ -19,6 +19,19 @@ _ANSWER_S = 30.0
 _VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)(?![\d.])")
 _NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)")
 
+_ASK = """
+import sys
+from importlib import metadata
+for name in sys.argv[1:]:
+    try:
+        print(metadata.version(name))
+        break
+    except metadata.PackageNotFoundError as error:
+        print(error, file=sys.stderr)
+else:
+    sys.exit(1)
+"""
+
 
 def docker_program() -> str:
     """The path of the docker command; raises `BadInput` when there is none."""
@@ -83,11 +96,11 @@ def _pull(image: str, tell: Callable[[str], None]) -> None:
         raise BadInput(f"image {image} cannot be pulled ({last}); name another one with --image ENGINE=IMAGE")
 
 
-def version_in(image: str, distribution: str) -> str:
+def version_in(image: str, distributions: Sequence[str]) -> str:
     """The version of the engine in an image: its tag's, where that says one, else what its Python package says.
 
     Args:
-        distribution: name of the engine's Python package.
+        distributions: names of Python packages that are the engine; the first that is there tells.
 
     Raises:
         BadInput: neither tells.
@@ -95,20 +108,21 @@ def version_in(image: str, distribution: str) -> str:
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
     # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
     match = _NAMED_VERSION.search(tag) or _VERSION.search(tag)
-    return match[1] if match else _asked_version(image, distribution)
+    return match[1] if match else _asked_version(image, distributions)
 
 
-def _asked_version(image: str, distribution: str) -> str:
+def _asked_version(image: str, distributions: Sequence[str]) -> str:
     check_docker()
     if not is_present(image):
         _pull(image, lambda _: None)
-    code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
-    done = _ask("run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c", code, limit_s=120.0)
+    done = _ask(
+        "run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c", _ASK, *distributions, limit_s=120.0
+    )
     said = done.stdout.strip().splitlines()
     if done.returncode != 0 or not said:
-        why = _last_line(done.stderr) or f"exit code {done.returncode}"
+        why, wanted = _last_line(done.stderr) or f"exit code {done.returncode}", " or ".join(distributions)
         raise BadInput(
-            f"--image {image}: its tag names no version, and it does not tell which {distribution} it holds ({why}); "
+            f"--image {image}: its tag names no version, and it does not tell which {wanted} it holds ({why}); "
             "use a tag that names the version"
         )
     return said[-1].partition("+")[0]

@@ -39,11 +39,23 @@ def choose_images(
     for card in cards:
         if card.engine in asked:
             image = asked[card.engine]
-            version = known_version(engine(card.engine, library), version_in(image, card.engine))
+            version = known_version(engine(card.engine, library), _version_in(image, card))
             chosen[card.engine] = (version, image)
         elif (found := newest_image(card, hardware)) is not None:
             chosen[card.engine] = found
     return chosen
+
+
+def _version_in(image: str, card: EngineCard) -> str:
+    return version_in(image, card.installation.distributions or [card.engine])
+
+
+def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
+    """The known version that stands for what an image of a study holds; raises `BadInput` when it does not tell."""
+    newest = newest_image(kind.card, hardware)
+    if newest is not None and newest[1] == image:
+        return newest[0]
+    return known_version(kind, _version_in(image, kind.card))
 
 
 def known_version(kind: Engine, found: str) -> str:

@@ -32,7 +32,7 @@ def check(
     if engines:
         library = Library()
         cards = {f"{library.engine(name).engine}.yaml" for name in engines}
-        files = [f for f in files if f.name in cards and (f.parent.name == "engines" or f in engine_cards())]
+        files = [f for f in files if f.name.lower() in cards and (f.parent.name == "engines" or f in engine_cards())]
     for file in files:
         _check_file(file, {**SCHEMAS, **(schemas or {})})
     return files

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -20,9 +21,28 @@ def _check_versions(text: str) -> str:
 VersionRange = Annotated[str, AfterValidator(_check_versions)]
 
 
+@lru_cache(maxsize=4096)
 def in_range(version: str, versions: str) -> bool:
-    """Whether a version lies in a range; release candidates and post releases count."""
-    return versions == "*" or SpecifierSet(versions).contains(Version(version), prereleases=True)
+    """Whether a version lies in a range, so that every version is in just one of ``<B`` and ``>=B``.
+
+    A release candidate or development build counts as the release that it leads to; only a bound that is one itself
+    (``>=1.2.0rc3``) tells them apart.
+    """
+    return versions == "*" or all(_holds(bound, Version(version)) for bound in SpecifierSet(versions))
+
+
+def _holds(bound: Specifier, version: Version) -> bool:
+    exact = bound.operator == "===" or Version(bound.version.removesuffix(".*")).is_prerelease
+    return bound.contains(version if exact else release_of(version), prereleases=True)
+
+
+def release_of(version: Version) -> Version:
+    """The release that a release candidate or development build leads to; another version itself."""
+    if not version.is_prerelease:
+        return version
+    # A post release of a candidate still leads to the release itself.
+    post = "" if version.post is None or version.pre is not None else f".post{version.post}"
+    return Version(version.base_version + post)
 
 
 class Entry(BaseModel):

@@ -16,16 +16,22 @@ GROUP = "autotune.engines"
 
 @lru_cache(maxsize=1)
 def engine_points() -> dict[str, EntryPoint]:
-    """The registered engines by name."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+    """The registered engines by name, in lower case as engines are asked for."""
+    return {point.name.lower(): point for point in entry_points(group=GROUP)}
 
 
 @lru_cache(maxsize=1)
 def engine_cards() -> tuple[Path, ...]:
     """The cards that lie beside registered modules, by the engines' names; autotune's own are in ``search_spaces``."""
-    beside = ((_folder(point.module), f"{name}.yaml") for name, point in sorted(engine_points().items()))
-    cards = (folder / file for folder, file in beside if folder is not None)
-    return tuple(card for card in cards if card.is_file())
+    found = (_card(point) for _, point in sorted(engine_points().items()))
+    return tuple(card for card in found if card is not None)
+
+
+def _card(point: EntryPoint) -> Path | None:
+    folder = _folder(point.module)
+    spellings = dict.fromkeys([point.name, point.name.lower()])
+    cards = [folder / f"{spelling}.yaml" for spelling in spellings] if folder is not None else []
+    return next((card for card in cards if card.is_file()), None)
 
 
 def _folder(module: str) -> Path | None:

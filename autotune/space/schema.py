@@ -10,9 +10,9 @@ PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from autotune.space.entry import Entry, VersionRange
 from autotune.space.expression import Expression, Template
@@ -172,7 +172,7 @@ class Requirement(Entry):
 class EngineCard(Entry):
     """``search_spaces/engines/<engine>.yaml``."""
 
-    engine: str
+    engine: Annotated[str, AfterValidator(str.lower)]
     title: str
     program: list[str] = Field(description="how the command line begins")
     versions: list[str] = Field(

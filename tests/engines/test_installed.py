@@ -148,7 +148,11 @@ def test_without_a_help_the_nearest_older_table_stands_in_with_a_warning(tmp_pat
     assert "the shipped table of 0.13.0, the nearest older one" in warning
     assert not spec.installed["vllm"].asked
     asked = there.times_asked
-    assert len(prepare(spec, LIBRARY).candidates) > 1
+    prepared = prepare(spec, LIBRARY)
+    assert len(prepared.candidates) > 1
+    # What another version's table lacks is no reason to leave anything out.
+    assert "not in this version's --help" not in prepared.spaces["vllm"].space.removed
+    assert prepared.spec.notes == spec.notes
     assert there.times_asked == asked, "a program that cannot tell is asked once"
 
 

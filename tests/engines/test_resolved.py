@@ -108,6 +108,33 @@ def test_dp_attention_divides_and_multiplies_what_is_told(version: str) -> None:
     assert found.differs == {}, "only the spelling differs"
 
 
+def test_dp_attention_is_read_where_its_width_is_not_told() -> None:
+    told = {"tp_size": 8, "dp_size": 8, "enable_dp_attention": True, "chunked_prefill_size": 1024}
+    for version in ("0.5.14", "0.5.23"):
+        found = made_of("sglang", version, {"info": told}, tensor_parallel=1, data_parallel=8)
+        assert found.differs == {}
+        other = made_of(
+            "sglang",
+            version,
+            {"info": {**told, "enable_dp_attention": False, "dp_size": 1}},
+            tensor_parallel=1,
+            data_parallel=8,
+        )
+        assert other.differs["data_parallel"] == (8, 1)
+
+
+@pytest.mark.parametrize(("version", "name"), [("0.5.12", "nsa"), ("0.5.13", "dsa")])
+def test_the_sparse_kernels_are_read_under_the_name_of_the_version(version: str, name: str) -> None:
+    kind, v32 = engine("sglang", LIBRARY), LIBRARY.model("deepseek-ai/DeepSeek-V3.2")
+    context = Context(v32, H200, 8, version)
+    asked = effective(kind.card, Configuration("sglang", kind.default_knobs(context)), context).configuration
+    said = {"info": {f"{name}_prefill_backend": "fa3", f"{name}_decode_backend": "flashmla_sparse"}}
+    assert hear(kind, asked, context, said).told == {
+        "prefill_attention_backend": "fa3",
+        "decode_attention_backend": "flashmla_sparse",
+    }
+
+
 def test_the_cap_under_speculation_is_no_surprise_to_the_packaged_space() -> None:
     told = {"max_running_requests": 48, "speculative_algorithm": "EAGLE", "speculative_num_steps": 1}
     assert made_of("sglang", "0.5.23", {"info": told}, speculative_tokens=1).differs == {}

@@ -9,6 +9,7 @@ import pytest
 from .cli import Finished, autotune
 
 GOOD = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
+GOOD_BASELINE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8"
 
 
 def refused(done: Finished, *words: str) -> None:
@@ -49,6 +50,11 @@ def refused(done: Finished, *words: str) -> None:
         ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-R1 -tp 8"], ["DeepSeek-R1", "DeepSeek-V3.2"]),
         ([*GOOD, "--engine-arg", "sglang"], ["engine='arguments'"]),
         ([*GOOD, "--engine-arg", "sglang=--no-such-flag 3"], ["--no-such-flag"]),
+        (
+            [*GOOD, "--dry-run", "--baseline", GOOD_BASELINE, "--engine-arg", "vllm=--bogus-flag 3"],
+            ["--engine-arg", "--bogus-flag"],
+        ),
+        ([*GOOD, "--on", "external:http://127.0.0.1:1", "--set", "block_size=1"], ["--set", "somebody else"]),
         ([*GOOD, "--launches", "0"], ["at least 1 launch"]),
         ([*GOOD, "--hours", "0"], ["above 0"]),
         ([*GOOD, "--gpus", "9"], ["1 to 8"]),

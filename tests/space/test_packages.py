@@ -47,15 +47,23 @@ def test_a_module_that_is_not_there_has_no_folder() -> None:
 
 
 ASK = """
+from autotune.doctor.engines import installed
 from autotune.engines import engine, names, recognise
 from autotune.errors import BadInput
+from autotune.space.library import Library
 print(*names())
-for name in ("cardless", "unloadable"):
+for name in ("cardless", "unloadable", "unparsable"):
     try:
         engine(name)
     except BadInput as error:
         print(error)
-print(engine("vllm").name)
+print(engine("vllm").name, engine("Capital").name, engine("CAPITAL").card.engine)
+print(recognise(["vllm", "serve", "m"]).name)
+try:
+    recognise(["ollama"])
+except BadInput as error:
+    print(error)
+print(installed("unparsable", Library())[1])
 """
 
 
@@ -65,14 +73,23 @@ def test_a_broken_package_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
     (about / "entry_points.txt").write_text(
         "[autotune.engines]\ncardless = broken_x:Engine\nunloadable = broken_x:NoSuchClass\n"
+        "unparsable = broken_y:Engine\nCapital = autotune_capital:Engine\n"
     )
     (tmp_path / "broken_x.py").write_text("")
-    card = ROOT / "examples" / "llama_server" / "autotune_llama_server" / "llama_server.yaml"
-    (tmp_path / "unloadable.yaml").write_text(card.read_text().replace("engine: llama_server", "engine: unloadable"))
+    (tmp_path / "broken_y.py").write_text("class Engine(:\n")
+    (tmp_path / "autotune_capital.py").write_text("from autotune.engines import Engine\n")
+    card = (ROOT / "examples" / "llama_server" / "autotune_llama_server" / "llama_server.yaml").read_text()
+    for name in ("unloadable", "unparsable", "Capital"):
+        (tmp_path / f"{name}.yaml").write_text(card.replace("engine: llama_server", f"engine: {name}"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, tmp_path]))}
     done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=False)
-    known, cardless, unloadable, works = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    known, cardless, unloadable, unparsable, works, recognised, understood, doctor = done.stdout.splitlines()
     assert {"cardless", "unloadable", "vllm"} <= set(known.split())
     assert cardless == "the engine 'cardless' has no card: cardless.yaml should lie beside the module broken_x"
     assert unloadable.startswith("the engine 'unloadable' cannot be loaded (")
-    assert works == "vllm"
+    assert unparsable.startswith("the engine 'unparsable' cannot be loaded (SyntaxError: ")
+    assert (works, recognised) == ("vllm capital capital", "vllm")
+    assert "Understood: " in understood
+    assert unparsable in understood, "what could not be asked is named where nothing matched"
+    assert doctor == unparsable
