@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.engines.engine import Engine
+from autotune.errors import BadInput
 from autotune.space.context import Context
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
@@ -140,12 +141,22 @@ def _note(engine: Engine, name: str, asked: Configuration, context: Context, run
         # What the engine told of other knobs is nothing that this one's default can be judged by.
         return f"{ran}, where {_code(name, wanted)} was asked for"
     setting = engine.setting(name, asked, context, command)
+    if not setting and _typed(engine, name, command, context) == got.knobs[name] != wanted:
+        return f"{ran}, as what was passed through to it says"
     if not setting and wanted in _LEFT:
         return f"{ran}, its own choice"
     if not setting and wanted == default_of(knob, context.scope(asked.knobs), context.version):
         return f"{ran} by itself, where {_code(name, wanted)} was expected of it"
     setting = _quoted(setting) if setting else _code(name, wanted)
     return f"{setting} {'did nothing' if got.knobs[name] == left else 'did not hold'}: {ran}"
+
+
+def _typed(engine: Engine, name: str, command: Command, context: Context) -> Scalar:
+    """A knob as the whole command line has it, what was passed through included; None where that cannot be read."""
+    try:
+        return engine.knobs(engine.parse(command, context.version), context).knobs[name]
+    except BadInput:
+        return None
 
 
 def _code(name: str, value: Scalar) -> str:

@@ -44,5 +44,5 @@ def test_caching_and_the_larger_batch_are_found(model: Path, tmp_path: Path, mon
             continue
         kept = json.loads((folder / "trials" / f"{row['number']:04d}" / "resolved.json").read_text())
         for knob in ("prefix_caching", "max_running_requests"):
-            assert kept["knobs"][knob] == row["config"][knob]
+            assert kept["config"][knob] == row["config"][knob]
     assert alive_with(tmp_path.name) == []
