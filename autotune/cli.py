@@ -36,6 +36,13 @@ def _common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., 
     return decorate
 
 
+_calibration = click.option(
+    "--calibration",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Coefficients of the simulated node; default: coefficients.yaml in the home folder, else the shipped ones.",
+)
+
+
 def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of the commands that take an engine's command line."""
     for option in (
@@ -82,6 +89,7 @@ def cli() -> None:
 @click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True)
 @click.option("--sampler", default="gp", show_default=True, help="gp, tpe or random.")
 @click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
+@_calibration
 @click.option("--model-id", help="The model's id, when --model is a path.")
 @click.option("--study", help="Name of the study; default: model, hardware and time.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
@@ -108,17 +116,18 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 
 @cli.command(context_settings=_MULTILINE)
 @_load_options
+@_calibration
 @click.option("--workload", default="sharegpt", show_default=True)
 @click.option("--concurrency", type=int, help="Offer the workload's prompts in a closed loop of this many.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
-@_common(home_is_used=False)
-def simulate(as_json: bool, **options: Any) -> None:
+@_common(home_is_used=True)
+def simulate(home: Path, as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
     from autotune.commands import prediction
     from autotune.request import Simulation
 
-    prediction.simulate(Simulation(**options), as_json)
+    prediction.simulate(Simulation(**options), home, as_json)
 
 
 @cli.command()
@@ -176,18 +185,19 @@ def compare(result_a: Path, result_b: Path, as_json: bool) -> None:
 
 @cli.command(context_settings=_MULTILINE)
 @_load_options
+@_calibration
 @click.option("--host", help="Default: the engine command line's, else loopback.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: the engine command line's; 0: a free one.")
 @click.option("--speed", type=float, default=1.0, show_default=True, help="So many times as fast as the node.")
 @click.option("--startup-s", type=click.FloatRange(min=0), help="Seconds until it serves; default: the node's.")
 @click.option("--fault", help="What is to go wrong: NAME[:VALUE],… Default: AUTOTUNE_EMULATE_FAULT.")
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
-@_common(home_is_used=False)
-def emulate(as_json: bool, **options: Any) -> None:
+@_common(home_is_used=True)
+def emulate(home: Path, as_json: bool, **options: Any) -> None:
     """Stand in for an engine on a node with GPUs: a server at the simulated node's times."""
     from autotune.commands import prediction
 
-    sys.exit(prediction.emulate(options, as_json))
+    sys.exit(prediction.emulate(options, home, as_json))
 
 
 @cli.command()

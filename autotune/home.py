@@ -45,6 +45,11 @@ class Home:
     path: Path
 
     @property
+    def calibration(self) -> Path:
+        """Where `autotune calibrate` leaves the simulator's coefficients."""
+        return self.path / "coefficients.yaml"
+
+    @property
     def studies(self) -> Path:
         return self.path / "studies"
 

@@ -20,6 +20,7 @@ from autotune.launch.secrets import refuse_secrets, secret_sources
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.machine import has, node
+from autotune.own_files import calibration_in, library_for
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
@@ -55,6 +56,7 @@ class Request:
     executor: str = "local"
     sampler: str = "gp"
     space: Path | None = None
+    calibration: Path | None = None
     model_id: str | None = None
     study: str | None = None
     seed: int = 0
@@ -74,19 +76,7 @@ class Simulation:
     workload: str = "sharegpt"
     concurrency: int | None = None
     seed: int = 0
-
-
-def library_for(space: Path | None) -> Library:
-    """The packaged spaces, under a folder or an engine's file of the user's own."""
-    if space is None:
-        return Library()
-    if not space.exists():
-        raise BadInput(f"--space {space}: no such file or folder")
-    if not space.is_dir():
-        return Library(files=(space,))
-    if not any(space.glob("*/*.yaml")):
-        raise BadInput(f"--space {space}: no engines/*.yaml, models/*.yaml, hardware/*.yaml or workloads/*.yaml in it")
-    return Library((space,))
+    calibration: Path | None = None
 
 
 def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
@@ -95,7 +85,8 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
     Args:
         tell: is given a line before something that takes long.
     """
-    library = library_for(request.space)
+    calibration = calibration_in(request.calibration)
+    library = library_for(request.space, calibration)
     hardware = node(request.hardware, library)
     model = _model(request, library)
     _check_budget(request)
@@ -133,6 +124,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
         noise=_noise(request, on),
         seed=request.seed,
         space=str(request.space.resolve()) if request.space else None,
+        calibration=calibration,
         images={name: image for name, (_, image) in images.items()},
         **secret_sources(on, request.api_key_env, request.api_key_file, request.hf_token_file),
     )

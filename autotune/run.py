@@ -18,11 +18,11 @@ from autotune.evaluate import Evaluator, evaluator_for
 from autotune.executors import Executor, executor_for
 from autotune.home import Home
 from autotune.launch.docker_engine import fetch_images
+from autotune.own_files import library_of
 from autotune.prepare import prepare
 from autotune.progress import Progress
 from autotune.recommend import recommend
 from autotune.recommendation import Recommendation
-from autotune.request import library_for
 from autotune.search import Study, open_study
 from autotune.spec import StudySpec
 from autotune.tracking import Tracker
@@ -48,7 +48,7 @@ def run(
         StudyLocked: another tuner works on this study.
     """
     progress.phase("enumerating what may be tried")
-    library = library_for(Path(spec.space) if spec.space else None)
+    library = library_of(spec)
     prepared = prepare(spec, library, progress.note)
     if spec.on == "docker":
         fetch_images([spec.images[name] for name in prepared.spaces], progress.note)

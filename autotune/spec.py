@@ -90,6 +90,7 @@ class StudySpec(BaseModel):
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
         hf_token_file: where the Hugging Face token of launched servers is.
         noise: sigma of the log-normal factor that a simulated launch gets; 0 where launches are real.
+        calibration: the simulator's coefficients, where they are not the packaged ones: the file's content.
         space: path of the user's own space file or folder, read again on resume; None = the packaged ones.
     """
 
@@ -116,6 +117,7 @@ class StudySpec(BaseModel):
     noise: float = Field(default=0.0, ge=0)
     seed: int = 0
     space: str | None = None
+    calibration: dict[str, Any] | None = None
     images: dict[str, str] = {}
     api_key_env: str | None = None
     api_key_file: str | None = None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
 from autotune.commands.output import print_json, say
 from autotune.errors import BadInput
-from autotune.request import Simulation, check_gpus, library_for
+from autotune.own_files import calibration_in, calibration_of_home, library_for
+from autotune.request import Simulation, check_gpus
+from autotune.space.library import Library
 
 
-def simulate(asked: Simulation, as_json: bool) -> None:
+def simulate(asked: Simulation, home: Path, as_json: bool) -> None:
     """``autotune simulate``."""
     from autotune.engines import command_of, split_command
     from autotune.engines.renamed import translate_typed
@@ -21,7 +24,7 @@ def simulate(asked: Simulation, as_json: bool) -> None:
     from autotune.machine import node
     from autotune.space.context import Context
 
-    library = library_for(None)
+    library = _library(asked.calibration, home)
     words = asked.engine_command
     # A whole line in quotes is one word; a person means the words in it.
     typed = split_command(words[0]).typed() if len(words) == 1 else words
@@ -42,6 +45,14 @@ def simulate(asked: Simulation, as_json: bool) -> None:
         _print_prediction(predicted)
 
 
+def _library(calibration: Path | None, home: Path) -> Library:
+    """The packaged spaces, with the home's coefficients; which they are is said."""
+    path = calibration_of_home(calibration, home)
+    if path is not None:
+        say(f"the simulated node's coefficients: {path}")
+    return library_for(None, calibration_in(path))
+
+
 def _print_prediction(predicted: Mapping[str, Any]) -> None:
     click.echo(f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}")
     for reason in predicted["effects"]:
@@ -57,13 +68,13 @@ def _print_prediction(predicted: Mapping[str, Any]) -> None:
     click.echo(f"90 % interval of total_token_throughput on a real node: {low:,.0f} to {high:,.0f}")
 
 
-def emulate(options: Mapping[str, Any], as_json: bool) -> int:
+def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
     """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
     from autotune import emulate as emulator
     from autotune.engines.renamed import translate_typed
     from autotune.machine import node
 
-    library = library_for(None)
+    library = _library(options.pop("calibration"), home)
     typed = translate_typed(options["engine_command"], options["engine_version"], library, say)
     hardware = node(options["hardware"], library)
     looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware), "engine_command": typed}

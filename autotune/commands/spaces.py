@@ -10,7 +10,8 @@ import click
 from pydantic import BaseModel
 
 from autotune.commands.output import print_json
-from autotune.request import Request, build_spec, library_for
+from autotune.own_files import library_for
+from autotune.request import Request, build_spec
 
 if TYPE_CHECKING:
     from autotune.prepare import EngineSpace
@@ -52,12 +53,15 @@ def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> Non
     """``autotune space check``."""
     from autotune.emulate.card import EmulationCard
     from autotune.load.workloads import Workload
+    from autotune.simulate.calibration import Calibration, Physics
     from autotune.simulate.coefficients import SpeedCard
     from autotune.space.checking import check
 
     schemas: dict[str, type[BaseModel]] = {
         "workloads": Workload,
         "simulation": SpeedCard,
+        "physics": Physics,
+        "calibrations": Calibration,
         "emulation": EmulationCard,
     }
     checked = check(path, engines, schemas)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,15 +12,16 @@ from autotune.commands.output import MESSAGES, print_json, say
 from autotune.commands.studies import finished
 from autotune.errors import NothingFeasible, UnknownName
 from autotune.home import Home
+from autotune.own_files import calibration_of_home, library_of
 from autotune.recommendation import Recommendation
-from autotune.request import Request, build_spec, library_for
+from autotune.request import Request, build_spec
 from autotune.space.library import LOCAL
 from autotune.spec import StudySpec
 
 
 def run(request: Request, home: Path, as_json: bool, dry_run: bool) -> None:
     """``autotune run``."""
-    spec = build_spec(request, say)
+    spec = build_spec(replace(request, calibration=calibration_of_home(request.calibration, home)), say)
     _check_sampler(spec.sampler)
     _announce(spec, request.on)
     if dry_run:
@@ -110,7 +112,7 @@ def _print_recommendation(recommendation: Recommendation, home: Home) -> None:
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
     from autotune.prepare import prepare
 
-    prepared = prepare(spec, library_for(Path(spec.space) if spec.space else None), say)
+    prepared = prepare(spec, library_of(spec), say)
     for text in prepared.spec.notes[len(spec.notes) :]:
         say(text)
     items, command_of = prepared.candidates.items, prepared.command_of

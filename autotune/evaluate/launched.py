@@ -32,7 +32,7 @@ from autotune.load.control import ServerClient
 from autotune.load.prefix_cache import PrefixCache
 from autotune.load.request_file import Load, requests_path, write_requests
 from autotune.load.workloads import load_workload
-from autotune.space.cards import HardwareCard
+from autotune.simulate.calibration import Calibration, calibration_of
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
@@ -176,7 +176,7 @@ class Launched:
     def _command(self, trial: Trial, card: EngineCard) -> Command:
         command, version = trial.command, trial.engine_version
         if self.spec.on == "emulator":
-            return emulated(command, self.spec.hardware, self.spec.gpus, version)
+            return emulated(command, self.spec, calibration_of(self.library), version)
         if self.spec.on != "process":
             # A container has volumes of its own for them.
             return command
@@ -240,11 +240,11 @@ def node_of(spec: StudySpec) -> Node:
     return Node(count=spec.gpus) if on_gpus else Node(gpus=tuple)
 
 
-def emulated(command: Command, hardware: HardwareCard, gpus: int, version: str) -> Command:
+def emulated(command: Command, spec: StudySpec, calibration: Calibration, version: str) -> Command:
     """The command that stands in for an engine's: ``autotune emulate`` with the engine's own command line."""
-    options = ["--hw", "hardware.yaml", "--gpus", str(gpus), "--engine-version", version]
-    options += ["--startup-s", str(EMULATOR_STARTUP_S)]
+    options = ["--hw", "hardware.yaml", "--calibration", "coefficients.yaml", "--gpus", str(spec.gpus)]
+    options += ["--engine-version", version, "--startup-s", str(EMULATOR_STARTUP_S)]
     argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)
-    card = yaml.safe_dump(hardware.model_dump(mode="json"), sort_keys=False)
+    card, figures = (yaml.safe_dump(d.model_dump(mode="json"), sort_keys=False) for d in (spec.hardware, calibration))
     # As the environment that a real engine would get: `emulate` corrects what stands in front of a typed command.
-    return Command(argv, command.env, {**command.files, "hardware.yaml": card})
+    return Command(argv, command.env, {**command.files, "hardware.yaml": card, "coefficients.yaml": figures})

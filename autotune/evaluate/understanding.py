@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.engines import recognise
+from autotune.evaluate.sureness import intervals
 from autotune.load.workloads import Workload
 from autotune.simulate import Outcome, ServerSetup, simulate
-from autotune.simulate.coefficients import speed_card
+from autotune.simulate.calibration import Calibration, calibration_of
 from autotune.space.cards import ModelCard
 from autotune.space.context import Context
 from autotune.space.fingerprint import Effective, as_failure, broken_rules, effective
@@ -17,18 +17,16 @@ from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind
 
-Z90 = 1.645
-"""Standard deviations of a normal distribution that hold 90 % on both sides."""
-
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """A command line as its engine's version understands it."""
+    """A command line as its engine's version understands it; the simulated node takes `calibration` (None: ours)."""
 
     card: EngineCard
     context: Context
     effective: Effective
     failure: Failure | None
+    calibration: Calibration | None = None
 
     @property
     def setup(self) -> ServerSetup:
@@ -39,6 +37,7 @@ class Understood:
             model=self.context.model,
             hardware=self.context.hardware,
             gpus=self.context.gpus,
+            calibration=self.calibration,
         )
 
 
@@ -53,12 +52,12 @@ def understand(command: Command, library: Library, context: Context, version: st
     context = Context(context.model, context.hardware, context.gpus, known, context.longest_request)
     parsed = engine.parse(command, known)
     raw = engine.knobs(parsed, context)
-    refused = _out_of_range(card, raw)
+    refused, calibration = _out_of_range(card, raw), calibration_of(library)
     if refused is not None:
-        return Understood(card, context, Effective(raw, ()), refused)
+        return Understood(card, context, Effective(raw, ()), refused, calibration)
     made = effective(card, raw, context)
     broken = [rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE]
-    return Understood(card, context, made, as_failure(broken[0]) if broken else None)
+    return Understood(card, context, made, as_failure(broken[0]) if broken else None, calibration)
 
 
 def _out_of_range(card: EngineCard, configuration: Configuration) -> Failure | None:
@@ -87,20 +86,16 @@ def predict(understood: Understood, workload: Workload, seed: int) -> Outcome:
 def prediction(understood: Understood, workload: Workload, seed: int) -> dict[str, Any]:
     """The flat object of ``autotune simulate``: metrics, ``failure``, ``interval90``, ``evidence`` and what was read.
 
-    ``interval90`` should hold a real node's total token throughput with odds of 9 to 1: a log-normal with the
-    spread of the simulator's errors over the rows that it was fitted to (``residual_sigma`` of its figures).
-    What lies far from those rows is less sure than that.
+    The intervals should hold a real node's figures with odds of 9 to 1 (`autotune.evaluate.sureness`).
     """
     outcome = predict(understood, workload, seed)
-    failed, throughput = outcome.failure, outcome.metrics.get("total_token_throughput")
-    sigma = speed_card(understood.card.engine).residual_sigma
-    ends = None if throughput is None else [throughput * math.exp(z * sigma) for z in (-Z90, Z90)]
+    failed = outcome.failure
     return {
         **outcome.metrics,
         "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}
         if failed
         else None,
-        "interval90": ends,
+        **intervals(understood.setup, workload, outcome.metrics),
         "evidence": Evidence.SIMULATED.value,
         "workload": workload.name,
         "engine": understood.card.engine,

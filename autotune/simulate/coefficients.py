@@ -1,6 +1,7 @@
-"""The figures of one engine on one kind of GPU: ``search_spaces/simulation/<engine>.yaml``.
+"""What the arithmetic needs of an engine: its documented behaviour, and the figures that are fitted.
 
-The arithmetic is the same for every engine; what differs, and what is fitted, stands in these files.
+The arithmetic is the same for every engine. Its behaviour stands in ``search_spaces/simulation/<engine>.yaml``, written
+by hand; the figures are composed in `autotune.simulate.calibration`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Coefficients(_Entry):
-    """How an engine schedules, what it keeps in memory, and how far its kernels are from the peak.
+class Behaviour(_Entry):
+    """What an engine does, as its sources and documentation say: scheduling, memory, constants of its kernels.
 
-    ``*_share`` multiplies a rate; 1 would be the hardware's achieved (or, for links, peak) rate.
+    Nothing here is fitted. ``*_share`` multiplies a rate; 1 would be the hardware's peak.
     """
 
     # What the engine decides where a knob is not set
@@ -53,20 +54,36 @@ class Coefficients(_Entry):
     indexer_logits: bool = Field(description="whether prefill keeps tokens x context scores in float32")
     workspace_contexts: float = Field(ge=0, description="full-length latent sequences kept as workspace")
 
-    # Speed
+    # Kernels
+    moe_tile: int = Field(gt=0, description="rows to which an expert's batch is padded")
+    sparse_head_tile: int = Field(gt=0, description="heads to which sparse kernels pad")
+    sparse_padding: Literal["none", "prefill", "both"] = Field(
+        description="where sparse kernels work through `top_k` entries per query, whether or not there are so many"
+    )
+    dense_prompts: bool = Field(description="prompts that fit `top_k` are computed by dense kernels, unscored")
+    exchange: Literal["gather", "dispatch"] = Field(
+        default="gather", description="with experts of other replicas: all-gather and reduce-scatter, or all-to-all"
+    )
+
+    # Start
+    load_gb_s: float = Field(gt=0, description="weights into GPU memory, the whole node")
+    start_s: float = Field(ge=0, description="start without loading weights")
+
+
+class Figures(_Entry):
+    """How fast it is: the figures that are fitted, each with its range in ``physics.yaml``.
+
+    ``*_share`` multiplies a rate; 1 would be the hardware's achieved (or, for links and attention, peak) rate.
+    """
+
     gemm_share: float = Field(gt=0, description="of achieved_flops, dense matrix kernels")
     moe_share: float = Field(gt=0, description="of achieved_flops, expert kernels of full width")
     moe_narrow_width: float = Field(ge=0, description="expert width at which tensor-sharded experts run at half rate")
-    moe_tile: int = Field(gt=0, description="rows to which an expert's batch is padded")
     expert_imbalance: float = Field(ge=0, description="extra load of the fullest of infinitely many expert ranks")
     bandwidth_share: float = Field(gt=0, description="of achieved_bandwidth, weights and KV in decode")
     attention_share: float = Field(gt=0, description="of the bf16 peak, dense attention kernels")
     sparse_attention_share: float = Field(gt=0, description="of the bf16 peak, sparse attention kernels")
-    sparse_head_tile: int = Field(gt=0, description="heads to which sparse kernels pad")
     indexer_share: float = Field(gt=0, description="of the fp8 peak")
-    exchange: Literal["gather", "dispatch"] = Field(
-        default="gather", description="with experts of other replicas: all-gather and reduce-scatter, or all-to-all"
-    )
     link_share: float = Field(gt=0, le=1, description="of the one-way link bandwidth")
     collective_us: float = Field(ge=0, description="latency of one collective")
     layer_us: float = Field(ge=0, description="kernel latencies of a layer that no batch hides")
@@ -75,33 +92,45 @@ class Coefficients(_Entry):
     eager_layer_us: float = Field(ge=0, description="host time per layer when no CUDA graph holds the batch")
     eager_sequence_us: float = Field(ge=0, description="more host time per sequence then, sparse attention only")
     request_ms: float = Field(ge=0, description="front end per request, one after the other")
-
-    # Speculation and start
     mtp_acceptance: float = Field(ge=0, le=1, description="that a drafted token is kept")
     mtp_step_ms: float = Field(ge=0, description="host time per drafted token and step")
     mtp_sequence_us: float = Field(ge=0, description="and per running sequence: verification and sampling")
-    load_gb_s: float = Field(gt=0, description="weights read from disk, whole node")
-    start_s: float = Field(ge=0, description="imports, compilation, graph capture")
+
+
+class Coefficients(Behaviour, Figures):
+    """How an engine schedules, what it keeps in memory, and how far its kernels are from the peak."""
 
 
 class Adjustment(_Entry):
-    """Figures that differ under a condition over ``knobs, model, hardware, gpus``; all that hold apply, in order."""
+    """What differs under a condition over ``knobs, model, hardware, gpus``; all that hold apply, in order."""
 
     when: Expression = "True"
     versions: VersionRange = "*"
     set: dict[str, Any] = {}
     multiply: dict[str, float] = {}
+    add: dict[str, float] = {}
     reason: str
+
+
+class Era(_Entry):
+    """Versions whose software is of one time. Engines share an era's name: they grew faster together."""
+
+    name: str
+    versions: VersionRange
 
 
 class SpeedCard(_Entry):
     """A document of ``search_spaces/simulation``."""
 
     engine: str
-    residual_sigma: float = Field(gt=0, description="spread of ln(measured / predicted) of total throughput")
-    base: Coefficients
+    eras: list[Era] = []
+    base: Behaviour
     adjustments: list[Adjustment] = []
     source: str
+
+    def era(self, version: str) -> str | None:
+        """The era of a version; None for today's."""
+        return next((era.name for era in self.eras if in_range(version, era.versions)), None)
 
 
 def speed_card(engine: str) -> SpeedCard:
@@ -114,20 +143,21 @@ def speed_card(engine: str) -> SpeedCard:
     return _load(path)
 
 
-def coefficients_for(
-    card: SpeedCard, version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
+def adjusted(
+    card: SpeedCard, figures: Mapping[str, float], version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
 ) -> Coefficients:
-    """The card's figures for one configuration.
+    """The card's behaviour and these figures, adjusted for one configuration.
 
     Args:
         scope: ``model``, ``hardware``, ``gpus`` for the conditions; a knob that is not set reads as None.
     """
-    values = card.base.model_dump()
+    values = {**card.base.model_dump(), **figures}
     names = {**scope, "knobs": Namespace(knobs)}
     for adjustment in card.adjustments:
         if in_range(version, adjustment.versions) and evaluate(adjustment.when, names):
             values.update(adjustment.set)
             values.update({name: values[name] * factor for name, factor in adjustment.multiply.items()})
+            values.update({name: values[name] + more for name, more in adjustment.add.items()})
     return Coefficients.model_validate(values)
 
 

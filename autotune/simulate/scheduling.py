@@ -94,6 +94,10 @@ class Scheduler:
         self.running: Ids = np.empty(0, dtype=np.int64)
         indexer = server.architecture.indexer
         self._top_k = float(indexer.top_k) if indexer else math.inf
+        padding = server.coefficients.sparse_padding
+        self._pads_prompts, self._pads_decode = padding != "none", padding == "both" and indexer is not None
+        # Of a sparse model, prompts up to here run in dense kernels.
+        self._dense_below = math.inf if indexer is None else self._top_k if server.coefficients.dense_prompts else 0.0
         self.gain = server.tokens_per_step
         self._dispatched = 0
         self.preemptions = 0
@@ -191,17 +195,28 @@ class Scheduler:
         counts = np.bincount(of, minlength=replicas).tolist()
         contexts = np.bincount(of, weights=context, minlength=replicas).tolist()
         kept = np.bincount(of, weights=np.minimum(context, self._top_k), minlength=replicas).tolist()
-        return [RankBatch(counts[i], contexts[i], kept[i], *self._prefill_sums(chunks[i])) for i in range(replicas)]
+        entries = [count * self._top_k for count in counts] if self._pads_decode else kept
+        return [
+            RankBatch(counts[i], contexts[i], kept[i], entries[i], *self._prefill_sums(chunks[i]))
+            for i in range(replicas)
+        ]
 
-    def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, int]:
-        """Tokens, attended pairs, pairs kept by sparse attention, and prompts that end, of a replica's pieces."""
-        tokens, pairs, kept = 0, 0.0, 0.0
+    def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, float, int]:
+        """Tokens, pairs of dense kernels, pairs scored and computed by sparse ones, and prompts that end."""
+        tokens, dense, scored, attended = 0, 0.0, 0.0, 0.0
         for piece in pieces:
             end = piece.start + piece.tokens
             tokens += piece.tokens
-            pairs += (end**2 - piece.start**2) / 2
-            kept += _kept(end, self._top_k) - _kept(piece.start, self._top_k)
-        return tokens, pairs, kept, sum(piece.last for piece in pieces)
+            pairs = (end**2 - piece.start**2) / 2
+            if end <= self._dense_below:
+                dense += pairs
+                continue
+            scored += pairs
+            attended += piece.tokens * self._top_k if self._pads_prompts else self._kept_of(piece)
+        return tokens, dense, scored, attended, sum(piece.last for piece in pieces)
+
+    def _kept_of(self, piece: Chunk) -> float:
+        return _kept(piece.start + piece.tokens, self._top_k) - _kept(piece.start, self._top_k)
 
     def _make_room(self) -> None:
         """Throw out the latest sequences of a replica until its pool can take the next step."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from autotune.simulate.coefficients import Coefficients, coefficients_for, speed_card
+from autotune.simulate.calibration import Calibration, coefficients_of, packaged_calibration
+from autotune.simulate.coefficients import Coefficients, speed_card
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.expression import evaluate
 from autotune.trial import Scalar
@@ -21,6 +22,7 @@ class ServerSetup:
         version: the engine's version.
         knobs: effective knobs; one that is missing or None is decided by the engine.
         gpus: GPUs of the node that the study may use.
+        calibration: other fitted figures than the packaged ones.
     """
 
     engine: str
@@ -29,13 +31,14 @@ class ServerSetup:
     model: ModelCard
     hardware: HardwareCard
     gpus: int
+    calibration: Calibration | None = None
 
 
 class Server:
     """`ServerSetup` with every decision taken.
 
     Args:
-        coefficients: other figures than the packaged ones, for calibration.
+        coefficients: in place of those that the setup comes to, for a test of one of them.
     """
 
     def __init__(self, setup: ServerSetup, coefficients: Coefficients | None = None) -> None:
@@ -44,8 +47,8 @@ class Server:
         self.architecture = setup.model.architecture
         self.hardware = setup.hardware
         scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
-        self.coefficients = coefficients or coefficients_for(
-            speed_card(setup.engine), setup.version, setup.knobs, scope
+        self.coefficients = coefficients or coefficients_of(
+            speed_card(setup.engine), setup.calibration or packaged_calibration(), setup.version, setup.knobs, scope
         )
 
     def _count(self, knob: str, default: int) -> int:

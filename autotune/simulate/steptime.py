@@ -27,17 +27,21 @@ class RankBatch:
         sequences: running sequences that decode.
         context: their cached tokens, summed.
         attended: the same with each sequence's tokens cut to what sparse attention keeps.
+        entries: what the kernels work through of these, padding included.
         prefill_tokens: prompt tokens computed.
-        prefill_pairs: pairs of a prompt token and a token before it, summed.
-        prefill_attended: the same, cut to what sparse attention keeps.
+        prefill_pairs: pairs of a prompt token and a token before it, summed, that dense kernels compute.
+        prefill_scored: such pairs that the indexer of sparse attention scores.
+        prefill_attended: of these, what sparse kernels compute.
         new_requests: requests whose prefill ends in this step.
     """
 
     sequences: int = 0
     context: float = 0.0
     attended: float = 0.0
+    entries: float = 0.0
     prefill_tokens: int = 0
     prefill_pairs: float = 0.0
+    prefill_scored: float = 0.0
     prefill_attended: float = 0.0
     new_requests: int = 0
 
@@ -60,12 +64,14 @@ class StepTime:
         self._gemm_flops = server.matrix_flops * c.gemm_share
         self._head_flops = self._bf16 * hw.achieved_flops * c.gemm_share
         local_heads = a.heads / tp
+        self._dense_heads = local_heads
         self._heads = max(local_heads, c.sparse_head_tile) if a.indexer else local_heads
         latent = a.kv_lora_rank > 0
         # Absorbed latent attention multiplies by the cached width; prefill without absorption by the heads' own.
         self._decode_width = 2 * a.kv_lora_rank + a.qk_rope_head_dim if latent else 2 * a.head_dim
         v = a.v_head_dim or a.head_dim
-        self._prefill_width = self._decode_width if a.indexer else a.head_dim + v
+        self._prefill_width = a.head_dim + v
+        self._dense_flops = self._bf16 * c.attention_share
         self._attention_flops = self._bf16 * (c.sparse_attention_share if a.indexer else c.attention_share)
         self._indexer_flops = self._fp8 * c.indexer_share
         self._prepare_experts(server)
@@ -136,7 +142,7 @@ class StepTime:
         indexer = a.indexer
         keys = indexer.bytes_per_token_layer if indexer else 0
         traffic = b.attended * (self._kv_layer - keys / self._server.context_parallel) * layers / self._server.bandwidth
-        flops = 2 * queries * b.attended * self._heads * self._decode_width * layers / self._server.context_parallel
+        flops = 2 * queries * b.entries * self._heads * self._decode_width * layers / self._server.context_parallel
         seconds = max(traffic, flops / self._attention_flops)
         if indexer:
             scoring = 2 * queries * b.context * indexer.heads * indexer.head_dim * layers / self._indexer_flops
@@ -148,10 +154,10 @@ class StepTime:
         if not b.prefill_tokens:
             return 0.0
         a, layers = self._a, self._layers
-        flops = 2 * b.prefill_attended * self._heads * self._prefill_width * layers
-        seconds = flops / self._attention_flops
+        seconds = 2 * b.prefill_pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
         if a.indexer:
-            seconds += 2 * b.prefill_pairs * a.indexer.heads * a.indexer.head_dim * layers / self._indexer_flops
+            seconds += 2 * b.prefill_attended * self._heads * self._decode_width * layers / self._attention_flops
+            seconds += 2 * b.prefill_scored * a.indexer.heads * a.indexer.head_dim * layers / self._indexer_flops
         return seconds
 
     def _experts_seconds(self, tokens: float) -> float:

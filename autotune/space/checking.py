@@ -13,7 +13,10 @@ from autotune.space.library import SCHEMAS, Library, kind_of, line_of, load, spa
 from autotune.space.packages import engine_cards
 from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
-_FOLDERS = ("engines", "models", "hardware", "workloads", "simulation", "emulation", "narrowings")
+_FOLDERS = (
+    *("engines", "models", "hardware", "workloads", "narrowings"),
+    *("simulation", "physics", "calibrations", "emulation"),
+)
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config"})
 

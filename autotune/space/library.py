@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -111,7 +111,9 @@ _KIND_BY_KEY = {
     "architecture": "models",
     "bandwidth_tb_s": "hardware",
     "points": "workloads",
-    "residual_sigma": "simulation",
+    "eras": "simulation",
+    "fitted_to": "calibrations",
+    "figures": "physics",
     "refusal": "emulation",
 }
 
@@ -122,9 +124,16 @@ class Library:
     Args:
         overlays: folders of the user's own, laid out like the packaged one.
         files: documents of the user's own; each is recognised by its first keys (see `kind_of`).
+        calibration: the content of a ``coefficients.yaml`` that stands before all others.
     """
 
-    def __init__(self, overlays: Sequence[Path] = (), files: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        overlays: Sequence[Path] = (),
+        files: Sequence[Path] = (),
+        calibration: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.calibration = calibration
         self.roots = (*overlays, spaces_root())
         self._files = {path: kind_of(path) for path in files}
 
@@ -140,7 +149,11 @@ class Library:
             if path.name not in seen:
                 seen.add(path.name)
                 yield path
-        yield from (path for path, its_kind in self._files.items() if its_kind == kind)
+        yield from self.own_files(kind)
+
+    def own_files(self, kind: str) -> list[Path]:
+        """The single files of the user's own that are of a kind."""
+        return [path for path, its_kind in self._files.items() if its_kind == kind]
 
     @cached_property
     def models(self) -> dict[str, ModelCard]:

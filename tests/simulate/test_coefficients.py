@@ -3,7 +3,8 @@
 import pytest
 
 from autotune.errors import UnknownName
-from autotune.simulate.coefficients import coefficients_for, speed_card
+from autotune.simulate.calibration import coefficients_of, nothing_learned
+from autotune.simulate.coefficients import speed_card
 from autotune.simulate.server import Server
 from autotune.space.library import Library
 from tests.simulate.nodes import LIBRARY, R1, setup
@@ -46,5 +47,8 @@ def test_sglang_takes_less_memory_for_the_cache_when_graphs_need_more():
 def test_a_condition_multiplies():
     card = speed_card("vllm")
     scope = {"model": LIBRARY.model(R1), "hardware": LIBRARY.node("h200"), "gpus": 8}
-    on, off = (coefficients_for(card, "0.13.0", {"deep_gemm": flag}, scope).moe_share for flag in (True, False))
+    on, off = (
+        coefficients_of(card, nothing_learned(), "0.13.0", {"deep_gemm": flag}, scope).moe_share
+        for flag in (True, False)
+    )
     assert off < on

@@ -8,6 +8,7 @@ import pytest
 from autotune.emulate.card import EmulationCard
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.load.workloads import Workload
+from autotune.simulate.calibration import Calibration, Physics
 from autotune.simulate.coefficients import SpeedCard
 from autotune.space.checking import check
 from autotune.space.library import Library, spaces_root
@@ -103,9 +104,24 @@ def test_an_overlay_folder_adds_a_node(tmp_path: Path) -> None:
 
 
 def test_the_packaged_spaces_are_valid() -> None:
-    schemas = {"workloads": Workload, "simulation": SpeedCard, "emulation": EmulationCard}
+    schemas = {
+        "workloads": Workload,
+        "simulation": SpeedCard,
+        "physics": Physics,
+        "calibrations": Calibration,
+        "emulation": EmulationCard,
+    }
     checked = {path.parent.name for path in check(None, schemas=schemas)}
-    assert checked == {"engines", "models", "hardware", "workloads", "simulation", "emulation"}
+    assert checked == {
+        "engines",
+        "models",
+        "hardware",
+        "workloads",
+        "simulation",
+        "emulation",
+        "physics",
+        "calibrations",
+    }
 
 
 def test_a_workload_s_mistake_is_found(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""How sure the calibrated simulator may be: `Errors` from what a fit and its left-out groups got wrong.
+
+Quantiles, not variances: nine of ten errors lie within 1.645 standard deviations by construction, whatever the shape of
+the tails. The rank is that of split conformal prediction, the ceiling of 0.9 (n + 1), so that few points give wide
+intervals (Angelopoulos and Bates, arXiv:2107.07511).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.simulate.uncertainty import HEADLINE, Z90, Covered, Errors, Spread
+
+METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")
+_LEAST = 0.03
+"""No spread is stated below it: two launches of one configuration differ by as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """ln(measured / predicted) of one point.
+
+    Attributes:
+        errors: by metric, of the fit to all points.
+        unseen: ``engine``, ``gpu``, ``model``, ``workload`` -> the same by a fit that had not seen the point's group.
+    """
+
+    engine: str
+    workload: str
+    errors: Mapping[str, float]
+    unseen: Mapping[str, Mapping[str, float]]
+
+
+def errors_of(points: Sequence[Missed], covered: Iterable[Covered]) -> Errors:
+    """The errors to state for predictions from now on."""
+    by_engine: dict[str, list[Missed]] = defaultdict(list)
+    for point in points:
+        by_engine[point.engine].append(point)
+    by_engine["any"] = list(points)
+    engines = {name: {m: _spread(members, m) for m in METRICS} for name, members in by_engine.items()}
+    return Errors(engines=engines, unseen=_unseen(points), covered=list(covered))
+
+
+def _spread(points: Sequence[Missed], metric: str) -> Spread:
+    total = _scale([p.errors[metric] for p in points if metric in p.errors])
+    by_workload: dict[str, list[float]] = defaultdict(list)
+    for point in points:
+        if metric in point.errors:
+            by_workload[f"{point.engine} {point.workload}"].append(point.errors[metric])
+    apart = [e - sum(es) / len(es) for es in by_workload.values() if len(es) > 1 for e in es]
+    freedom = sum(len(es) - 1 for es in by_workload.values())
+    row = math.sqrt(sum(e * e for e in apart) / freedom) if freedom else total
+    row = min(total, max(_LEAST, row))
+    return Spread(group=_rounded(math.sqrt(total**2 - row**2)), row=_rounded(row))
+
+
+def _unseen(points: Sequence[Missed]) -> dict[str, float]:
+    """What is added for a group that was not seen: as much as its left-out errors are wider than the fit's own."""
+    found = {}
+    for kind in ("engine", "gpu", "model", "workload"):
+        both = [(p.errors[HEADLINE], p.unseen[kind][HEADLINE]) for p in points if HEADLINE in p.unseen.get(kind, {})]
+        if both:
+            own, out = (_scale(list(errors)) for errors in zip(*both, strict=True))
+            found[kind] = _rounded(math.sqrt(max(0.0, out**2 - own**2)))
+    return found
+
+
+def _scale(errors: Sequence[float]) -> float:
+    """The standard deviation whose 90 % interval holds nine of ten errors."""
+    if not errors:
+        return 0.5
+    ordered = sorted(abs(e) for e in errors)
+    rank = min(len(ordered), math.ceil(0.9 * (len(ordered) + 1)))
+    return max(_LEAST, ordered[rank - 1] / Z90)
+
+
+def _rounded(value: float) -> float:
+    return round(value, 3)

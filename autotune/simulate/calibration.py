@@ -1,0 +1,168 @@
+"""The fitted figures: what physics expects of each, and what the measured rows made of it.
+
+A figure of an engine's version on a GPU is a product: what physics expects (``search_spaces/physics``) times the
+factors of its groups (``search_spaces/calibrations``): all measured rows, the engine, the GPU, the era of its software,
+and the engine in that era. A group without rows has the factor 1, so that an engine or a GPU that nobody measured is
+still predicted: from what all the others have in common.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import Field, model_validator
+
+from autotune.simulate.coefficients import Coefficients, Figures, SpeedCard, adjusted
+from autotune.simulate.uncertainty import Errors
+from autotune.space.entry import Entry
+from autotune.space.library import Library, load, spaces_root
+from autotune.trial import Scalar
+
+Level = str
+"""``all``, ``engine``, ``gpu``, ``era`` or ``engine_era``."""
+
+LEVELS = ("all", "engine", "gpu", "era", "engine_era")
+
+
+class Figure(Entry):
+    """What is expected of one figure before anything is measured.
+
+    Attributes:
+        typical: the middle of what is expected.
+        spread: per level, the standard deviation of ln(factor) between its groups; a level without one has no factors.
+    """
+
+    typical: float = Field(ge=0)
+    low: float = Field(ge=0)
+    high: float = Field(gt=0)
+    spread: dict[Level, float] = {}
+    source: str
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Figure:
+        if not self.low <= self.typical <= self.high:
+            raise ValueError(f"typical ({self.typical}) lies outside low..high ({self.low}..{self.high})")
+        unknown = [level for level in self.spread if level not in LEVELS]
+        if unknown:
+            raise ValueError(f"unknown level {unknown[0]!r}; levels: {', '.join(LEVELS)}")
+        return self
+
+
+class Physics(Entry):
+    """``search_spaces/physics/figures.yaml``."""
+
+    figures: dict[str, Figure]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Physics:
+        expected, given = set(Figures.model_fields), set(self.figures)
+        if expected != given:
+            wrong = sorted(expected ^ given)
+            raise ValueError(f"the figures must be those of the simulator; missing or unknown: {', '.join(wrong)}")
+        return self
+
+
+class Factor(NamedTuple):
+    """Which factor: of which figure, on which level, for which group."""
+
+    level: Level
+    group: str
+    figure: str
+
+
+class Learned(Entry):
+    """One source of measured rows: its name, how many points it gave, and what kind of evidence it is."""
+
+    source: str
+    points: int
+    evidence: str
+
+
+class Calibration(Entry):
+    """``coefficients.yaml``: written by ``autotune calibrate``, never by hand.
+
+    Attributes:
+        fitted_to: where the measured points came from.
+        factors: level -> group -> figure -> factor.
+        errors: how far predictions lie from measurements, per engine and for what was never measured.
+    """
+
+    fitted_to: list[Learned]
+    factors: dict[Level, dict[str, dict[str, float]]]
+    errors: Errors
+
+    def factor(self, which: Factor) -> float:
+        """A factor; 1 for a group without rows."""
+        return self.factors.get(which.level, {}).get(which.group, {}).get(which.figure, 1.0)
+
+
+def groups_of(card: SpeedCard, version: str, gpu: str) -> dict[Level, str]:
+    """The groups that an engine's version on a GPU belongs to, by level."""
+    era = card.era(version)
+    groups = {"all": "all", "engine": card.engine, "gpu": gpu}
+    return groups if era is None else {**groups, "era": era, "engine_era": f"{card.engine} {era}"}
+
+
+def factors_of(physics: Physics, groups: Mapping[Level, str]) -> Iterator[Factor]:
+    """The factors that a member of these groups is made of."""
+    for name, figure in physics.figures.items():
+        for level, group in groups.items():
+            if figure.spread.get(level):
+                yield Factor(level, group, name)
+
+
+def composed(physics: Physics, calibration: Calibration, groups: Mapping[Level, str]) -> dict[str, float]:
+    """The figures of a member of these groups, each within its range."""
+    logs = dict.fromkeys(physics.figures, 0.0)
+    for which in factors_of(physics, groups):
+        logs[which.figure] += math.log(calibration.factor(which))
+    return {
+        name: min(figure.high, max(figure.low, figure.typical * math.exp(logs[name])))
+        for name, figure in physics.figures.items()
+    }
+
+
+def coefficients_of(
+    card: SpeedCard, calibration: Calibration, version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
+) -> Coefficients:
+    """Everything that the arithmetic needs of an engine's version under these knobs.
+
+    Args:
+        scope: ``model``, ``hardware``, ``gpus``.
+    """
+    groups = groups_of(card, version, scope["hardware"].name)
+    return adjusted(card, composed(packaged_physics(), calibration, groups), version, knobs, scope)
+
+
+@lru_cache(maxsize=1)
+def packaged_physics() -> Physics:
+    """What physics expects."""
+    return load(spaces_root() / "physics" / "figures.yaml", Physics)
+
+
+def packaged_calibration() -> Calibration:
+    """What the shipped measurements made of the figures."""
+    return read_calibration(spaces_root() / "calibrations" / "coefficients.yaml")
+
+
+def calibration_of(library: Library) -> Calibration:
+    """The calibration of a library: the study's, a file of the user's own, an overlay's, or the packaged one."""
+    if library.calibration is not None:
+        return Calibration.model_validate(library.calibration)
+    own = library.own_files("calibrations")
+    return read_calibration(own[-1] if own else next(library.paths("calibrations")))
+
+
+def nothing_learned() -> Calibration:
+    """Physics alone: every factor 1."""
+    return Calibration(fitted_to=[], factors={}, errors=Errors())
+
+
+@lru_cache(maxsize=16)
+def read_calibration(path: Path) -> Calibration:
+    """Read a ``coefficients.yaml``; raises `MalformedFile`."""
+    return load(path, Calibration)

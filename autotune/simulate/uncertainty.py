@@ -1,0 +1,127 @@
+"""How sure a prediction is: intervals from the errors that the calibration left.
+
+ln(measured / predicted) is taken to be the sum of three parts: one that all predictions of an engine under one load
+share (`group`), one of each configuration alone (`row`), and more for what was never measured (`unseen`). A comparison
+within an engine loses the shared part, one between engines keeps both: it is wider, as it should be.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from autotune.space.entry import Entry
+
+Z90 = 1.645
+"""Standard deviations of a normal distribution that hold 90 % on both sides."""
+
+_NEAR = math.log(2.0)
+"""Loads within a factor of 2 in lengths and requests in flight count as one that was measured."""
+
+HEADLINE = "total_token_throughput"
+
+
+class Spread(Entry):
+    """Standard deviations of ln(measured / predicted).
+
+    Attributes:
+        group: of what all configurations of an engine under one load share.
+        row: of what each configuration has for itself, the noise of one run included.
+    """
+
+    group: float = Field(ge=0)
+    row: float = Field(ge=0)
+
+
+class Covered(Entry):
+    """What was measured: a prediction near it is not `unseen`.
+
+    Attributes:
+        read, written: mean tokens per request.
+        in_flight: requests in flight at most.
+    """
+
+    engine: str
+    gpu: str
+    model: str
+    read: float = Field(gt=0)
+    written: float = Field(gt=0)
+    in_flight: float = Field(gt=0)
+
+
+class Errors(Entry):
+    """What the calibration left.
+
+    Attributes:
+        engines: engine -> metric -> spread; "any" is for an engine that was not measured.
+        unseen: ``engine``, ``gpu``, ``model``, ``workload`` -> standard deviation that is added for it.
+    """
+
+    engines: dict[str, dict[str, Spread]] = {}
+    unseen: dict[str, float] = {}
+    covered: list[Covered] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a prediction is of: for `Covered`, see there."""
+
+    engine: str
+    gpu: str
+    model: str
+    read: float
+    written: float
+    in_flight: float
+
+    def unseen(self, errors: Errors) -> tuple[str, ...]:
+        """Which of engine, GPU, model and workload no measured row is near to."""
+        missing = []
+        for name in ("engine", "gpu", "model"):
+            if getattr(self, name) not in {getattr(covered, name) for covered in errors.covered}:
+                missing.append(name)
+        mine = [covered for covered in errors.covered if covered.engine == self.engine or "engine" in missing]
+        if not any(self._near(covered) for covered in mine):
+            missing.append("workload")
+        return tuple(missing)
+
+    def _near(self, covered: Covered) -> bool:
+        pairs = (
+            (self.read, covered.read),
+            (self.written, covered.written),
+            (self.in_flight, covered.in_flight),
+        )
+        return all(abs(math.log(max(mine, 1e-9) / its)) <= _NEAR for mine, its in pairs)
+
+
+def spread_of(errors: Errors, engine: str, metric: str = HEADLINE) -> Spread:
+    """The spread of an engine's predictions of a metric; without a calibration, a factor of two and a half."""
+    known = errors.engines.get(engine) or errors.engines.get("any") or {}
+    return known.get(metric) or known.get(HEADLINE) or _UNKNOWN
+
+
+_UNKNOWN = Spread(group=0.5, row=0.2)
+
+
+def sigma(errors: Errors, subject: Subject, metric: str = HEADLINE) -> float:
+    """Standard deviation of ln(measured / predicted) of one prediction."""
+    spread = spread_of(errors, subject.engine, metric)
+    variance = spread.group**2 + spread.row**2
+    return math.sqrt(variance + sum(errors.unseen.get(name, 0.0) ** 2 for name in subject.unseen(errors)))
+
+
+def sigma_of_ratio(errors: Errors, first: Subject, second: Subject, metric: str = HEADLINE) -> float:
+    """Standard deviation of ln(measured ratio / predicted ratio) of two predictions under one load.
+
+    Within one engine on one model and GPU the shared parts cancel.
+    """
+    alike = (first.engine, first.gpu, first.model) == (second.engine, second.gpu, second.model)
+    if alike:
+        return math.sqrt(2.0) * spread_of(errors, first.engine, metric).row
+    return math.hypot(sigma(errors, first, metric), sigma(errors, second, metric))
+
+
+def interval90(value: float, deviation: float) -> tuple[float, float]:
+    """The ends between which nine of ten measurements should lie."""
+    return value * math.exp(-Z90 * deviation), value * math.exp(Z90 * deviation)

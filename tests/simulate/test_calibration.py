@@ -1,0 +1,75 @@
+"""Figures are physics times factors, groups without rows have none, and every figure keeps its range."""
+
+import math
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.errors import MalformedFile
+from autotune.simulate.calibration import (
+    Calibration,
+    calibration_of,
+    composed,
+    groups_of,
+    nothing_learned,
+    packaged_calibration,
+    packaged_physics,
+)
+from autotune.simulate.coefficients import speed_card
+from autotune.space.library import Library
+
+PHYSICS = packaged_physics()
+MEASURED = {"all": "all", "engine": "vllm", "gpu": "h200"}
+
+
+def calibration(**factors):
+    return Calibration(fitted_to=[], factors=factors, errors={})
+
+
+def test_without_factors_a_figure_is_what_physics_expects():
+    figures = composed(PHYSICS, nothing_learned(), MEASURED)
+    assert figures == pytest.approx({name: figure.typical for name, figure in PHYSICS.figures.items()})
+
+
+def test_the_factors_of_all_its_groups_multiply_and_those_of_others_do_not():
+    known = calibration(
+        all={"all": {"layer_us": 1.5}},
+        engine={"vllm": {"layer_us": 2.0}, "sglang": {"layer_us": 3.0}},
+        gpu={"mi300x": {"layer_us": 1.2}},
+    )
+    typical = PHYSICS.figures["layer_us"].typical
+    assert composed(PHYSICS, known, MEASURED)["layer_us"] == pytest.approx(typical * 3.0)
+    assert composed(PHYSICS, known, {**MEASURED, "gpu": "mi300x"})["layer_us"] == pytest.approx(typical * 3.6)
+    unknown = {"all": "all", "engine": "another", "gpu": "b200"}
+    assert composed(PHYSICS, known, unknown)["layer_us"] == pytest.approx(typical * 1.5)
+
+
+def test_engines_of_one_time_share_its_era():
+    old = [groups_of(speed_card(e), v, "h200")["era"] for e, v in (("vllm", "0.7.3"), ("sglang", "0.4.3.post2"))]
+    assert old[0] == old[1]
+    assert "era" not in groups_of(speed_card("vllm"), "0.13.0", "h200")
+
+
+@given(st.floats(-8, 8))
+def test_a_figure_never_leaves_its_range(log):
+    factors = {"all": {name: math.exp(log) for name in PHYSICS.figures}}
+    for name, value in composed(PHYSICS, calibration(all=factors), MEASURED).items():
+        assert PHYSICS.figures[name].low <= value <= PHYSICS.figures[name].high
+
+
+def test_a_library_takes_the_users_own_coefficients_first(tmp_path):
+    own = packaged_calibration().model_copy(update={"factors": {"all": {"all": {"layer_us": 1.25}}}})
+    path = tmp_path / "coefficients.yaml"
+    path.write_text(yaml.safe_dump(own.model_dump(mode="json")))
+    assert calibration_of(Library()) == packaged_calibration()
+    assert calibration_of(Library(files=(path,))) == own
+    assert calibration_of(Library(calibration=own.model_dump(mode="json"))) == own
+
+
+def test_coefficients_that_are_none_are_refused_by_line(tmp_path):
+    path = tmp_path / "coefficients.yaml"
+    path.write_text("fitted_to: []\nfactors: {}\nerrors: {engines: {vllm: {x: {group: -1, row: 0}}}}\n")
+    with pytest.raises(MalformedFile, match=r"coefficients.yaml:3: errors.engines.vllm.x.group"):
+        calibration_of(Library(files=(path,)))
