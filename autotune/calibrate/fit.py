@@ -1,138 +1,170 @@
-"""Fits the factors to measured points, and says how far off the fit is where it has not looked."""
+"""The calibration of the simulated node by measured points: `calibrate`.
+
+What it leaves behind is a `Calibration`: the factors, and how far off they are. How far off is told by fits that have
+not seen whole groups - an engine, a GPU, a model, a workload - never by leaving out random rows.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import cast
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-from scipy.optimize import least_squares
+from autotune.calibrate.errors import METRICS, Missed, errors_of
+from autotune.calibrate.points import Group, MeasuredPoint, groups
+from autotune.calibrate.predicted import HEADLINE, Predicted, Progress
+from autotune.calibrate.problem import Predictor, Target
+from autotune.calibrate.solving import Fitted, fit, leave_out, predictor
+from autotune.errors import BadInput
+from autotune.evaluate.sureness import subject_of
+from autotune.simulate import Outcome
+from autotune.simulate.calibration import Calibration, Learned, nothing_learned, packaged_calibration
+from autotune.simulate.uncertainty import Covered, Errors, interval90, sigma
 
-from autotune.calibrate.problem import Floats, Predictor, Problem, Target
-from autotune.simulate.calibration import Calibration, Physics, composed, packaged_physics
+STARTS = {"shipped": packaged_calibration, "physics": nothing_learned}
+"""Where a fit begins and what it is drawn to."""
 
-Progress = Callable[[str], None]
-"""Told what is being done, in a line."""
-
-_ROUNDS = 12
-_FOLD_STEPS = 8
-_ENOUGH = 1e-3
-"""A step that lowers the cost by less than this share ends a fit."""
+_NEW = ("engine", "gpu", "model", "workload")
+"""Kinds of groups for which `Errors.unseen` says how much less sure a prediction is."""
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A calibration and what it predicts.
-
-    Attributes:
-        predicted: metrics per target, in the order in which they were given.
-        jacobian: at the solution; what folds begin with.
-    """
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A calibration, and what it says of the points that it was fitted to, in their order."""
 
     calibration: Calibration
-    predicted: list[dict[str, float]]
-    x: Floats
-    jacobian: Floats
-    problem: Problem
+    predictions: list[Predicted]
 
 
-@contextmanager
-def predictor(progress: Progress | None = None) -> Iterator[Predictor]:
-    """Simulates on all cores of the machine."""
-    said = progress or (lambda _: None)
-    runs = 0
-
-    def count(new: int) -> None:
-        nonlocal runs
-        runs += new
-        said(f"{runs} simulated runs")
-
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        yield Predictor(pool, count)
-
-
-def fit(targets: Sequence[Target], start: Calibration, predict: Predictor, physics: Physics | None = None) -> Fitted:
-    """The factors that explain the targets best while they stay near the start: a maximum a posteriori estimate."""
-    physics = physics or packaged_physics()
-    problem = Problem(targets, physics, start, predict)
-    found = least_squares(
-        problem.residuals,
-        problem.centre,
-        jac=cast("Callable[[Floats], Floats]", problem.jacobian),
-        max_nfev=_ROUNDS,
-        ftol=_ENOUGH,
-        xtol=_ENOUGH,
-    )
-    return _fitted(problem, found.x, found.jac, physics, predict)
-
-
-def _fitted(problem: Problem, x: Floats, jacobian: Floats, physics: Physics, predict: Predictor) -> Fitted:
-    calibration = problem.calibration(x)
-    predicted = predict([(t, composed(physics, calibration, t.groups)) for t in problem.targets])
-    return Fitted(calibration, predicted, x, jacobian, problem)
-
-
-def leave_out(
-    whole: Fitted, start: Calibration, out: Sequence[int], predict: Predictor, physics: Physics | None = None
-) -> list[dict[str, float]]:
-    """What a fit without some targets predicts for them.
-
-    It begins at the whole fit's solution, where its Jacobian is known, and takes Gauss-Newton steps with that Jacobian
-    until the cost of the remaining targets falls no more. Factors that only the left-out targets tell about are back
-    at their start.
+def calibrate(
+    points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Progress
+) -> Calibrated:
+    """Fit the factors to points; those that did not start are predicted, not fitted.
 
     Args:
-        out: positions of the targets that are left out.
+        start: of `STARTS`.
+        cross_validate: leave out groups, to find how far off predictions of the unmeasured are; else the start's
+            figures of that are kept.
+
+    Raises:
+        BadInput: no point ran.
     """
-    physics = physics or packaged_physics()
-    targets = whole.problem.targets
-    kept = [target for i, target in enumerate(targets) if i not in set(out)]
-    problem = Problem(kept, physics, start, predict)
-    where = dict(zip(whole.problem.factors, whole.x.tolist(), strict=True))
-    x = np.array([where[which] for which in problem.factors])
-    jacobian = problem.jacobian(x)  # known runs only
-    x = _descended(problem, x, jacobian)
-    calibration = problem.calibration(x)
-    return predict([(targets[i], composed(physics, calibration, targets[i].groups)) for i in out])
+    ran = [place for place, point in enumerate(points) if point.failure is None]
+    if not ran:
+        raise BadInput("none of the measured rows ran: there is nothing to fit")
+    begin = STARTS[start]()
+    targets = [_target(points[place]) for place in ran]
+    with predictor(progress) as predict:
+        progress(f"fitting {len(targets)} points")
+        whole = fit(targets, begin, predict)
+        found = _without(whole, begin, points, ran, predict, progress) if cross_validate else {}
+    missed = [_missed(points[place], whole.predicted[i], found.get(place, {})) for i, place in enumerate(ran)]
+    errors = _together(begin.errors, errors_of(missed, _covered([points[place] for place in ran])))
+    fitted_to = [*begin.fitted_to, *_learned(points)]
+    calibration = whole.calibration.model_copy(update={"fitted_to": fitted_to, "errors": errors})
+    return Calibrated(calibration, predicted_by(points, calibration, _left_out(found)))
 
 
-def _descended(problem: Problem, x: Floats, jacobian: Floats) -> Floats:
-    residuals = problem.residuals(x)
-    cost = float(residuals @ residuals)
-    solve = np.linalg.pinv(jacobian)
-    for _ in range(_FOLD_STEPS):
-        step = solve @ residuals
-        for share in (1.0, 0.5, 0.25):
-            tried = x - share * step
-            its = problem.residuals(tried)
-            if float(its @ its) < cost:
-                break
-        else:
-            return x
-        lower = float(its @ its)
-        done = lower > cost * (1.0 - _ENOUGH)
-        x, residuals, cost = tried, its, lower
-        if done:
-            return x
-    return x
+def _together(before: Errors, now: Errors) -> Errors:
+    """What was known of engines that were not measured now stays; so does what no group was left out for."""
+    engines = {**now.engines, **before.engines, **{name: now.engines[name] for name in now.engines if name != "any"}}
+    covered = [*before.covered, *(one for one in now.covered if one not in before.covered)]
+    return Errors(engines=engines, unseen={**before.unseen, **now.unseen}, covered=covered)
 
 
-def left_out(
-    whole: Fitted, start: Calibration, groups: Mapping[str, Sequence[int]], predict: Predictor, progress: Progress
-) -> dict[int, dict[str, float]]:
-    """The predictions of every target by a fit that has not seen its group.
+def _target(point: MeasuredPoint) -> Target:
+    metrics = {name: float(value) for name, value in point.metrics.items()}
+    return Target(point.label, point.understood.setup, point.workload, metrics, point.weight)
 
-    Args:
-        groups: name -> positions of its targets; a group that is all there is teaches nothing and is passed over.
-    """
-    found: dict[int, dict[str, float]] = {}
-    for name, members in groups.items():
-        if len(members) == len(whole.problem.targets):
+
+Unseen = dict[int, dict[str, dict[str, float]]]
+"""Place of a point -> kind of group -> metrics predicted by a fit that had not seen its group."""
+
+
+def _without(
+    whole: Fitted,
+    begin: Calibration,
+    points: Sequence[MeasuredPoint],
+    ran: Sequence[int],
+    predict: Predictor,
+    progress: Progress,
+) -> Unseen:
+    position = {place: i for i, place in enumerate(ran)}
+    found: Unseen = defaultdict(dict)
+    for group in groups(points):
+        members = [place for place in group.members if place in position]
+        if not members or len(members) == len(ran):
             continue
-        progress(f"without {name}")
-        found.update(zip(members, leave_out(whole, start, members, predict), strict=True))
+        progress(f"fitting without {group.kind} {group.name}")
+        metrics = leave_out(whole, begin, [position[place] for place in members], predict)
+        for place, one in zip(members, metrics, strict=True):
+            found[place][group.kind] = one
     return found
+
+
+def _left_out(found: Unseen) -> dict[int, dict[str, float]]:
+    return {place: {kind: one.get(HEADLINE, 0.0) for kind, one in kinds.items()} for place, kinds in found.items()}
+
+
+def _missed(point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, Mapping[str, float]]) -> Missed:
+    return Missed(
+        point.engine,
+        point.workload.name,
+        _logs(point.metrics, fitted),
+        {kind: _logs(point.metrics, unseen[kind]) for kind in _NEW if kind in unseen},
+    )
+
+
+def _logs(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict[str, float]:
+    both = ((name, measured.get(name, 0.0), predicted.get(name, 0.0)) for name in METRICS)
+    return {name: math.log(its / mine) for name, its, mine in both if its > 0 and mine > 0}
+
+
+def _covered(points: Sequence[MeasuredPoint]) -> list[Covered]:
+    subjects = {subject_of(point.understood.setup, point.workload) for point in points}
+    names = Covered.model_fields
+    return [
+        Covered(**{name: _short(getattr(subject, name)) for name in names})
+        for subject in sorted(subjects, key=lambda s: (s.engine, s.gpu, s.model, s.read, s.written, s.in_flight))
+    ]
+
+
+def _short(value: str | float) -> str | float:
+    return value if isinstance(value, str) else round(value, 1)
+
+
+def _learned(points: Sequence[MeasuredPoint]) -> list[Learned]:
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for point in points:
+        counts[(point.members[0].source, point.members[0].evidence)] += 1
+    return [Learned(source=source, points=n, evidence=evidence) for (source, evidence), n in counts.items()]
+
+
+def predicted_by(
+    points: Sequence[MeasuredPoint], calibration: Calibration, left_out: Mapping[int, Mapping[str, float]]
+) -> list[Predicted]:
+    """What a calibration says of points: metrics, interval, or why it does not run."""
+    return [
+        replace(_predicted(point, calibration), left_out=dict(left_out.get(place, {})))
+        for place, point in enumerate(points)
+    ]
+
+
+def _predicted(point: MeasuredPoint, calibration: Calibration) -> Predicted:
+    from autotune.evaluate import predict
+
+    understood = replace(point.understood, calibration=calibration)
+    outcome: Outcome = predict(understood, point.workload, 0)
+    if outcome.failure is not None:
+        return Predicted({}, 0.0, 0.0, outcome.failure.message)
+    metrics = {name: float(value) for name, value in outcome.metrics.items() if isinstance(value, int | float)}
+    low, high = interval90(metrics[HEADLINE], _sigma(calibration.errors, point))
+    return Predicted(metrics, low, high)
+
+
+def _sigma(errors: Errors, point: MeasuredPoint) -> float:
+    return sigma(errors, subject_of(point.understood.setup, point.workload))
+
+
+__all__ = ["STARTS", "Calibrated", "Group", "calibrate", "predicted_by"]

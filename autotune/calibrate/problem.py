@@ -42,7 +42,6 @@ class Target:
 
     Attributes:
         metrics: measured, under the names of `UNCERTAIN`; one that is missing does not count.
-        silent_s: seconds at the beginning in which the cold server answered nobody; the prediction is of a warm one.
         weight: 1; less for what is known to be an outlier.
     """
 
@@ -50,7 +49,6 @@ class Target:
     setup: ServerSetup
     workload: Workload
     metrics: Mapping[str, float]
-    silent_s: float = 0.0
     weight: float = 1.0
 
     @property
@@ -59,19 +57,12 @@ class Target:
         return groups_of(speed_card(self.setup.engine), self.setup.version, self.setup.hardware.name)
 
     def predicted(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """The metrics of a simulated run with these figures, the silent time put in front; empty when it fails."""
+        """The metrics of a simulated run with these figures; empty when it fails."""
         setup = self.setup
         scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
         coefficients = adjusted(speed_card(setup.engine), figures, setup.version, setup.knobs, scope)
         metrics = run_server(Server(setup, coefficients), self.workload, 0).metrics
-        if not metrics:
-            return {}
-        values = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
-        slower = values["duration"] / (values["duration"] + self.silent_s)
-        values["total_token_throughput"] *= slower
-        for name in ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms"):
-            values[name] += self.silent_s * 1e3
-        return values
+        return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
 Figures = tuple[float, ...]
