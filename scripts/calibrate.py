@@ -18,10 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from measured_rows import Row, seed_rows, sweep_rows
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from autotune.calibrate.readers import read_file
+from autotune.calibrate.rows import MeasuredRow as Row
+from autotune.calibrate.tables import layout
 from autotune.simulate import Outcome, run_server
 from autotune.simulate.coefficients import SpeedCard, coefficients_for
 from autotune.simulate.server import Server
@@ -60,7 +62,7 @@ class CardText:
 
 def predict(row: Row, card: SpeedCard) -> Outcome:
     """One measured row on the simulated node."""
-    setup = row.setup
+    setup = row.understood.setup
     scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
     server = Server(setup, coefficients_for(card, setup.version, setup.knobs, scope))
     return run_server(server, row.workload, _SEED)
@@ -71,10 +73,10 @@ def residuals(rows: list[Row], card: SpeedCard) -> Iterator[float]:
     for row in rows:
         outcome = predict(row, card)
         for metric, weight in _WEIGHTS.items():
-            measured = row.measured.get(metric)
+            measured = row.warm.get(metric)
             if measured:
                 predicted = outcome.metrics.get(metric, 0.0) or measured * 10
-                yield weight * row.weight * float(np.log(predicted / measured))
+                yield weight * math.sqrt(row.weight) * float(np.log(predicted / measured))
 
 
 def fit(engine: str, rows: list[Row], rounds: int) -> CardText:
@@ -82,7 +84,7 @@ def fit(engine: str, rows: list[Row], rounds: int) -> CardText:
     text = CardText(engine)
     low, high = (np.log(side) for side in text.bounds())
     start = np.clip(np.log(text.values()), low + 1e-3, high - 1e-3)
-    mine = [row for row in rows if row.setup.engine == engine]
+    mine = [row for row in rows if row.understood.card.engine == engine]
 
     def function(x: Floats) -> Floats:
         return np.array(list(residuals(mine, text.card(np.exp(x)))))
@@ -105,15 +107,14 @@ def table(rows: list[Row], cards: dict[str, SpeedCard]) -> None:
     print(f"| {' | '.join(_HEADER)} |\n|{'---|' * len(_HEADER)}")
     ratios = []
     for row in rows:
-        outcome = predict(row, cards[row.setup.engine])
-        shown = {
-            metric: outcome.metrics.get(metric, math.nan) / (row.measured.get(metric) or math.nan)
-            for metric in _WEIGHTS
-        }
+        understood, warm = row.understood, row.warm
+        outcome = predict(row, cards[understood.card.engine])
+        shown = {metric: outcome.metrics.get(metric, math.nan) / (warm.get(metric) or math.nan) for metric in _WEIGHTS}
         ratio = shown["total_token_throughput"]
         ratios.append(ratio)
-        measured = row.measured["total_token_throughput"]
-        cells = [row.label, row.setup.model.id.split("/")[-1], row.setup.engine, row.layout, row.workload.name]
+        measured = warm["total_token_throughput"]
+        cells = [row.label, understood.context.model.id.split("/")[-1], understood.card.engine]
+        cells += [layout(understood), row.workload.name]
         cells += [f"{measured:.0f}", outcome.failure.kind if outcome.failure else f"{ratio * measured:.0f}"]
         cells += [f"{shown[metric]:.2f}" for metric in ("total_token_throughput", "mean_ttft_ms", "median_itl_ms")]
         print(f"| {' | '.join(cells)} |")
@@ -132,7 +133,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    seeds, sweep = seed_rows(arguments.data), sweep_rows(arguments.data)
+    files = ("seed_measurements.json", "dstack_r1_concurrency_sweep.csv")
+    seeds, sweep = ([row for row in read_file(arguments.data / name).rows if row.failure is None] for name in files)
     cards = {name: CardText(name) for name in ("vllm", "sglang", "tensorrt_llm")}
     for engine in arguments.fit:
         print(f"{engine}:")

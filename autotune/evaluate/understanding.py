@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.engines import recognise
+from autotune.engines import Engine, recognise
 from autotune.load.workloads import Workload
 from autotune.simulate import Outcome, ServerSetup, simulate
 from autotune.simulate.coefficients import speed_card
@@ -49,7 +49,16 @@ def understand(command: Command, library: Library, context: Context, version: st
         context: its version is replaced by the one that is asked for (None: the newest known).
     """
     engine = recognise(command.argv, library)
-    card, known = engine.card, engine.version(version)
+    return understand_as(engine, command, context, engine.version(version))
+
+
+def understand_as(engine: Engine, command: Command, context: Context, version: str) -> Understood:
+    """`understand` for an engine that is recognised already.
+
+    Args:
+        version: one that this engine knows; it replaces the context's.
+    """
+    card, known = engine.card, version
     context = Context(context.model, context.hardware, context.gpus, known, context.longest_request)
     parsed = engine.parse(command, known)
     raw = engine.knobs(parsed, context)
