@@ -201,6 +201,25 @@ def emulate(home: Path, as_json: bool, **options: Any) -> None:
 
 
 @cli.command()
+@click.option("--data", "files", multiple=True, type=click.Path(path_type=Path), help="Measurements; repeatable.")
+@click.option("--study", "studies", multiple=True, help="A study of yours that measured; repeatable.")
+@click.option(
+    "--from", "start", type=click.Choice(["shipped", "physics"]), default="shipped", show_default=True, help="Start."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: coefficients.yaml in --home."
+)
+@click.option("--cross-validate", is_flag=True, help="Also fit with whole engines, GPUs, workloads … left out.")
+@click.option("--allow-unmeasured", is_flag=True, help="Take studies that were simulated, emulated or replayed.")
+@_common(home_is_used=True)
+def calibrate(home: Path, as_json: bool, **options: Any) -> None:
+    """Fit the simulator's figures to measurements, and write them."""
+    from autotune.commands import calibration
+
+    calibration.calibrate(calibration.Asked(**options), home, as_json)
+
+
+@cli.command()
 @click.argument("study")
 @click.option("--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True)
 @_common(home_is_used=True)

@@ -37,9 +37,7 @@ class Calibrated:
     predictions: list[Predicted]
 
 
-def calibrate(
-    points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Progress
-) -> Calibrated:
+def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Progress) -> Calibrated:
     """Fit the factors to points; those that did not start are predicted, not fitted.
 
     Args:

@@ -14,12 +14,28 @@ from pathlib import Path
 from typing import Protocol
 
 from autotune.errors import UnknownName
-from autotune.evaluate.understanding import Understood, model_of, predict, prediction, understand
+from autotune.evaluate.understanding import (
+    Understood,
+    model_of,
+    predict,
+    prediction,
+    understand,
+    understand_as,
+)
 from autotune.space.library import Library
 from autotune.spec import StudySpec
 from autotune.trial import Evidence, Trial, TrialResult
 
-__all__ = ["Evaluator", "Understood", "evaluator_for", "model_of", "predict", "prediction", "understand"]
+__all__ = [
+    "Evaluator",
+    "Understood",
+    "evaluator_for",
+    "model_of",
+    "predict",
+    "prediction",
+    "understand",
+    "understand_as",
+]
 
 
 class Evaluator(Protocol):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.engines import recognise
+from autotune.engines import Engine, recognise
 from autotune.evaluate.sureness import intervals
 from autotune.load.workloads import Workload
 from autotune.simulate import Outcome, ServerSetup, simulate
@@ -48,16 +48,26 @@ def understand(command: Command, library: Library, context: Context, version: st
         context: its version is replaced by the one that is asked for (None: the newest known).
     """
     engine = recognise(command.argv, library)
-    card, known = engine.card, engine.version(version)
+    found = understand_as(engine, command, context, engine.version(version))
+    return replace(found, calibration=calibration_of(library))
+
+
+def understand_as(engine: Engine, command: Command, context: Context, version: str) -> Understood:
+    """`understand` for an engine that is recognised already.
+
+    Args:
+        version: one that this engine knows; it replaces the context's.
+    """
+    card, known = engine.card, version
     context = Context(context.model, context.hardware, context.gpus, known, context.longest_request)
     parsed = engine.parse(command, known)
     raw = engine.knobs(parsed, context)
-    refused, calibration = _out_of_range(card, raw), calibration_of(library)
+    refused = _out_of_range(card, raw)
     if refused is not None:
-        return Understood(card, context, Effective(raw, ()), refused, calibration)
+        return Understood(card, context, Effective(raw, ()), refused)
     made = effective(card, raw, context)
     broken = [rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE]
-    return Understood(card, context, made, as_failure(broken[0]) if broken else None, calibration)
+    return Understood(card, context, made, as_failure(broken[0]) if broken else None)
 
 
 def _out_of_range(card: EngineCard, configuration: Configuration) -> Failure | None:
