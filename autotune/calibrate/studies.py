@@ -12,7 +12,7 @@ from autotune.errors import BadInput, MalformedFile
 from autotune.home import Home
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
-from autotune.own_files import library_for
+from autotune.own_files import library_of
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.spec import StudySpec
@@ -43,7 +43,7 @@ def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterat
             f"study {study!r} was {' and '.join(unmeasured)}, not measured: a fit to it would only learn what the "
             "simulator says already; name a study that ran with --on process or --on docker"
         )
-    library = library_for(Path(spec.space) if spec.space else None)
+    library = library_of(spec)
     for launch in launches:
         yield from _rows(launch, spec, library, path)
 
