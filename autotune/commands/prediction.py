@@ -53,17 +53,34 @@ def _library(calibration: Path | None, home: Path) -> Library:
     return library_for(None, calibration_in(path))
 
 
+def memory_line(predicted: Mapping[str, Any]) -> str:
+    """The memory plan in a line: the cache of one attention replica, and how far from the edge a GPU is."""
+    tokens, cache = predicted["kv_cache_tokens"], predicted["kv_cache_gb"]
+    margin, sigma = predicted["memory_margin_gb"], predicted["memory_margin_sigma_gb"]
+    amount = f"{abs(margin):.1f} GB per GPU {'to spare' if margin >= 0 else 'missing'}"
+    if predicted["memory_verdict"] == "too_close_to_call":
+        odds = predicted["memory_fit_probability"]
+        verdict = f"too close to call: {amount}, give or take {sigma:.1f} (odds of fitting {odds:.0%})"
+    else:
+        verdict = f"{'fits' if margin >= 0 else 'does not fit'}, with {amount} (give or take {sigma:.1f})"
+    return f"KV cache: {tokens:,} tokens per attention replica ({cache:.1f} GB per GPU); {verdict}"
+
+
 def _print_prediction(predicted: Mapping[str, Any]) -> None:
+    from autotune.simulate.memory import MEMORY_KEYS
+
     click.echo(f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}")
     for reason in predicted["effects"]:
         click.echo(f"note: {reason}")
+    if predicted["memory_verdict"] is not None:
+        click.echo(memory_line(predicted))
     failure = predicted["failure"]
     if failure is not None:
         click.echo(f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip())
         return
     low, high = predicted["interval90"]
     for name, value in predicted.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in MEMORY_KEYS:
             click.echo(f"  {name:<32}{value:>14,.2f}")
     click.echo(f"90 % interval of total_token_throughput on a real node: {low:,.0f} to {high:,.0f}")
 

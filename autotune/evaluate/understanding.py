@@ -10,6 +10,7 @@ from autotune.evaluate.sureness import intervals
 from autotune.load.workloads import Workload
 from autotune.simulate import Outcome, ServerSetup, simulate
 from autotune.simulate.calibration import Calibration, calibration_of
+from autotune.simulate.memory import MEMORY_KEYS, MemoryPlan
 from autotune.space.cards import ModelCard
 from autotune.space.context import Context
 from autotune.space.fingerprint import Effective, as_failure, broken_rules, effective
@@ -63,11 +64,17 @@ def understand_as(engine: Engine, command: Command, context: Context, version: s
     parsed = engine.parse(command, known)
     raw = engine.knobs(parsed, context)
     refused = _out_of_range(card, raw)
-    if refused is not None:
+    if refused is not None and not _divides_unevenly(raw):
         return Understood(card, context, Effective(raw, ()), refused)
     made = effective(card, raw, context)
     broken = [rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE]
-    return Understood(card, context, made, as_failure(broken[0]) if broken else None)
+    return Understood(card, context, made, as_failure(broken[0]) if broken else refused)
+
+
+def _divides_unevenly(configuration: Configuration) -> bool:
+    """Whether the reader kept the remainder of a division as a fraction, for a rule to say what does not divide."""
+    width = configuration.knobs.get("tensor_parallel")
+    return isinstance(width, float) and width > 0 and not width.is_integer()
 
 
 def _out_of_range(card: EngineCard, configuration: Configuration) -> Failure | None:
@@ -93,8 +100,13 @@ def predict(understood: Understood, workload: Workload, seed: int) -> Outcome:
     return simulate(understood.setup, workload, seed)
 
 
+def _memory(plan: MemoryPlan | None) -> dict[str, float | str | None]:
+    """The memory plan's keys; all None where a rule failed before there was one."""
+    return dict.fromkeys(MEMORY_KEYS) if plan is None else dict(plan.to_json())
+
+
 def prediction(understood: Understood, workload: Workload, seed: int) -> dict[str, Any]:
-    """The flat object of ``autotune simulate``: metrics, ``failure``, ``interval90``, ``evidence`` and what was read.
+    """The flat object of ``autotune simulate``: metrics, memory, ``failure``, ``interval90`` and what was read.
 
     The intervals should hold a real node's figures with odds of 9 to 1 (`autotune.evaluate.sureness`).
     """
@@ -102,6 +114,7 @@ def prediction(understood: Understood, workload: Workload, seed: int) -> dict[st
     failed = outcome.failure
     return {
         **outcome.metrics,
+        **_memory(outcome.memory),
         "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}
         if failed
         else None,

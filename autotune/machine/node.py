@@ -58,7 +58,7 @@ def local_node(library: Library | None = None, root: Path = ROOT) -> HardwareCar
 def _known(alike: list[Gpu], card: HardwareCard) -> HardwareCard:
     read_gb = alike[0].memory_total_bytes / 1e9
     differs = read_gb > 0 and abs(read_gb / card.memory_gb - 1) > _SAME_MEMORY
-    memory = {"memory_gb": round(read_gb, 1)} if differs else {}
+    memory = {"memory_gb": round(read_gb, 1), "driver_memory_gb": None} if differs else {}
     source = f"this machine: {len(alike)} x {alike[0].name}; figures of a GPU: {card.source}"
     if differs:
         source += f"; memory as the driver says instead of {card.memory_gb:g} GB"

@@ -47,12 +47,29 @@ class Behaviour(_Entry):
     token_budget_per: Literal["rank", "node"]
 
     # Memory
-    fraction_of: Literal["total", "free"]
+    fraction_of: Literal["total", "static", "free"] = Field(
+        description="what the memory fraction is of, and holds: total = of the GPU, for weights, communicators, "
+        "a profiled step and the cache (vLLM); static = of what is free at start, for weights and cache alone "
+        "(SGLang); free = of what weights and a profiled step leave, for the cache (TensorRT-LLM)"
+    )
     needs_full_context: bool = Field(description="refuses to start unless one sequence of full length fits (vLLM)")
-    runtime_gb: float = Field(ge=0, description="context, communicators, graphs, per GPU")
+    context_gb: float = Field(ge=0, description="the driver's context and libraries, taken before the engine looks")
+    communicator_gb: float = Field(ge=0, description="buffers of collectives, for every further rank of a stage")
+    exchange_buffer_gb: float = Field(default=0, ge=0, description="buffers of an all-to-all between expert ranks")
+    graph_mb_per_layer: float = Field(ge=0, description="of a CUDA graph, for every captured batch size and layer")
+    graphs_in_share: bool = Field(description="whether the share of `fraction_of: total` holds the graphs too")
     activation_copies: float = Field(gt=0, description="live copies of a step's hidden states")
+    sampler_copies: float = Field(
+        ge=0, description="live float32 copies of the logits when the profiled step samples for all running sequences"
+    )
     indexer_logits: bool = Field(description="whether prefill keeps tokens x context scores in float32")
     workspace_contexts: float = Field(ge=0, description="full-length latent sequences kept as workspace")
+    latent_products: bool = Field(
+        default=False, description="keeps the products of latent up-projections with their neighbours (vLLM 0.7)"
+    )
+    latent_cache_alignment: int = Field(default=1, gt=0, description="bytes that a token and layer is padded to")
+    memory_sigma_gb: float = Field(gt=0, description="standard deviation of what no part explains, per GPU")
+    memory_sigma_share: float = Field(ge=0, description="and, of layers' tensors, communicators and graphs, a share")
 
     # Kernels
     moe_tile: int = Field(gt=0, description="rows to which an expert's batch is padded")

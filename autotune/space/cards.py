@@ -111,6 +111,9 @@ class HardwareCard(Card):
     generation: str = Field(description="hopper, blackwell, cdna3 …")
     gpus: int = Field(gt=0, description="GPUs per node; a machine without one counts as one device")
     memory_gb: float = Field(gt=0, description="per GPU, 10^9 bytes, as the data sheet gives it")
+    driver_memory_gb: float | None = Field(
+        default=None, gt=0, description="per GPU, 10^9 bytes, as an engine reads it; None: as `memory_gb`"
+    )
     bandwidth_tb_s: float = Field(gt=0, description="memory bandwidth per GPU, TB/s")
     bf16_tflops: float = Field(gt=0, description="dense")
     fp8_tflops: float = Field(gt=0, description="dense")

@@ -10,6 +10,7 @@ from .cli import Finished, autotune
 
 GOOD = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
 GOOD_BASELINE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8"
+R1 = "deepseek-ai/DeepSeek-R1"
 
 
 def refused(done: Finished, *words: str) -> None:
@@ -119,13 +120,32 @@ def test_a_study_that_does_not_exist(tmp_path: Path, command: list[str]) -> None
     ("command", "words"),
     [
         (["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "--nonsense"], ["--nonsense"]),
-        (["vllm", "serve", "deepseek-ai/DeepSeek-V9"], ["unknown model"]),
+        (["vllm", "serve", "deepseek-ai/DeepSeek-V9"], ["unknown model", "search_spaces/models/", "config.json"]),
         (["llamafile", "serve"], ["vllm serve"]),
         (["trtllm-serve", "deepseek-ai/DeepSeek-V3.2", "--config", "/nowhere.yaml"], ["nowhere.yaml"]),
     ],
 )
 def test_simulate_refuses(tmp_path: Path, command: list[str], words: list[str]) -> None:
     refused(autotune("simulate", "--hw", "h200", "--", *command, home=tmp_path / "home"), *words)
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "kind", "said"),
+    [
+        (["--gpus", "6"], f"vllm serve {R1} -tp 8", "bad_argument", "one GPU each"),
+        (["--gpus", "6"], f"trtllm-serve {R1} --tp_size 6", "bad_argument", "heads are split evenly"),
+        ([], f"sglang serve --model-path {R1} --tp 8 --dp 3 --enable-dp-attention", "bad_argument", "evenly"),
+        (["--workload", "very-long"], f"vllm serve {R1} -tp 8 --max-model-len 8192", "load_errors", "longer than"),
+    ],
+)
+def test_simulate_predicts_what_the_engine_would_refuse(
+    tmp_path: Path, options: list[str], command: str, kind: str, said: str
+) -> None:
+    done = autotune("simulate", "--hw", "h200", *options, "--json", "--", command, home=tmp_path / "home")
+    assert done.code == 0, done.err
+    assert done.json["failure"]["kind"] == kind
+    assert said in done.json["failure"]["message"]
+    assert done.json["memory_verdict"] is None
 
 
 def test_an_unknown_engine_version_is_answered_with_the_known_ones(tmp_path: Path) -> None:
