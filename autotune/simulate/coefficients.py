@@ -51,6 +51,9 @@ class Coefficients(_Entry):
     runtime_gb: float = Field(ge=0, description="context, communicators, graphs, per GPU")
     activation_copies: float = Field(gt=0, description="live copies of a step's hidden states")
     indexer_logits: bool = Field(description="whether prefill keeps tokens x context scores in float32")
+    sliding_cache: Literal["window", "all"] = Field(
+        default="all", description="what a layer with a sliding window keeps: its window, or every token"
+    )
     workspace_contexts: float = Field(ge=0, description="full-length latent sequences kept as workspace")
 
     # Speed

@@ -90,7 +90,9 @@ def plan_memory(server: Server) -> MemoryPlan:
         # SGLang's share holds weights and cache only; a step's tensors must fit beside it.
         share = total * server.memory_fraction - weights
         kv_cache = share if rest >= share else min(rest - share, -1.0)
-    per_token = kv_bytes_per_token_layer(a, server.kv_type, server.tensor_parallel)
+    # Where a layer's cache is its window, short sequences take more of the pool per token than this mean.
+    length = server.context_length if c.sliding_cache == "window" else 0
+    per_token = kv_bytes_per_token_layer(a, server.kv_type, server.tensor_parallel, length)
     per_token *= a.layers / server.pipeline_parallel
     capacity = int(max(0.0, kv_cache) / per_token * server.context_parallel)
     needed = server.context_length // server.context_parallel if c.needs_full_context else 1

@@ -92,8 +92,7 @@ class Scheduler:
         self._state = sequences
         self.replicas = [Replica(server, sequences, cache, capacity) for cache in caches]
         self.running: Ids = np.empty(0, dtype=np.int64)
-        indexer = server.architecture.indexer
-        self._top_k = float(indexer.top_k) if indexer else math.inf
+        self._top_k = float(server.architecture.attended_limit or math.inf)
         self.gain = server.tokens_per_step
         self._dispatched = 0
         self.preemptions = 0
@@ -194,7 +193,7 @@ class Scheduler:
         return [RankBatch(counts[i], contexts[i], kept[i], *self._prefill_sums(chunks[i])) for i in range(replicas)]
 
     def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, int]:
-        """Tokens, attended pairs, pairs kept by sparse attention, and prompts that end, of a replica's pieces."""
+        """Tokens, attended pairs, those kept by sparse attention or a window, and prompts that end, of a replica."""
         tokens, pairs, kept = 0, 0.0, 0.0
         for piece in pieces:
             end = piece.start + piece.tokens
