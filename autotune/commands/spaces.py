@@ -15,6 +15,7 @@ from autotune.request import Request, build_spec
 
 if TYPE_CHECKING:
     from autotune.prepare import EngineSpace
+    from autotune.space.cards import ModelCard
 
 
 def space_show(request: Request, as_json: bool) -> None:
@@ -25,9 +26,15 @@ def space_show(request: Request, as_json: bool) -> None:
     prepared = prepare(spec, library_for(request.space), anywhere=True)
     report = {name: _space_row(space) for name, space in prepared.spaces.items()}
     excluded = {e.engine: e.reason for e in prepared.excluded}
+    figures = _figures(spec.model)
     if as_json:
-        print_json({"model": spec.model.id, "hardware": spec.hardware.name, "engines": report, "excluded": excluded})
+        names = {"model": spec.model.id, "hardware": spec.hardware.name}
+        print_json({**names, "figures": figures, "engines": report, "excluded": excluded})
         return
+    click.echo(
+        f"{spec.model.id}: {figures['parameters'] / 1e9:,.1f} billion parameters, "
+        f"{figures['active'] / 1e9:,.1f} billion active per token, {figures['weight_gb']:,.0f} GB of weights"
+    )
     for name, row in report.items():
         click.echo(f"{name} {row['version']}: {row['candidates']:,} candidates of {row['combinations']:,} combinations")
         if row["twins"]:
@@ -36,6 +43,15 @@ def space_show(request: Request, as_json: bool) -> None:
             click.echo(f"  {count:>12,}  removed by {rule}")
     for name, reason in excluded.items():
         click.echo(f"{name}: excluded, {reason}")
+
+
+def _figures(model: ModelCard) -> dict[str, float]:
+    """What shows at a glance whether a model's figures were read as they are meant."""
+    from autotune.simulate.weights import active_parameters, total_parameters, weight_bytes_per_gpu
+
+    a = model.architecture
+    weight_gb = weight_bytes_per_gpu(a, 1, 1, 1, mtp=False) / 1e9
+    return {"parameters": total_parameters(a), "active": active_parameters(a), "weight_gb": weight_gb}
 
 
 def _space_row(space: EngineSpace) -> dict[str, Any]:

@@ -63,6 +63,9 @@ class Behaviour(_Entry):
         ge=0, description="live float32 copies of the logits when the profiled step samples for all running sequences"
     )
     indexer_logits: bool = Field(description="whether prefill keeps tokens x context scores in float32")
+    sliding_cache: Literal["window", "all"] = Field(
+        default="all", description="what a layer with a sliding window keeps: its window, or every token"
+    )
     workspace_contexts: float = Field(ge=0, description="full-length latent sequences kept as workspace")
     latent_products: bool = Field(
         default=False, description="keeps the products of latent up-projections with their neighbours (vLLM 0.7)"

@@ -175,7 +175,9 @@ def _communication_bytes(server: Server) -> float:
 def _kv_token_bytes(server: Server) -> float:
     """KV cache of one token over the layers of a pipeline stage."""
     a, alignment = server.architecture, server.coefficients.latent_cache_alignment
-    per_token = kv_bytes_per_token_layer(a, server.kv_type, server.tensor_parallel)
+    # Where a layer's cache is its window, short sequences take more of the pool per token than this mean.
+    length = server.context_length if server.coefficients.sliding_cache == "window" else 0
+    per_token = kv_bytes_per_token_layer(a, server.kv_type, server.tensor_parallel, length)
     if a.kv_lora_rank:
         per_token = math.ceil(per_token / alignment) * alignment if alignment > 1 else per_token
     return per_token * a.layers / server.pipeline_parallel

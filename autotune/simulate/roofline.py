@@ -18,6 +18,7 @@ from autotune.simulate.weights import (
     expert_layers,
     kv_bytes_per_token_layer,
     layer_weights,
+    rank_layer_bytes,
     rank_layer_elements,
     weight_bytes_per_gpu,
 )
@@ -100,7 +101,7 @@ def _tokens_per_s(c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: in
     batch = min(load.in_flight / c.dp, float(c.running), room / kv_token / (read + written / 2))
     if stage * c.pp > gpus or room < kv_token * load.longest or c.context < load.longest:
         return _HOPELESS
-    bandwidth, flops = hardware.bandwidth_tb_s * 1e12, hardware.fp8_tflops * 1e12 / max(1.0, a.weight_bytes)
+    bandwidth, flops = hardware.bandwidth_tb_s * 1e12, hardware.tflops(a.multiplied_in(a.weight_bytes)) * 1e12
     elements = rank_layer_elements(a, c.tp)
     experts = layer_weights(a).expert * a.experts * expert_layers(a) / stage
     active = experts * a.experts_per_token / max(1, a.experts) * c.dp
@@ -110,7 +111,8 @@ def _tokens_per_s(c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: in
     compute_token = 2 * (elements + active) / flops + link
     tokens = batch * (1 + c.drafts)
     touched = 1 - (1 - a.experts_per_token / a.experts) ** (tokens * c.dp) if a.experts else 0.0
-    traffic = (elements + experts * touched) * a.weight_bytes + batch * kv_token * c.pp * (read + written / 2)
+    weights = rank_layer_bytes(a, c.tp) + experts * touched * a.weight_bytes
+    traffic = weights + batch * kv_token * c.pp * (read + written / 2)
     step = max(traffic / bandwidth, tokens * compute_token)
     # Half of the drafted tokens are taken to be kept.
     seconds = read * compute_token * batch + written / (1 + c.drafts / 2) * step

@@ -93,11 +93,12 @@ class Scheduler:
         self.replicas = [Replica(server, sequences, cache, capacity) for cache in caches]
         self.running: Ids = np.empty(0, dtype=np.int64)
         indexer = server.architecture.indexer
-        self._top_k = float(indexer.top_k) if indexer else math.inf
+        self._top_k = float(server.architecture.attended_limit or math.inf)
         padding = server.coefficients.sparse_padding
-        self._pads_prompts, self._pads_decode = padding != "none", padding == "both" and indexer is not None
+        self._sparse = indexer is not None
+        self._pads_prompts, self._pads_decode = padding != "none", padding == "both" and self._sparse
         # Of a sparse model, prompts up to here run in dense kernels.
-        self._dense_below = math.inf if indexer is None else self._top_k if server.coefficients.dense_prompts else 0.0
+        self._dense_below = self._top_k if self._sparse and server.coefficients.dense_prompts else 0.0
         self.gain = server.tokens_per_step
         self._dispatched = 0
         self.preemptions = 0
@@ -208,8 +209,10 @@ class Scheduler:
             end = piece.start + piece.tokens
             tokens += piece.tokens
             pairs = (end**2 - piece.start**2) / 2
-            if end <= self._dense_below:
+            if not self._sparse or end <= self._dense_below:
                 dense += pairs
+                # In layers with a sliding window.
+                attended += 0.0 if self._sparse else self._kept_of(piece)
                 continue
             scored += pairs
             attended += piece.tokens * self._top_k if self._pads_prompts else self._kept_of(piece)

@@ -156,14 +156,9 @@ class Server:
             return name
         return "fp8" if name.startswith("fp8") else "bfloat16"
 
-    @cached_property
-    def weights_fp8(self) -> bool:
-        return self.architecture.weight_bytes <= 1
-
-    @cached_property
-    def matrix_flops(self) -> float:
-        """FLOP/s that matrix kernels of the weights' type achieve on one GPU."""
-        peak = self.hardware.fp8_tflops if self.weights_fp8 else self.hardware.bf16_tflops
+    def matrix_flops_of(self, weight_bytes: float) -> float:
+        """FLOP/s that kernels for matrices of so many bytes per weight achieve on one GPU."""
+        peak = self.hardware.tflops(self.architecture.multiplied_in(weight_bytes))
         return peak * 1e12 * self.hardware.achieved_flops
 
     @cached_property

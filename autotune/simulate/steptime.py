@@ -13,9 +13,11 @@ from autotune.simulate.server import Server
 from autotune.simulate.weights import (
     BF16,
     expert_layers,
+    indexer_bytes_per_token_layer,
+    indexer_layers,
     kv_bytes_per_token_layer,
     layer_weights,
-    rank_layer_elements,
+    rank_layers,
 )
 
 
@@ -26,12 +28,12 @@ class RankBatch:
     Attributes:
         sequences: running sequences that decode.
         context: their cached tokens, summed.
-        attended: the same with each sequence's tokens cut to what sparse attention keeps.
+        attended: the same with each sequence's tokens cut to what sparse attention or a sliding window keeps.
         entries: what the kernels work through of these, padding included.
         prefill_tokens: prompt tokens computed.
         prefill_pairs: pairs of a prompt token and a token before it, summed, that dense kernels compute.
         prefill_scored: such pairs that the indexer of sparse attention scores.
-        prefill_attended: of these, what sparse kernels compute.
+        prefill_attended: what sparse kernels compute of these; without sparse attention, pairs within the window.
         new_requests: requests whose prefill ends in this step.
     """
 
@@ -56,12 +58,15 @@ class StepTime:
         self._expert_layers = expert_layers(a)
         self._decode_tokens = 1 + server.speculative_tokens
         tp = server.tensor_parallel
-        self._elements = rank_layer_elements(a, tp)
+        parts = rank_layers(a, tp)
+        self._layer_bytes = sum(part.bytes for part in parts)
+        self._token_seconds = sum(
+            2 * part.elements / (server.matrix_flops_of(part.weight_bytes) * c.gemm_share) for part in parts
+        )
         self._head_elements = a.vocab_size * a.hidden_size / tp
         self._kv_layer = kv_bytes_per_token_layer(a, server.kv_type, tp) / server.context_parallel
         self._bf16 = hw.bf16_tflops * 1e12
         self._fp8 = hw.fp8_tflops * 1e12
-        self._gemm_flops = server.matrix_flops * c.gemm_share
         self._head_flops = self._bf16 * hw.achieved_flops * c.gemm_share
         local_heads = a.heads / tp
         self._dense_heads = local_heads
@@ -74,6 +79,9 @@ class StepTime:
         self._dense_flops = self._bf16 * c.attention_share
         self._attention_flops = self._bf16 * (c.sparse_attention_share if a.indexer else c.attention_share)
         self._indexer_flops = self._fp8 * c.indexer_share
+        self._indexer_layers = indexer_layers(a)
+        self._indexer_keys = indexer_bytes_per_token_layer(a)
+        self._cut_layers = 1.0 if a.indexer else a.sliding_layers / a.layers
         self._prepare_experts(server)
         self._link = hw.link_gb_s * 1e9 / 2 * c.link_share
 
@@ -88,7 +96,7 @@ class StepTime:
         narrow = width / (width + c.moe_narrow_width) if a.experts else 1.0
         full = a.expert_intermediate_size
         of_full = narrow * (full + c.moe_narrow_width) / full if full else 1.0
-        self._moe_flops = server.matrix_flops * c.moe_share * of_full
+        self._moe_flops = server.matrix_flops_of(a.weight_bytes) * c.moe_share * of_full
         self._imbalance = 1.0 + c.expert_imbalance * (1.0 - 1.0 / ep)
 
     def seconds(self, batches: Sequence[RankBatch], graph: bool) -> float:
@@ -123,10 +131,10 @@ class StepTime:
 
     def _rank_seconds(self, b: RankBatch, part: float) -> float:
         """Projections, dense and shared feed-forward parts, head and attention of one rank."""
-        a, bandwidth = self._a, self._server.bandwidth
+        bandwidth = self._server.bandwidth
         decode = b.sequences * self._decode_tokens
         tokens = (b.prefill_tokens + decode) * part
-        projections = max(self._elements * a.weight_bytes / bandwidth, 2 * tokens * self._elements / self._gemm_flops)
+        projections = max(self._layer_bytes / bandwidth, tokens * self._token_seconds)
         sampled = (decode + b.new_requests) * part
         head = 0.0
         if sampled:
@@ -138,14 +146,15 @@ class StepTime:
         """Attention over the cache: sequences read their latent values once, all local heads multiply by them."""
         if not b.sequences:
             return 0.0
-        a, layers, queries = self._a, self._layers, self._decode_tokens
-        indexer = a.indexer
-        keys = indexer.bytes_per_token_layer if indexer else 0
-        traffic = b.attended * (self._kv_layer - keys / self._server.context_parallel) * layers / self._server.bandwidth
-        flops = 2 * queries * b.entries * self._heads * self._decode_width * layers / self._server.context_parallel
+        layers, queries, indexer, cut = self._layers, self._decode_tokens, self._a.indexer, self._cut_layers
+        keys = self._indexer_keys
+        attended, entries = (cut * part + (1.0 - cut) * b.context for part in (b.attended, b.entries))
+        traffic = attended * (self._kv_layer - keys / self._server.context_parallel) * layers / self._server.bandwidth
+        flops = 2 * queries * entries * self._heads * self._decode_width * layers / self._server.context_parallel
         seconds = max(traffic, flops / self._attention_flops)
         if indexer:
-            scoring = 2 * queries * b.context * indexer.heads * indexer.head_dim * layers / self._indexer_flops
+            scoring = 2 * queries * b.context * indexer.heads * indexer.head_dim * self._indexer_layers
+            scoring /= self._indexer_flops
             seconds += max(b.context * keys * layers / self._server.bandwidth, scoring)
         return seconds
 
@@ -154,10 +163,13 @@ class StepTime:
         if not b.prefill_tokens:
             return 0.0
         a, layers = self._a, self._layers
+        if a.indexer is None:
+            pairs = self._cut_layers * b.prefill_attended + (1.0 - self._cut_layers) * b.prefill_pairs
+            return 2 * pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
         seconds = 2 * b.prefill_pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
-        if a.indexer:
-            seconds += 2 * b.prefill_attended * self._heads * self._decode_width * layers / self._attention_flops
-            seconds += 2 * b.prefill_scored * a.indexer.heads * a.indexer.head_dim * layers / self._indexer_flops
+        seconds += 2 * b.prefill_attended * self._heads * self._decode_width * layers / self._attention_flops
+        scoring = 2 * b.prefill_scored * a.indexer.heads * a.indexer.head_dim * self._indexer_layers
+        seconds += scoring / self._indexer_flops
         return seconds
 
     def _experts_seconds(self, tokens: float) -> float:
@@ -180,7 +192,9 @@ class StepTime:
         token = self._a.hidden_size * BF16
         latency = c.collective_us * 1e-6
         seconds = 0.0
-        reductions = (2 if server.data_parallel == 1 else 1) if tp > 1 else 0
+        # Replicas of a dense model share nothing: each reduces its own feed-forward parts too.
+        own = server.data_parallel == 1 or not self._a.experts
+        reductions = (2 if own else 1) if tp > 1 else 0
         if reductions:
             volume = 2 * (tp - 1) / tp * rank_tokens * token
             seconds += reductions * self._layers * (latency + volume / self._link)

@@ -1,7 +1,8 @@
 """How many weights a model has, and how many of them one GPU holds and reads.
 
 Counts follow from ``config.json`` (DeepSeek-V3 technical report, arXiv:2412.19437, section 2.1 and table of
-hyper-parameters; sparse attention and its indexer: DeepSeek-V3.2 report).
+hyper-parameters; sparse attention and its indexer: DeepSeek-V3.2 report). Norms, biases and routers, under 0.5 % of any
+model that is served, are left out; so is the vision part of a model that has one.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ BF16 = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Weights (elements) of one layer's parts.
+    """Weights (elements) of one layer's parts, the mean where layers differ.
 
     Attributes:
         attention_sharded: cut by heads over the tensor-parallel ranks.
+        attention_kv: keys' and values' projections, cut by KV heads: a rank has at least one.
         attention_replicated: the same on every rank: latent down-projections and the indexer.
         expert: one routed expert.
         shared: the shared experts together.
@@ -26,6 +28,7 @@ class LayerWeights:
     """
 
     attention_sharded: float
+    attention_kv: float
     attention_replicated: float
     expert: float
     shared: float
@@ -38,20 +41,22 @@ def layer_weights(a: Architecture) -> LayerWeights:
     if a.kv_lora_rank:
         up = a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim)
         query = (a.q_lora_rank or h) * a.heads * a.head_dim
-        sharded = query + up + a.heads * a.v_head_dim * h
-        replicated = h * a.q_lora_rank + h * (a.kv_lora_rank + a.qk_rope_head_dim)
+        sharded, kv = query + up + a.heads * a.v_head_dim * h, 0
+        replicated = float(h * a.q_lora_rank + h * (a.kv_lora_rank + a.qk_rope_head_dim))
     else:
-        sharded = h * a.head_dim * (2 * a.heads + 2 * a.kv_heads)
-        replicated = 0
+        sharded, kv, replicated = 2 * h * a.head_dim * a.heads, 2 * h * a.head_dim * a.kv_heads, 0.0
     if a.indexer is not None:
-        replicated += (a.q_lora_rank or h) * a.indexer.heads * a.indexer.head_dim
-        replicated += h * (a.indexer.head_dim + a.indexer.heads)
+        indexer = (a.q_lora_rank or h) * a.indexer.heads * a.indexer.head_dim
+        indexer += h * (a.indexer.head_dim + a.indexer.heads)
+        replicated += indexer * indexer_layers(a) / a.layers
+    width = a.feed_forward_matrices * h
     return LayerWeights(
         attention_sharded=float(sharded),
-        attention_replicated=float(replicated),
-        expert=3.0 * h * a.expert_intermediate_size,
-        shared=3.0 * h * a.expert_intermediate_size * a.shared_experts,
-        dense=3.0 * h * a.intermediate_size,
+        attention_kv=float(kv),
+        attention_replicated=replicated,
+        expert=float(width * a.expert_intermediate_size),
+        shared=float(width * (a.shared_intermediate_size or a.expert_intermediate_size * a.shared_experts)),
+        dense=float(width * a.intermediate_size),
     )
 
 
@@ -65,34 +70,95 @@ def expert_layers(a: Architecture) -> int:
     return a.layers - dense_layers(a)
 
 
-def rank_layer_elements(a: Architecture, tensor_parallel: int) -> float:
-    """Elements of all layers, routed experts left out, that each rank holds, reads and multiplies by."""
+def indexer_layers(a: Architecture) -> int:
+    """Layers with an indexer of their own; the others take over the choice of the one before."""
+    return 0 if a.indexer is None else a.layers if a.indexer.layers is None else a.indexer.layers
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Weights of one precision: how many, and bytes of each."""
+
+    elements: float
+    weight_bytes: float
+
+    @property
+    def bytes(self) -> float:
+        return self.elements * self.weight_bytes
+
+
+def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, Matrices]:
+    """Attention and feed-forward parts of all layers, routed experts left out: what a rank holds and multiplies by."""
     w = layer_weights(a)
     attention = w.attention_sharded / tensor_parallel + w.attention_replicated
-    feed_forward = w.dense * dense_layers(a) + w.shared * expert_layers(a)
-    return attention * a.layers + feed_forward / tensor_parallel
+    attention += w.attention_kv / min(tensor_parallel, a.kv_heads)
+    feed_forward = (w.dense * dense_layers(a) + w.shared * expert_layers(a)) / tensor_parallel
+    return (
+        Matrices(attention * a.layers, a.attention_weight_bytes or a.weight_bytes),
+        Matrices(feed_forward, a.dense_weight_bytes or a.weight_bytes),
+    )
+
+
+def rank_layer_elements(a: Architecture, tensor_parallel: int) -> float:
+    """Elements of all layers, routed experts left out, that each rank holds, reads and multiplies by."""
+    return sum(part.elements for part in rank_layers(a, tensor_parallel))
+
+
+def rank_layer_bytes(a: Architecture, tensor_parallel: int) -> float:
+    """Bytes of all layers, routed experts left out, that each rank holds and reads."""
+    return sum(part.bytes for part in rank_layers(a, tensor_parallel))
+
+
+def vocabulary_elements(a: Architecture) -> int:
+    """Elements of the embedding and, where it is another matrix, the output head."""
+    return (1 if a.tied_embeddings else 2) * a.vocab_size * a.hidden_size
+
+
+def total_parameters(a: Architecture) -> float:
+    """Parameters of the model without multi-token prediction, as model cards count them."""
+    experts = a.experts * layer_weights(a).expert * expert_layers(a)
+    return rank_layer_elements(a, 1) + experts + vocabulary_elements(a)
+
+
+def active_parameters(a: Architecture) -> float:
+    """Parameters that one token is multiplied by: its experts and the output head, not the embedding's other rows."""
+    experts = a.experts_per_token * layer_weights(a).expert * expert_layers(a)
+    return rank_layer_elements(a, 1) + experts + a.vocab_size * a.hidden_size
 
 
 def weight_bytes_per_gpu(a: Architecture, tensor_parallel: int, stage_gpus: int, pipeline: int, mtp: bool) -> float:
     """Bytes of weights on one GPU: experts spread over the stage, the rest over the attention replica.
 
-    Embedding and output head are bf16 and cut by the vocabulary. A multi-token-prediction layer counts as
-    one more layer with experts.
+    Embedding and output head are bf16 and cut by the vocabulary.
     """
+    experts = a.experts * layer_weights(a).expert * expert_layers(a) / stage_gpus
+    layers = rank_layer_bytes(a, tensor_parallel) + experts * a.weight_bytes
+    vocabulary = vocabulary_elements(a) * BF16 / tensor_parallel
+    return (layers + vocabulary) / pipeline + (_mtp_bytes(a, tensor_parallel, stage_gpus) if mtp else 0.0)
+
+
+def _mtp_bytes(a: Architecture, tensor_parallel: int, stage_gpus: int) -> float:
+    """A multi-token-prediction layer: one more layer (with experts), and the projection of two hidden states to one."""
     w = layer_weights(a)
-    experts = a.experts * w.expert * expert_layers(a) / stage_gpus
-    layers = (rank_layer_elements(a, tensor_parallel) + experts) * a.weight_bytes
-    vocabulary = 2 * a.vocab_size * a.hidden_size * BF16 / tensor_parallel
-    extra = (a.experts * w.expert / stage_gpus + w.attention_sharded / tensor_parallel) * a.weight_bytes if mtp else 0.0
-    return (layers + vocabulary) / pipeline + extra
+    attention = w.attention_sharded / tensor_parallel + w.attention_replicated
+    attention += w.attention_kv / min(tensor_parallel, a.kv_heads)
+    feed_forward = (
+        w.shared / tensor_parallel + a.experts * w.expert / stage_gpus if a.experts else w.dense / tensor_parallel
+    )
+    elements = attention + feed_forward + 2 * a.hidden_size**2
+    return elements * (a.mtp_weight_bytes or a.weight_bytes)
 
 
-def kv_bytes_per_token_layer(a: Architecture, kv_type: str, tensor_parallel: int) -> float:
-    """KV cache of one token in one layer on one rank.
+def kv_bytes_per_token_layer(a: Architecture, kv_type: str, tensor_parallel: int, length: int = 0) -> float:
+    """KV cache of one token in one layer on one rank, the mean over the layers.
 
     Latent attention keeps kv-lora + rope values, the same on every tensor-parallel rank; ``fp8_ds_mla`` keeps
     the 512 latent values in fp8 with scales and the rope part in bf16 (656 bytes, vLLM and FlashMLA). Grouped-query
     heads are cut over the ranks. A sparse model adds the indexer's keys.
+
+    Args:
+        length: tokens of the sequence whose mean is asked for, where layers with a sliding window keep only their
+            window; 0 = every layer keeps all tokens.
     """
     if a.kv_lora_rank:
         width = a.kv_lora_rank + a.qk_rope_head_dim
@@ -102,4 +168,11 @@ def kv_bytes_per_token_layer(a: Architecture, kv_type: str, tensor_parallel: int
             size = width * (1.0 if kv_type == "fp8" else BF16)
     else:
         size = 2 * a.kv_heads * a.head_dim * (1.0 if kv_type == "fp8" else BF16) / min(tensor_parallel, a.kv_heads)
-    return size + (a.indexer.bytes_per_token_layer if a.indexer else 0)
+    if length > a.sliding_window > 0:
+        size *= 1 - a.sliding_layers / a.layers * (1 - a.sliding_window / length)
+    return size + indexer_bytes_per_token_layer(a)
+
+
+def indexer_bytes_per_token_layer(a: Architecture) -> float:
+    """The indexer's keys of one token, the mean over the layers; 0 without one."""
+    return a.indexer.bytes_per_token_layer * indexer_layers(a) / a.layers if a.indexer else 0.0

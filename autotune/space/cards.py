@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autotune.space.schema import Addition
 
@@ -25,32 +25,76 @@ class Indexer(Card):
     head_dim: int
     top_k: int
     bytes_per_token_layer: int = Field(description="its fp8 key cache with scales, bytes per token and layer")
+    layers: int | None = Field(default=None, description="with an indexer of their own; None: all (GLM-5.2 shares)")
+
+
+MatrixType = Literal["bf16", "fp8", "fp4"]
+"""What matrix kernels multiply in; their peaks stand in the hardware's card."""
 
 
 class Architecture(Card):
     """The figures of a decoder's ``config.json`` that its arithmetic needs; sizes in elements."""
 
-    layers: int
-    hidden_size: int
-    vocab_size: int
-    heads: int
-    kv_heads: int = Field(description="grouped-query heads; for latent attention equal to `heads`")
-    head_dim: int = Field(description="of the query; for latent attention nope + rope")
+    layers: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    vocab_size: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    kv_heads: int = Field(gt=0, description="grouped-query heads; for latent attention equal to `heads`")
+    head_dim: int = Field(gt=0, description="of the query; for latent attention nope + rope")
     intermediate_size: int = Field(description="width of a dense feed-forward layer")
-    dense_layers: int = Field(default=0, description="leading layers without experts")
-    experts: int = Field(default=0, description="routed experts per layer; 0 = a dense model")
+    dense_layers: int = Field(default=0, ge=0, description="layers without experts, of a model that has experts")
+    experts: int = Field(default=0, ge=0, description="routed experts per layer; 0 = a dense model")
     experts_per_token: int = 0
     shared_experts: int = 0
     expert_intermediate_size: int = 0
+    shared_intermediate_size: int = Field(
+        default=0, description="width of the shared experts together; 0 = `shared_experts` of the routed ones' width"
+    )
+    feed_forward_matrices: int = Field(default=3, description="of one feed-forward part: 3 gated, 2 plain")
     q_lora_rank: int = 0
     kv_lora_rank: int = Field(default=0, description="latent attention's cached width; 0 = ordinary attention")
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
     indexer: Indexer | None = None
+    sliding_window: int = Field(default=0, description="tokens that `sliding_layers` attend to")
+    sliding_layers: int = Field(default=0, description="layers that attend to the last `sliding_window` tokens only")
     mtp_layers: int = Field(default=0, description="multi-token-prediction layers in the checkpoint")
     context_limit: int
-    weight_bytes: float = Field(default=2.0, description="bytes per weight of the checkpoint's large matrices")
+    tied_embeddings: bool = Field(default=False, description="the output head is the embedding")
+    weight_bytes: float = Field(
+        default=2.0, gt=0, description="bytes per weight of the large matrices (experts; else feed-forward), scales too"
+    )
+    attention_weight_bytes: float | None = Field(default=None, gt=0, description="None: as `weight_bytes`")
+    dense_weight_bytes: float | None = Field(
+        default=None, gt=0, description="of shared experts and layers without experts; None: as `weight_bytes`"
+    )
+    mtp_weight_bytes: float | None = Field(default=None, gt=0, description="None: as `weight_bytes`")
+    weight_block: int = Field(default=0, description="rows of one quantisation block; shards must be multiples of it")
+    matrices_in: MatrixType | None = Field(
+        default=None, description="type in which quantised matrices are multiplied; None: fp8 up to 1 byte, else bf16"
+    )
+
+    @model_validator(mode="after")
+    def _layers_add_up(self) -> Architecture:
+        for part in ("dense_layers", "sliding_layers"):
+            if getattr(self, part) > self.layers:
+                raise ValueError(f"{part}={getattr(self, part)} are more than the {self.layers} layers")
+        if self.experts and not 0 < self.experts_per_token <= self.experts:
+            raise ValueError(f"experts_per_token={self.experts_per_token} is not 1 to {self.experts}")
+        return self
+
+    @property
+    def attended_limit(self) -> int:
+        """Tokens that an attention layer looks at where it does not look at all of them; 0 = every layer does."""
+        return self.indexer.top_k if self.indexer else self.sliding_window
+
+    def multiplied_in(self, weight_bytes: float) -> MatrixType:
+        """The type in which matrices of so many bytes per weight are multiplied."""
+        if weight_bytes >= 2.0:
+            return "bf16"
+        kind = self.matrices_in or ("fp8" if weight_bytes <= 1.0 else "bf16")
+        return "fp8" if kind == "fp4" and weight_bytes >= 1.0 else kind
 
 
 class EngineExtras(Card):
@@ -80,6 +124,19 @@ class ModelCard(Card):
     @property
     def experts(self) -> int:
         return self.architecture.experts
+
+    @property
+    def fp8_weights(self) -> bool:
+        """Whether the checkpoint's large matrices are multiplied in fp8."""
+        return self.architecture.multiplied_in(self.architecture.weight_bytes) == "fp8"
+
+    @property
+    def expert_width(self) -> int:
+        return self.architecture.expert_intermediate_size
+
+    @property
+    def weight_block(self) -> int:
+        return self.architecture.weight_block
 
     @property
     def heads(self) -> int:
@@ -116,8 +173,13 @@ class HardwareCard(Card):
     )
     bandwidth_tb_s: float = Field(gt=0, description="memory bandwidth per GPU, TB/s")
     bf16_tflops: float = Field(gt=0, description="dense")
-    fp8_tflops: float = Field(gt=0, description="dense")
+    fp8_tflops: float = Field(gt=0, description="dense; a GPU without fp8 multiplies in bf16: the same figure")
+    fp4_tflops: float | None = Field(default=None, gt=0, description="dense; None: fp4 weights are multiplied in bf16")
     link_gb_s: float = Field(gt=0, description="GPU-to-GPU bandwidth per GPU, both directions, GB/s")
     achieved_bandwidth: float = Field(gt=0, le=1, description="share of the peak that decode kernels reach")
     achieved_flops: float = Field(gt=0, le=1, description="share of the peak that prefill matrix kernels reach")
     source: str
+
+    def tflops(self, kind: MatrixType) -> float:
+        """The dense peak of one GPU for matrices that are multiplied in a type."""
+        return {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "fp4": self.fp4_tflops or self.bf16_tflops}[kind]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.space.cards import HardwareCard, ModelCard
-from autotune.space.huggingface import model_from_config
+from autotune.space.huggingface import CONFIG, model_from_file
 from autotune.space.packages import engine_cards
 from autotune.space.schema import EngineCard, NarrowedEngine, Narrowing
 
@@ -194,9 +193,10 @@ class Library:
         card = self._model_by_name(model_id or name)
         if card is not None:
             return card
-        config = Path(name) / "config.json"
+        path = Path(name)
+        config = path if path.name == CONFIG else path / CONFIG
         if config.is_file():
-            return model_from_config(name, _read_json(config), config)
+            return model_from_file(config)
         card = self._model_by_name(name.rstrip("/").rsplit("/", 1)[-1])
         if card is not None and model_id is None:
             return card
@@ -239,13 +239,3 @@ class Library:
 @lru_cache(maxsize=256)
 def _cached(path: Path, schema: type[Document]) -> Document:
     return load(path, schema)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise MalformedFile(path, f"not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise MalformedFile(path, "the top level is not an object")
-    return document

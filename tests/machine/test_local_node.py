@@ -42,8 +42,8 @@ def test_other_gpus_get_what_can_be_read_and_say_that_their_rates_are_none_of_th
 
 
 def test_other_gpus_whose_memory_is_not_told_are_refused_with_a_way_out(tmp_path: Path) -> None:
-    nvidia(tmp_path, 1, "NVIDIA A100-SXM4-80GB")
-    with pytest.raises(BadInput, match=r"A100.*YAML file"):
+    nvidia(tmp_path, 1, "NVIDIA A40")
+    with pytest.raises(BadInput, match=r"A40.*YAML file"):
         local_node(LIBRARY, tmp_path)
 
 

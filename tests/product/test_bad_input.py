@@ -25,7 +25,7 @@ def refused(done: Finished, *words: str) -> None:
     ("arguments", "words"),
     [
         (["--model", "deepseek-ai/DeepSeek-V9", "--hw", "h200"], ["DeepSeek-V3.2", "search_spaces/models/"]),
-        (["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h201"], ["did you mean 'h200'", "mi300x"]),
+        (["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h2000"], ["did you mean 'h200'", "mi300x"]),
         ([*GOOD, "--engine", "sglan"], ["did you mean 'sglang'", "tensorrt_llm", "vllm"]),
         ([*GOOD, "--workload", "sharegtp"], ["did you mean 'sharegpt'", "random:IN:OUT"]),
         ([*GOOD, "--workload", "random:0:5"], ["random:IN:OUT"]),
