@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -87,11 +87,19 @@ class LiveEngine:
         capacity: tokens of KV per replica.
         block_tokens: tokens per block of the prefix cache.
         speed: virtual seconds per second of the wall clock.
+        clock: seconds; must be the time of the event loop, which may have a coarser one.
     """
 
-    def __init__(self, server: Server, capacity: int, block_tokens: int, speed: float) -> None:
+    def __init__(
+        self,
+        server: Server,
+        capacity: int,
+        block_tokens: int,
+        speed: float,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         self.server, self.capacity, self.block_tokens = server, capacity, block_tokens
-        self._speed = speed
+        self._speed, self._clock = speed, clock
         self._blocks: dict[int, tuple[int, ...]] = {}
         self._sinks: dict[int, Sink] = {}
         self._unread: set[int] = set()
@@ -105,7 +113,7 @@ class LiveEngine:
         self._due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._abandoned: set[int] = set()
-        self._origin_s = perf_counter()
+        self._origin_s = clock()
         self.totals = Totals()
 
     def submit(self, prompt: Sequence[int], output_tokens: int, sink: Sink) -> int:
@@ -167,7 +175,7 @@ class LiveEngine:
     # The loop
 
     def _now_s(self) -> float:
-        return (perf_counter() - self._origin_s) * self._speed
+        return (self._clock() - self._origin_s) * self._speed
 
     def _set_timer(self) -> None:
         if self._timer is not None:

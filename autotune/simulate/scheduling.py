@@ -192,7 +192,9 @@ class Scheduler:
 
     def _batches(self, ids: Ids, chunks: Sequence[Sequence[Chunk]]) -> list[RankBatch]:
         replicas = len(self.replicas)
-        of, context = self._state.replica[ids], self._state.context[ids]
+        s, of = self._state, self._state.replica[ids]
+        # All tokens before the next one, whoever owns them: attention also reads what belongs to the prefix cache.
+        context = s.read[ids] + s.written[ids] - 1.0
         counts = np.bincount(of, minlength=replicas).tolist()
         contexts = np.bincount(of, weights=context, minlength=replicas).tolist()
         kept = np.bincount(of, weights=np.minimum(context, self._top_k), minlength=replicas).tolist()

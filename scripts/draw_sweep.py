@@ -1,0 +1,166 @@
+"""Draws the simulator's prediction over the measured concurrency sweep.
+
+    python scripts/draw_sweep.py --data FOLDER [--out docs/concurrency-sweep.png]
+
+FOLDER holds ``dstack_r1_concurrency_sweep.csv`` (dstackai/benchmarks, Apache-2.0, Deepseek-R1/raw_data/
+online_results.csv): DeepSeek-R1, 3200 tokens in and 800 out, total tokens per second against requests in flight. Each
+panel is one engine on one kind of GPU, simulated as the version that was measured, with the prediction's 90 % interval.
+Needs matplotlib, which comes with MLflow.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from autotune.evaluate.sureness import intervals
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from autotune.load.workloads import Workload
+from autotune.simulate import ServerSetup, simulate
+from autotune.space.library import Library
+
+_SEED = 0
+_MEASURED = (4, 8, 16, 32, 64, 128)
+_CURVE = (4, 5, 6, 8, 11, 16, 23, 32, 45, 64, 90, 128)
+_COLOURS = {"vllm": "#0072b2", "sglang": "#d55e00", "tensorrt_llm": "#009e73"}
+_PANELS = (
+    ("h200", "vllm"),
+    ("h200", "sglang"),
+    ("h200", "tensorrt_llm"),
+    ("mi300x", "vllm"),
+    ("mi300x", "sglang"),
+)
+_SOURCE = (
+    "Measured: dstackai/benchmarks (Apache-2.0), Deepseek-R1/raw_data/online_results.csv, engines of early 2025. "
+    "The simulator's figures are fitted to these points, among others."
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measured point: total tokens per second with so many requests in flight."""
+
+    setup: ServerSetup
+    workload: Workload
+    tokens_per_s: float
+
+    @property
+    def panel(self) -> tuple[str, str]:
+        return self.setup.hardware.name, self.setup.engine
+
+    @property
+    def concurrency(self) -> int:
+        return self.workload.points[0].arrival.concurrency or 0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Simulated total tokens per second by requests in flight, with the ends of the 90 % interval."""
+
+    concurrency: list[int]
+    tokens_per_s: list[float]
+    low: list[float]
+    high: list[float]
+
+    def at(self, concurrency: int) -> float:
+        """Tokens per second at one of its concurrencies."""
+        return self.tokens_per_s[self.concurrency.index(concurrency)]
+
+
+def _read(folder: Path) -> list[Point]:
+    """The measured points."""
+    from measured_rows import sweep_rows
+
+    return [Point(row.setup, row.workload, row.measured["total_token_throughput"]) for row in sweep_rows(folder)]
+
+
+def _simulated(setup: ServerSetup, workload: Workload, concurrencies: Iterable[int]) -> Curve:
+    curve = Curve([], [], [], [])
+    for concurrency in sorted(set(concurrencies)):
+        load = workload.with_concurrency(concurrency)
+        outcome = simulate(setup, load, _SEED)
+        if outcome.failure is not None:
+            raise SystemExit(f"{setup.engine} {setup.version} at {concurrency}: {outcome.failure.message}")
+        low, high = intervals(setup, load, outcome.metrics)["interval90"]
+        curve.concurrency.append(concurrency)
+        curve.tokens_per_s.append(float(outcome.metrics["total_token_throughput"]))
+        curve.low.append(low)
+        curve.high.append(high)
+    return curve
+
+
+def _panel(axes: Axes, points: list[Point], library: Library) -> None:
+    """One engine on one kind of GPU."""
+    setup, measured = points[0].setup, {point.concurrency: point.tokens_per_s for point in points}
+    curve = _simulated(setup, points[0].workload, [*_CURVE, *measured])
+    colour = _COLOURS[setup.engine]
+    axes.fill_between(curve.concurrency, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(curve.concurrency, curve.tokens_per_s, color=colour, linewidth=2)
+    axes.plot(list(measured), list(measured.values()), "o", color="black", markersize=5, zorder=3)
+    off = median(abs(curve.at(concurrency) / value - 1) for concurrency, value in measured.items())
+    inside = sum(curve.low[i] <= measured[c] <= curve.high[i] for i, c in enumerate(curve.concurrency) if c in measured)
+    name = f"{library.engine(setup.engine).title} {setup.version}"
+    axes.set_title(f"{name}, 8×{setup.hardware.name.upper()}", fontsize=10, loc="left")
+    told = f"median error {off:.0%}\n{inside} of {len(measured)} within the interval"
+    axes.text(0.04, 0.95, told, transform=axes.transAxes, va="top", fontsize=8)
+
+
+def _axes(axes: Axes, top: float) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(_MEASURED, [str(concurrency) for concurrency in _MEASURED])
+    axes.minorticks_off()
+    axes.set_ylim(0, top)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(labelsize=8)
+
+
+def _key(axes: Axes) -> None:
+    """The sixth field says what is drawn."""
+    axes.axis("off")
+    axes.plot([], [], color="#555555", linewidth=2, label="simulated")
+    axes.fill_between([], [], color="#555555", alpha=0.15, linewidth=0, label="simulated, 90 % interval")
+    axes.plot([], [], "o", color="black", markersize=5, label="measured")
+    axes.legend(loc="upper left", frameon=False, fontsize=10)
+
+
+def draw(points: list[Point]) -> Figure:
+    """Five panels with one scale."""
+    library = Library()
+    figure = Figure(figsize=(10, 6.2))
+    grid = figure.subplots(2, 3, sharey=True)
+    fields = list(grid.flat)
+    top = 1.45 * max(point.tokens_per_s for point in points)
+    for panel, axes in zip(_PANELS, fields, strict=False):
+        _panel(axes, [point for point in points if point.panel == panel], library)
+        _axes(axes, top)
+    _key(fields[-1])
+    for row in grid:
+        row[0].set_ylabel("total tokens per second", fontsize=9)
+    for axes in (*grid[1][:2], grid[0][2]):
+        axes.set_xlabel("requests in flight", fontsize=9)
+    figure.suptitle("DeepSeek-R1, 3200 tokens in, 800 out: simulated curves over measured points", fontsize=12)
+    figure.text(0.01, 0.01, _SOURCE, fontsize=7.5, color="#555555")
+    figure.tight_layout(rect=(0, 0.025, 1, 1))
+    return figure
+
+
+def main() -> None:
+    """Write the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of dstack_r1_concurrency_sweep.csv")
+    parser.add_argument("--out", type=Path, default=Path("docs/concurrency-sweep.png"))
+    asked = parser.parse_args()
+    draw(_read(asked.data)).savefig(asked.out, dpi=110, metadata={"Software": "autotune, scripts/draw_sweep.py"})
+    print(f"wrote {asked.out}, {asked.out.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
