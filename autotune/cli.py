@@ -119,6 +119,8 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 @_calibration
 @click.option("--workload", default="sharegpt", show_default=True)
 @click.option("--concurrency", type=int, help="Offer the workload's prompts in a closed loop of this many.")
+@click.option("--versus", help="Another engine command line, in quotes: the gain over it, with its interval.")
+@click.option("--versus-version", help="Its engine's version; default: the newest known.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 @_common(home_is_used=True)

@@ -77,6 +77,8 @@ class Simulation:
     concurrency: int | None = None
     seed: int = 0
     calibration: Path | None = None
+    versus: str | None = None
+    versus_version: str | None = None
 
 
 def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:

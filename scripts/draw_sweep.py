@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from autotune.evaluate.sureness import intervals
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from autotune.evaluate.sureness import intervals
 from autotune.load.workloads import Workload
 from autotune.simulate import ServerSetup, simulate
 from autotune.space.library import Library

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,35 +14,52 @@ from autotune.own_files import calibration_in, calibration_of_home, library_for
 from autotune.request import Simulation, check_gpus
 from autotune.space.library import Library
 
+if TYPE_CHECKING:
+    from autotune.evaluate import Understood
+    from autotune.load.workloads import Workload
+
 
 def simulate(asked: Simulation, home: Path, as_json: bool) -> None:
     """``autotune simulate``."""
-    from autotune.engines import command_of, split_command
-    from autotune.engines.renamed import translate_typed
-    from autotune.evaluate import model_of, prediction, understand
+    from autotune.evaluate import prediction
+    from autotune.evaluate.sureness import against
     from autotune.load.workloads import load_workload
-    from autotune.machine import node
-    from autotune.space.context import Context
 
     library = _library(asked.calibration, home)
-    words = asked.engine_command
-    # A whole line in quotes is one word; a person means the words in it.
-    typed = split_command(words[0]).typed() if len(words) == 1 else words
-    command = command_of(translate_typed(typed, asked.engine_version, library, say))
     load = load_workload(asked.workload, library)
     if asked.concurrency is not None:
         if asked.concurrency < 1:
             raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
         load = load.with_concurrency(asked.concurrency)
-    hardware = node(asked.hardware, library)
-    model = model_of(command, library, asked.engine_version, asked.model_id)
-    context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
-    understood = understand(command, library, context, asked.engine_version)
+    understood = _understood(asked.engine_command, asked.engine_version, asked, library, load)
     predicted = prediction(understood, load, asked.seed)
+    if asked.versus is not None:
+        other = _understood([asked.versus], asked.versus_version, asked, library, load)
+        theirs = prediction(other, load, asked.seed)
+        predicted |= against((understood.setup, predicted), (other.setup, theirs), load)
     if as_json:
         print_json(predicted)
     else:
         _print_prediction(predicted)
+
+
+def _understood(
+    words: Sequence[str], version: str | None, asked: Simulation, library: Library, load: Workload
+) -> Understood:
+    """A typed engine command line on the node that was asked for."""
+    from autotune.engines import command_of, split_command
+    from autotune.engines.renamed import translate_typed
+    from autotune.evaluate import model_of, understand
+    from autotune.machine import node
+    from autotune.space.context import Context
+
+    # A whole line in quotes is one word; a person means the words in it.
+    typed = split_command(words[0]).typed() if len(words) == 1 else words
+    command = command_of(translate_typed(typed, version, library, say))
+    hardware = node(asked.hardware, library)
+    model = model_of(command, library, version, asked.model_id)
+    context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
+    return understand(command, library, context, version)
 
 
 def _library(calibration: Path | None, home: Path) -> Library:
@@ -79,10 +96,24 @@ def _print_prediction(predicted: Mapping[str, Any]) -> None:
         click.echo(f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip())
         return
     low, high = predicted["interval90"]
+    hidden = {*MEMORY_KEYS, "gain_percent"}
     for name, value in predicted.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and name not in MEMORY_KEYS:
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
             click.echo(f"  {name:<32}{value:>14,.2f}")
     click.echo(f"90 % interval of total_token_throughput on a real node: {low:,.0f} to {high:,.0f}")
+    if predicted["unseen"]:
+        click.echo(f"wider because nothing like it was measured: {', '.join(predicted['unseen'])}")
+    _print_gain(predicted)
+
+
+def _print_gain(predicted: Mapping[str, Any]) -> None:
+    if "gain_percent" not in predicted:
+        return
+    if predicted["versus_failure"] is not None:
+        click.echo(f"the other does not run: {predicted['versus_failure']['message']}")
+        return
+    gain, (low, high) = predicted["gain_percent"], predicted["gain_interval90"]
+    click.echo(f"gain over the other: {gain:+.1f} % (90 % interval {low:+.1f} % to {high:+.1f} %)")
 
 
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from autotune.load.workloads import Workload
@@ -50,28 +49,22 @@ def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obje
     return {"interval90": ends(HEADLINE), **latencies, "unseen": list(subject.unseen(errors))}
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Predicted throughput of one configuration over another's under one load.
+def against(
+    mine: tuple[ServerSetup, Mapping[str, Any]], theirs: tuple[ServerSetup, Mapping[str, Any]], workload: Workload
+) -> dict[str, Any]:
+    """One prediction over another under one load: setups, and what `prediction` says of them.
 
-    Attributes:
-        gain_percent: of the first over the second.
-        interval90: of the gain, percent.
+    ``gain_percent`` of total token throughput and ``gain_interval90``; both None when one of them does not run. Within
+    an engine what the simulator gets wrong of both alike cancels; between engines it does not, and the interval is wider.
     """
-
-    gain_percent: float
-    interval90: tuple[float, float]
-
-
-def compared(first: tuple[ServerSetup, float], second: tuple[ServerSetup, float], workload: Workload) -> Comparison:
-    """Compare two predictions (setup, total tokens per second) under one load.
-
-    Within an engine what the simulator gets wrong of both alike cancels; between engines it does not.
-    """
-    subjects: Sequence[Subject] = [subject_of(setup, workload) for setup, _ in (first, second)]
-    ratio = first[1] / second[1]
-    low, high = interval90(ratio, sigma_of_ratio(errors_for(first[0]), subjects[0], subjects[1]))
-    return Comparison(_percent(ratio), (_percent(low), _percent(high)))
+    its = theirs[1].get(HEADLINE)
+    found = {"versus_total_token_throughput": its, "versus_failure": theirs[1]["failure"]}
+    if its is None or HEADLINE not in mine[1]:
+        return {**found, "gain_percent": None, "gain_interval90": None}
+    first, second = (subject_of(setup, workload) for setup, _ in (mine, theirs))
+    ratio = float(mine[1][HEADLINE]) / float(its)
+    low, high = interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second))
+    return {**found, "gain_percent": _percent(ratio), "gain_interval90": [_percent(low), _percent(high)]}
 
 
 def _percent(ratio: float) -> float:

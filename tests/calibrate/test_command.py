@@ -3,84 +3,85 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import math
 
 import pytest
-import yaml
-from pydantic import BaseModel
 
-from autotune.calibrate.predicted import Predicted
+from autotune.calibrate.readers import read_file
 from autotune.commands.calibration import Asked, calibrate
 from autotune.errors import BadInput
+from autotune.evaluate import predict
+from autotune.simulate.calibration import Calibration, packaged_calibration, read_calibration
 from tests.product.cli import autotune
 
-from .files import SGLANG, VLLM, lab_file, lab_row
+from .files import VLLM, csv_file, own_row
+
+LOADS = [(512, 64, 64, None), (64, 256, 64, 16), (2000, 16, 32, None), (512, 64, 32, 4)]
+UNSEEN = (256, 128, 64, 32)
 
 
-class Factor(BaseModel):
-    """What the stand-in for the fit finds."""
-
-    factor: float
-
-
-class HalfAgain:
-    """A fit that predicts half again as much as was measured, and with a group left out twice as much."""
-
-    def calibrate(self, points, *, start, progress):
-        progress(f"fitting from {start}")
-        return Factor(factor=1.5)
-
-    def predict(self, points, figures):
-        ran = [{name: v * figures.factor for name, v in point.metrics.items()} for point in points]
-        return [Predicted(metrics, failure=None if metrics else "unsupported") for metrics in ran]
-
-    def cross_validate(self, points, left_out, predictions, *, start, progress):
-        found = list(predictions)
-        for group in left_out:
-            for place in group.members:
-                twice = {group.kind: points[place].metrics.get("total_token_throughput", 0.0) * 2}
-                found[place] = replace(found[place], left_out={**found[place].left_out, **twice})
-        return found
+def node_of_ones_own() -> Calibration:
+    """A node whose kernels start later and multiply slower than the shipped figures say."""
+    shipped = packaged_calibration()
+    factors = {level: {g: dict(f) for g, f in groups.items()} for level, groups in shipped.factors.items()}
+    mine = factors.setdefault("engine", {}).setdefault("vllm", {})
+    for figure, factor in (("layer_us", 2.0), ("gemm_share", 0.6), ("moe_share", 0.6)):
+        mine[figure] = mine.get(figure, 1.0) * factor
+    return shipped.model_copy(update={"factors": factors})
 
 
-@pytest.fixture
-def data(tmp_path):
-    failed = {**lab_row(f"{VLLM} -dcp 8"), "failure": "no LSE"}
-    return lab_file(tmp_path, lab_row(), lab_row(f"{SGLANG} --enable-dp-attention"), lab_row(VLLM), failed)
+def row_of(load, node, tmp_path):
+    """A row of one's own table as the node would have measured it."""
+    read, written, prompts, concurrency = load
+    shape = {"input_len": read, "output_len": written, "num_prompts": prompts, "max_concurrency": concurrency or ""}
+    draft = own_row(command=VLLM, engine_version="0.13.0", workload="", **shape)
+    row = read_file(csv_file(tmp_path, draft, name="draft.csv")).rows[0]
+    metrics = predict(_on(row.understood, node), row.workload, 0).metrics
+    names = ("total_token_throughput", "median_ttft_ms", "median_tpot_ms")
+    return {**draft, **{name: metrics[name] for name in names}}
 
 
-def test_the_figures_are_written_and_the_outcome_is_told(data, tmp_path, capsys):
-    home = tmp_path / "home"
-    calibrate(Asked(files=[data], start="physics", cross_validate=True), home, True, HalfAgain())
+def _on(understood, node):
+    from dataclasses import replace
+
+    return replace(understood, calibration=node)
+
+
+def predicted(load, home):
+    read, written, prompts, concurrency = load
+    workload = ["--workload", f"random:{read}:{written}:{prompts}", "--concurrency", str(concurrency)]
+    command = ["simulate", "--hw", "h200", "--engine-version", "0.13.0", *workload, "--json", "--", *VLLM.split()]
+    done = autotune(*command, home=home)
+    assert done.code == 0, done.err
+    return json.loads(done.out), done.err
+
+
+def test_the_simulated_node_learns_ones_own_node(tmp_path, capsys):
+    node, home = node_of_ones_own(), tmp_path / "home"
+    table = csv_file(tmp_path, *(row_of(load, node, tmp_path) for load in LOADS), name="mine.csv")
+    calibrate(Asked(files=[table]), home, True)
     said = capsys.readouterr()
-    path = home / "coefficients.yaml"
-    assert path.read_text().startswith("# Written by `autotune calibrate`")
-    assert yaml.safe_load(path.read_text()) == {"factor": 1.5}
     answer = json.loads(said.out)
-    assert answer["wrote"] == str(path)
-    assert answer["read"]["engine"] == {"sglang": 1, "vllm": 2}
-    assert answer["read"]["twins"] == [{"label": "0+1", "spread": 0}]
-    assert answer["errors"]["throughput"] == pytest.approx(0.5)
-    assert answer["errors"]["left_out"] == {"engine": pytest.approx(1), "version": pytest.approx(1)}
-    assert answer["errors"]["failures"] == {"measured": 1, "predicted": 1}
-    assert [one["label"] for one in answer["predictions"]] == ["0+1", "2", "3"]
-    assert "fitting from physics" in said.err
-    assert "4 rows, 1 of them failures: 3 points" in said.err
+    assert answer["wrote"] == str(home / "coefficients.yaml")
+    assert answer["errors"]["throughput"] < 0.05
+    assert "4 rows, 0 of them failures: 4 points" in said.err
+    assert "fitting 4 points" in said.err
+    learned = read_calibration(home / "coefficients.yaml")
+    assert learned.fitted_to[-1].source == "mine.csv"
+    # What it did not measure is still known from the shipped rows.
+    assert learned.factors["engine"].get("sglang") == packaged_calibration().factors["engine"].get("sglang")
+    truth = row_of(UNSEEN, node, tmp_path)["total_token_throughput"]
+    before, _ = predicted(UNSEEN, tmp_path / "elsewhere")
+    after, messages = predicted(UNSEEN, home)
+    wrong = [abs(math.log(one["total_token_throughput"] / truth)) for one in (before, after)]
+    assert wrong[1] < min(0.1, wrong[0] / 3)
+    assert f"coefficients: {home / 'coefficients.yaml'}" in messages
 
 
-def test_the_table_is_printed_and_the_file_lies_where_it_was_asked_for(data, tmp_path, capsys):
-    wanted = tmp_path / "mine.yaml"
-    calibrate(Asked(files=[data, data], output=wanted), tmp_path / "home", False, HalfAgain())
-    text = capsys.readouterr().out
-    assert "| 0+1 | DeepSeek-V3.2 |" in text
-    assert "median error of total token throughput 50.0%" in text
-    assert wanted.is_file()
-    assert not (tmp_path / "home").exists()
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_the_fit(data, tmp_path):
+def test_a_folder_that_is_not_there_is_found_out_before_anything_is_fitted(tmp_path):
+    table = csv_file(tmp_path, own_row(), name="mine.csv")
     with pytest.raises(BadInput, match="there is no folder"):
-        calibrate(Asked(files=[data], output=tmp_path / "no" / "folder.yaml"), tmp_path, False)
+        calibrate(Asked(files=[table], output=tmp_path / "no" / "folder.yaml"), tmp_path, False)
 
 
 def test_no_data_and_an_unknown_study_end_with_exit_code_2_and_make_nothing(tmp_path):

@@ -70,12 +70,13 @@ def test_groups_are_whole_and_cover_every_point_once_per_kind(tmp_path):
     by_kind: dict[str, dict[str, tuple[int, ...]]] = {}
     for group in groups(found):
         by_kind.setdefault(group.kind, {})[group.name] = group.members
-    assert set(by_kind) == {"engine", "gpu", "workload", "model", "version"}
+    assert set(by_kind) == {"engine", "gpu", "workload", "curve", "model", "version"}
     for names in by_kind.values():
         assert sorted(place for members in names.values() for place in members) == list(range(len(found)))
     assert by_kind["gpu"] == {"h200": (0, 1, 2, 4, 5), "mi300x": (3,)}
-    # A curve is one workload, whatever its concurrencies.
-    assert by_kind["workload"]["3200→800 closed loop"] == (3, 4)
+    # A curve is all its concurrencies; each is a workload of its own.
+    assert by_kind["curve"]["3200→800 closed loop"] == (3, 4)
+    assert not any(members == (3, 4) for members in by_kind["workload"].values())
     assert by_kind["version"]["vllm 0.7"] == (3, 4)
 
 
