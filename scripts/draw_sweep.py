@@ -19,6 +19,7 @@ from statistics import median
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from autotune.calibrate.readers import read_file
 from autotune.evaluate.sureness import intervals
 from autotune.load.workloads import Workload
 from autotune.simulate import ServerSetup, simulate
@@ -74,9 +75,8 @@ class Curve:
 
 def _read(folder: Path) -> list[Point]:
     """The measured points."""
-    from measured_rows import sweep_rows
-
-    return [Point(row.setup, row.workload, row.measured["total_token_throughput"]) for row in sweep_rows(folder)]
+    rows = read_file(folder / "dstack_r1_concurrency_sweep.csv").rows
+    return [Point(row.understood.setup, row.workload, row.metrics["total_token_throughput"]) for row in rows]
 
 
 def _simulated(setup: ServerSetup, workload: Workload, concurrencies: Iterable[int]) -> Curve:

@@ -55,7 +55,7 @@ def against(
     """One prediction over another under one load: setups, and what `prediction` says of them.
 
     ``gain_percent`` of total token throughput and ``gain_interval90``; both None when one of them does not run. Within
-    an engine what the simulator gets wrong of both alike cancels; between engines it does not, and the interval is wider.
+    an engine what the simulator gets wrong of both alike cancels; between engines it does not: the interval is wider.
     """
     its = theirs[1].get(HEADLINE)
     found = {"versus_total_token_throughput": its, "versus_failure": theirs[1]["failure"]}
