@@ -33,6 +33,7 @@ class RankBatch:
         prefill_scored: such pairs that the indexer of sparse attention scores.
         prefill_attended: of these, what sparse kernels compute.
         new_requests: requests whose prefill ends in this step.
+        padding: tokens that a CUDA graph adds: projected, sent and given to experts like any other.
     """
 
     sequences: int = 0
@@ -44,6 +45,7 @@ class RankBatch:
     prefill_scored: float = 0.0
     prefill_attended: float = 0.0
     new_requests: int = 0
+    padding: int = 0
 
 
 class StepTime:
@@ -103,8 +105,8 @@ class StepTime:
         # A round of a pipeline: each of its micro-batches passes every stage, all stages at work.
         part = 1.0 / pipeline
         rank = max(self._rank_seconds(b, part) for b in batches)
-        tokens = sum(b.prefill_tokens + b.sequences * self._decode_tokens for b in batches)
-        fullest = max(b.prefill_tokens + b.sequences * self._decode_tokens for b in batches)
+        computed = [b.prefill_tokens + b.sequences * self._decode_tokens + b.padding for b in batches]
+        tokens, fullest = sum(computed), max(computed)
         device = rank + self._experts_seconds(tokens * part)
         device += self._communication_seconds(fullest * part, tokens * part)
         device += self._layers * c.layer_us * 1e-6
@@ -125,7 +127,7 @@ class StepTime:
         """Projections, dense and shared feed-forward parts, head and attention of one rank."""
         a, bandwidth = self._a, self._server.bandwidth
         decode = b.sequences * self._decode_tokens
-        tokens = (b.prefill_tokens + decode) * part
+        tokens = (b.prefill_tokens + decode + b.padding) * part
         projections = max(self._elements * a.weight_bytes / bandwidth, 2 * tokens * self._elements / self._gemm_flops)
         sampled = (decode + b.new_requests) * part
         head = 0.0
