@@ -40,7 +40,8 @@ class Completion:
         if asked.stream:
             self._exchange.begin_stream()
         for index, (prompt, tokens) in enumerate(zip(asked.prompts, asked.output_tokens, strict=True)):
-            self._slots[index] = self._engine.submit(prompt, tokens, _Part(self, index))
+            part = _Part(self, index)
+            self._slots[index] = self._engine.submit(prompt, tokens, part, was_text=asked.were_text)
 
     def found(self, tokens: int) -> None:
         """So many tokens of one prompt were in the prefix cache."""
@@ -95,9 +96,11 @@ class Api:
             models=launch.models,
             check_model=api.checks_model,
             context=launch.server.context_length,
-            pool=engine.capacity,
+            pool=engine.longest,
+            step=launch.server.prompt_limit,
             completion_tokens=api.completion_tokens,
             too_long=api.too_long,
+            too_long_for_step=api.too_long_for_step or api.too_long,
             unknown_model=api.unknown_model,
         )
         self._began_s = perf_counter()

@@ -112,6 +112,7 @@ class Api(Entry):
     choice: dict[str, Any] = Field(description="further keys of a streamed choice")
     chunk: dict[str, Any] = Field(description="further keys of a streamed chunk")
     too_long: str = Field(description="message for a request beyond the context")
+    too_long_for_step: str | None = Field(default=None, description="for a prompt that no step can compute whole")
     unknown_model: str
     completion_tokens: int | None = Field(description="answer's length on /v1/completions if not asked for")
     routes: dict[str, str] = Field(description="path to what answers it: health, version, info, metrics, reset …")

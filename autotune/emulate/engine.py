@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,8 +18,9 @@ from typing import Protocol
 import numpy as np
 
 from autotune.emulate.prefix import BlockCache, block_hashes
+from autotune.simulate.frontend import BackEnd, FrontEnd
 from autotune.simulate.replica import Chunk, Sequences
-from autotune.simulate.scheduling import FrontEnd, Scheduler, Step
+from autotune.simulate.scheduling import Scheduler, Step
 from autotune.simulate.server import Server
 
 _PATIENCE_S = 0.5
@@ -98,7 +100,9 @@ class LiveEngine:
         speed: float,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.server, self.capacity, self.block_tokens = server, capacity, block_tokens
+        self.server, self.capacity = server, capacity
+        # What the cache keeps is whole blocks of the pool.
+        self.block_tokens = block_tokens = math.lcm(block_tokens, server.block_tokens)
         self._speed, self._clock = speed, clock
         self._blocks: dict[int, tuple[int, ...]] = {}
         self._sinks: dict[int, Sink] = {}
@@ -108,34 +112,42 @@ class LiveEngine:
             BlockCache(block_tokens, server.prefix_caching, self._blocks) for _ in range(server.data_parallel)
         ]
         self._scheduler = Scheduler(server, self._state, self._caches, capacity)
-        self._front = FrontEnd(server)
+        self._front, self._back = FrontEnd(server), BackEnd(server)
         self._step: Step | None = None
         self._due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._abandoned: set[int] = set()
+        self._unsent: deque[tuple[list[tuple[Sink, int, bool]], set[int]]] = deque()  # what the detokeniser has
+        self._ended: set[int] = set()  # the requests whose last tokens it has
         self._origin_s = clock()
         self.totals = Totals()
 
-    def submit(self, prompt: Sequence[int], output_tokens: int, sink: Sink) -> int:
+    def submit(self, prompt: Sequence[int], output_tokens: int, sink: Sink, *, was_text: bool = True) -> int:
         """Queue a request; returns the number by which it can be abandoned.
 
         Args:
             prompt: token ids; with the answer they must fit the context and the pool.
+            was_text: whether the tokeniser had to make them.
         """
         slot = self._state.place(len(prompt), output_tokens)
         # At least the prompt's last token is computed anew, as its successor comes from it.
         self._blocks[slot] = block_hashes(prompt[:-1], self.block_tokens)
         self._sinks[slot] = sink
         self._unread.add(slot)
-        self._front.accept(slot, self._now_s())
+        self._front.accept(slot, self._now_s(), len(prompt) if was_text else 0)
         if self._step is None:
             self._due_s = self._front.next_s()
             self._set_timer()
         return slot
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, prompt and answer, that a replica's pool holds: whole blocks."""
+        return self.capacity // self.server.block_tokens * self.server.block_tokens
+
     def abandon(self, slot: int) -> None:
         """Nobody waits for a request any more; it leaves at the end of the step."""
-        if slot in self._sinks:
+        if slot in self._sinks and slot not in self._ended:
             self._abandoned.add(slot)
 
     def reset_cache(self) -> bool:
@@ -220,7 +232,7 @@ class LiveEngine:
                 self._sinks[chunk.request].found(chunk.start)
 
     def _end(self, step: Step) -> None:
-        """Send the tokens of a step."""
+        """Send the tokens of a step, once the detokeniser has sent those of the steps before."""
         scheduler, state = self._scheduler, self._state
         scheduler.end(step)
         ended = set(scheduler.take_ended().tolist())
@@ -228,18 +240,34 @@ class LiveEngine:
         reached = np.minimum(np.floor(state.written[ids] + 1e-9), state.output[ids]).astype(np.int64)
         fresh = reached - state.sent[ids]
         state.sent[ids] = reached
-        self.totals.generated_tokens += int(fresh.sum())
-        for slot, count in zip(ids.tolist(), fresh.tolist(), strict=True):
-            last = slot in ended
-            if count or last:
-                self._sinks[slot].tokens(count, last=last)
+        generated = int(fresh.sum())
+        self.totals.generated_tokens += generated
+        told = [
+            (self._sinks[slot], count, slot in ended)
+            for slot, count in zip(ids.tolist(), fresh.tolist(), strict=True)
+            if count or slot in ended
+        ]
+        self._ended |= ended
+        self._unsent.append((told, ended))
+        late_s = (self._back.send(self._due_s, generated) - self._now_s()) / self._speed
+        if len(self._unsent) > 1 or late_s > _EARLY_S:
+            asyncio.get_running_loop().call_later(max(0.0, late_s), self._tell)
+        else:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Send the tokens of the first step that are not sent yet."""
+        told, ended = self._unsent.popleft()
+        for sink, count, last in told:
+            sink.tokens(count, last=last)
+        self._ended -= ended
         for slot in ended:
             self.totals.requests += 1
             self._forget(slot)
 
     def _drop_abandoned(self) -> None:
         for slot in self._abandoned:
-            if slot in self._sinks:
+            if slot in self._sinks and slot not in self._ended:
                 if not self._front.drop(slot):
                     self._scheduler.abort(slot)
                 self._forget(slot)

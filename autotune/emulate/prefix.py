@@ -39,6 +39,11 @@ class BlockCache:
         """Tokens that nobody uses now."""
         return len(self._idle) * self._block_tokens
 
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is there."""
+        return bool(self._users or self._idle)
+
     def match(self, request: int) -> int:
         """Whole blocks from the prompt's beginning."""
         return len(self._matched(request)) * self._block_tokens

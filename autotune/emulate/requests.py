@@ -39,6 +39,7 @@ class Asked:
     Attributes:
         prompts: token ids of each.
         output_tokens: how many to generate for each.
+        were_text: whether a tokeniser had to make the prompts.
         finish_reasons: why each ends: ``length``, or ``stop`` where the answer ends by itself.
     """
 
@@ -48,6 +49,7 @@ class Asked:
     prompts: list[list[int]]
     output_tokens: list[int]
     finish_reasons: list[str]
+    were_text: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Limits:
         completion_tokens: answer's length on ``/v1/completions`` when none is asked for; None: what is left.
         too_long: template of the message for a request that is too long.
         unknown_model: template of the message for another model.
+        step: tokens of a prompt that one step can compute; None: prompts are cut into chunks.
+        too_long_for_step: template of the message for a prompt that is too long for a step.
     """
 
     models: tuple[str, ...]
@@ -71,6 +75,8 @@ class Limits:
     completion_tokens: int | None
     too_long: str
     unknown_model: str
+    step: int | None = None
+    too_long_for_step: str = ""
 
 
 def read_request(body: bytes, *, chat: bool, limits: Limits) -> Asked:
@@ -99,6 +105,7 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> Asked:
         prompts=prompts,
         output_tokens=[tokens for tokens, _ in answers],
         finish_reasons=[reason for _, reason in answers],
+        were_text=chat or not _were_ids(document.get("prompt")),
     )
 
 
@@ -129,10 +136,11 @@ def _count(document: dict[str, Any], name: str) -> int | None:
 def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, limits: Limits) -> tuple[int, str]:
     """Tokens to generate and the reason of the end; raises `RequestRefused` when they do not fit."""
     room = min(limits.context, limits.pool) - len(prompt)
-    if room < 1 or (wanted or 0) > room:
-        facts = {"context": limits.context, "prompt": len(prompt), "answer": wanted or 0}
+    beyond_step = limits.step is not None and len(prompt) > limits.step
+    if room < 1 or (wanted or 0) > room or beyond_step:
+        facts = {"context": limits.context, "prompt": len(prompt), "answer": wanted or 0, "step": limits.step or 0}
         facts["total"] = facts["prompt"] + facts["answer"]
-        message = limits.too_long
+        message = limits.too_long_for_step if beyond_step else limits.too_long
         for name, value in facts.items():
             message = message.replace(f"{{{name}}}", str(value))
         raise RequestRefused(400, "BadRequestError", message)
@@ -163,6 +171,10 @@ def _prompts(prompt: Any) -> list[list[int]]:
             return prompt
     message = "prompt must be a text, a list of texts, a list of token ids, or a list of such lists"
     raise RequestRefused(400, "BadRequestError", message)
+
+
+def _were_ids(prompt: Any) -> bool:
+    return isinstance(prompt, list) and not any(isinstance(part, str) for part in prompt)
 
 
 def _are_ids(values: list[Any]) -> bool:

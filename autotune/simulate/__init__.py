@@ -5,8 +5,12 @@
     weights.py       how many weights a model has and who holds them
     memory.py        the memory plan, and out-of-memory
     steptime.py      seconds per step: rooflines, communication, host
+    frontend.py      tokeniser and detokeniser: one process each way
     scheduling.py    continuous batching: what a step computes and changes; also the emulator's
+    dispatch.py      which attention replica a request goes to
     replica.py       one attention replica: queue, admission, KV pool
+    batches.py       what each rank computes in a step
+    graphs.py        which CUDA graph holds a step, and its padding
     prefix.py        its prefix cache
     batching.py      the loop over it in virtual time
     recording.py     when tokens came
@@ -84,6 +88,9 @@ def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
     preemptions = 0
     for position, point in enumerate(workload.points):
         requests = workload.draw(position, seed)
+        failure = _beyond_step(server, int(requests.input_tokens.max()))
+        if failure is not None:
+            return Outcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
         batching = Batching(server, requests, plan.capacity_tokens)
         runs.append(batching.run())
         tokens = float(requests.input_tokens.sum())
@@ -112,8 +119,20 @@ def _too_many_gpus(server: Server) -> Failure | None:
 def _too_long(server: Server, plan: MemoryPlan, workload: Workload) -> Failure | None:
     """Requests that the server would reject: longer than its context, or than its whole KV pool."""
     longest = workload.longest_request
-    for limit, name in ((server.context_length, "context_length"), (plan.capacity_tokens, "the KV cache of a replica")):
+    pool = plan.capacity_tokens // server.block_tokens * server.block_tokens
+    for limit, name in ((server.context_length, "context_length"), (pool, "the KV cache of a replica")):
         if longest > limit:
             message = f"Requests of up to {longest} tokens do not fit {name} ({limit} tokens); the server rejects them."
             return Failure(FailureKind.LOAD_ERRORS, message, "")
     return None
+
+
+def _beyond_step(server: Server, prompt: int) -> Failure | None:
+    """Prompts that the server would reject: without chunks, what no step can compute whole."""
+    if server.prompt_limit is None or prompt <= server.prompt_limit:
+        return None
+    message = (
+        f"Prompts of up to {prompt} tokens do not fit a step of {server.prompt_limit} tokens and chunked prefill is "
+        "off; the server rejects them."
+    )
+    return Failure(FailureKind.LOAD_ERRORS, message, "")

@@ -14,10 +14,11 @@ import numpy as np
 
 from autotune.client.records import RequestRecords
 from autotune.client.requests import Requests
+from autotune.simulate.frontend import BackEnd, FrontEnd
 from autotune.simulate.prefix import GroupCache
 from autotune.simulate.recording import Recorder
 from autotune.simulate.replica import Chunk, Sequences
-from autotune.simulate.scheduling import FrontEnd, Scheduler
+from autotune.simulate.scheduling import Scheduler
 from autotune.simulate.server import Server
 
 
@@ -33,14 +34,15 @@ class Batching:
         self._state = Sequences(requests.input_tokens, requests.output_tokens)
         caches = [GroupCache(server, requests, capacity) for _ in range(server.data_parallel)]
         self._scheduler = Scheduler(server, self._state, caches, capacity)
-        self._front = FrontEnd(server)
-        self._next = self._done = 0
-        self._now = self._last_freed_s = 0.0
+        self._front, self._back = FrontEnd(server), BackEnd(server)
+        self._next = 0
+        self._now = 0.0
+        self._seen_s: list[float] = []  # when the client saw requests end, in order
         self._record = Recorder(requests)
 
     def run(self) -> RequestRecords:
         """Run until every request has ended."""
-        while self._done < len(self._state):
+        while len(self._seen_s) < len(self._state):
             self._arrive()
             chunks = self._scheduler.take_chunks()
             if any(chunks):
@@ -73,19 +75,20 @@ class Batching:
 
         A closed loop sends the next request when one ends.
         """
-        while self._next_send_s() <= self._now:
-            sent_s = max(self._next_send_s(), self._last_freed_s)
+        while (sent_s := self._next_send_s()) <= self._now:
             self._record.sent(self._next, sent_s)
-            self._front.accept(self._next, sent_s)
+            self._front.accept(self._next, sent_s, int(self._state.read[self._next]))
             self._next += 1
         for request in self._front.done(self._now):
             self._scheduler.add(request)
 
     def _next_send_s(self) -> float:
         """When the next request may be sent; infinite while the client keeps as many in flight as it may."""
-        if self._next >= len(self._state) or self._next - self._done >= self._requests.concurrency:
+        waits_for = self._next - self._requests.concurrency
+        if self._next >= len(self._state) or waits_for >= len(self._seen_s):
             return math.inf
-        return float(self._requests.send_s[self._next])
+        due_s = float(self._requests.send_s[self._next])
+        return due_s if waits_for < 0 else max(due_s, self._seen_s[waits_for])
 
     def _next_arrival_s(self) -> float:
         """When the next request reaches a replica's queue, as far as it is known."""
@@ -96,13 +99,14 @@ class Batching:
 
     def _mixed_step(self, chunks: Sequence[Sequence[Chunk]]) -> None:
         """One step with prompt pieces on some replicas."""
-        step = self._scheduler.begin(chunks)
+        step, gain = self._scheduler.begin(chunks), self._scheduler.gain
         self._now += step.seconds
         self._scheduler.end(step)
-        self._record.step(step.ids, self._now, self._scheduler.gain)
-        for request in step.started:
-            self._record.first(request, self._now)
-        self._finish()
+        seen_s = self._back.send(self._now, len(step.ids) * gain + len(step.started))
+        self._record.step(step.ids, seen_s, gain)
+        if step.started:
+            self._record.first(np.array(step.started, dtype=np.int64), seen_s)
+        self._finish(seen_s)
 
     def _decode_stretch(self, no_chunks: Sequence[Sequence[Chunk]]) -> None:
         """Decode until something changes."""
@@ -114,17 +118,20 @@ class Batching:
             steps = max(1, math.ceil(until_s / step.seconds))
         scheduler.grow(step.ids, steps)
         last = scheduler.decode_seconds(step) if steps > 1 else step.seconds
-        durations = np.linspace(step.seconds, last, steps)
-        self._record.stretch(step.ids, self._now, durations, scheduler.gain)
-        self._now += float(durations.sum())
-        self._finish()
+        rise = (last - step.seconds) / max(1, steps - 1)
+        number = np.arange(1.0, steps + 1.0)
+        # Step times on a straight line, summed.
+        ends_s = self._now + number * (step.seconds + (number - 1.0) * (rise / 2))
+        seen_s = self._back.send_steps(ends_s, len(step.ids) * scheduler.gain)
+        self._record.stretch(step.ids, seen_s, scheduler.gain)
+        self._now = float(ends_s[-1])
+        self._finish(float(seen_s[-1]))
 
-    def _finish(self) -> None:
-        """Take out the sequences that have all their tokens."""
+    def _finish(self, seen_s: float) -> None:
+        """Take out the sequences that have all their tokens; the client has the last ones at a time."""
         ended = self._scheduler.take_ended()
         if not len(ended):
             return
         overshoot = float((self._state.written[ended] - self._state.output[ended]).sum())
-        self._record.finished(ended, self._now, overshoot)
-        self._done += len(ended)
-        self._last_freed_s = self._now
+        self._record.finished(ended, seen_s, overshoot)
+        self._seen_s += [seen_s] * len(ended)

@@ -35,16 +35,37 @@ class Behaviour(_Entry):
     max_batched_tokens: int | None = Field(description="None: as many as the context is long")
     memory_fraction: Expression = Field(description="of `chunk, graph, dp, gpus, memory_mb`")
     cuda_graph_max_batch: int = Field(ge=0)
+    cuda_graph_steps: tuple[tuple[int, int, int], ...] = Field(description="captured sizes: first, last, step")
+    cuda_graph_counts: Literal["tokens", "sequences"] = Field(description="what a captured size counts, per rank")
+    cuda_graph_prompts: bool = Field(description="whether a step with prompt tokens may run in a (piecewise) graph")
+    cuda_graph_padding: bool = Field(description="whether a batch is padded to a captured size, or needs its very own")
     prefix_caching: bool
+    block_tokens: int = Field(gt=0, description="tokens per block or page of the KV pool, where no knob says")
     kv_dense: str = Field(description="KV type that `auto` means for latent attention")
     kv_sparse: str = Field(description="KV type that `auto` means for sparse attention")
 
     # Scheduling
     prefill: Literal["mixed", "separate"]
-    reserve_share: float = Field(ge=0, le=1, description="of the output still to come that admission reserves")
-    dispatch: Literal["least_loaded", "round_robin"]
+    prefill_idles_ranks: bool = Field(description="no rank decodes while another one computes prompts alone")
+    chunked_prefill: bool = Field(description="False: only whole prompts that fit what is left of a step's budget")
+    block_chunks: Literal["tokens", "cut", "count"] = Field(
+        description="a chunk ends anywhere; at the end of a block; there, and prompts count in whole blocks"
+    )
+    max_prefill_tokens: int | None = Field(description="prompt tokens after which a step admits no further request")
+    queue: Literal["first_come", "longest_prefix"]
+    reserve_share: float = Field(ge=0, description="of the output still to come of what runs; 1 = all, never evicts")
+    reserve_new: float = Field(ge=0, le=1, description="the same of what is being admitted")
+    reserve_clip: int | None = Field(description="most output tokens of one request that count")
+    reserve_least: float = Field(ge=0, le=1, description="share of `reserve_share` to which it falls")
+    reserve_steps: int = Field(gt=0, description="decode steps in which it falls")
+    reserve_dp_factor: float = Field(gt=0, description="on `reserve_share` with several attention replicas")
+    watermark: float = Field(ge=0, lt=1, description="share of the pool that admission leaves free")
+    victim: Literal["latest", "fewest_tokens"] = Field(description="whom a full pool throws out")
+    requeue: Literal["front", "back"] = Field(description="where it waits then")
+    retract_steps: int = Field(gt=0, description="decode steps for which throwing out makes room")
+    dispatch: Literal["round_robin", "waiting_weighted", "kv_pressure", "even"]
     running_limit_per: Literal["rank", "node"]
-    token_budget_per: Literal["rank", "node"]
+    token_budget_per: Literal["rank", "node", "half"] = Field(description="half: of the given one, with replicas")
 
     # Memory
     fraction_of: Literal["total", "static", "free"] = Field(
@@ -84,6 +105,11 @@ class Behaviour(_Entry):
     exchange: Literal["gather", "dispatch"] = Field(
         default="gather", description="with experts of other replicas: all-gather and reduce-scatter, or all-to-all"
     )
+
+    # Front end and speculation
+    prompt_token_us: float = Field(ge=0, description="tokeniser, per prompt token, beside `request_ms`")
+    output_token_us: float = Field(ge=0, description="per generated token, one after the other: detokeniser and HTTP")
+    mtp_fall: float = Field(gt=0, le=1, description="on `mtp_acceptance`, with each further drafted token")
 
     # Start
     load_gb_s: float = Field(gt=0, description="weights into GPU memory, the whole node")

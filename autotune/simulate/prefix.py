@@ -10,12 +10,14 @@ from typing import Protocol
 from autotune.client.requests import Requests
 from autotune.simulate.server import Server
 
-WATERMARK = 0.99
-"""Admission leaves one percent of the pool free, as vLLM does, so that a step can grow what already runs."""
-
 
 class PrefixCache(Protocol):
-    """Which beginnings of prompts are in a replica's pool; counts are tokens."""
+    """Which beginnings of prompts are in a replica's pool; counts are tokens, in whole blocks of the pool."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is there."""
+        ...
 
     def match(self, request: int) -> int:
         """How much of a prompt's beginning is there."""
@@ -46,12 +48,19 @@ class GroupCache:
     """
 
     def __init__(self, server: Server, requests: Requests, capacity: int) -> None:
-        self._group, self._tokens = requests.group, requests.prefix_tokens
+        block = server.block_tokens
+        self._group, self._tokens = requests.group, requests.prefix_tokens // block * block
         self._cached: set[int] = set()
         self._most = 0
         if server.prefix_caching and self._tokens:
-            longest = float((requests.input_tokens + requests.output_tokens).max())
-            self._most = int(max(0.0, capacity * WATERMARK - longest) / self._tokens)
+            longest = float((requests.input_tokens + requests.output_tokens).max()) + server.tokens_per_step + block
+            room = capacity * (1.0 - server.coefficients.watermark) - longest
+            self._most = int(max(0.0, room) / self._tokens)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether any beginning is there."""
+        return bool(self._cached)
 
     def match(self, request: int) -> int:
         """All of the group's beginning, or nothing."""

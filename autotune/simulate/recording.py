@@ -28,14 +28,13 @@ class Recorder:
         """A request was sent."""
         self._sent[request] = at_s
 
-    def first(self, request: int, at_s: float) -> None:
-        """A prompt was computed; its token is the first, or one more after a preemption."""
-        if np.isnan(self._first[request]):
-            self._first[request] = at_s
-        else:
-            self._gaps.append(np.array([at_s - self._last[request]]))
-        self._last[request] = at_s
-        self._tokens(np.array([at_s]), np.array([1.0]))
+    def first(self, ids: Ids, at_s: float) -> None:
+        """The prompts of these were computed; each one's token is its first, or one more after a preemption."""
+        new = np.isnan(self._first[ids])
+        self._first[ids[new]] = at_s
+        self._gaps.append(at_s - self._last[ids[~new]])
+        self._last[ids] = at_s
+        self._tokens(np.array([at_s]), np.array([float(len(ids))]))
 
     def step(self, ids: Ids, at_s: float, gain: float) -> None:
         """Each of these sequences got `gain` tokens in one chunk."""
@@ -44,11 +43,10 @@ class Recorder:
             self._last[ids] = at_s
             self._tokens(np.array([at_s]), np.array([gain * len(ids)]))
 
-    def stretch(self, ids: Ids, begin_s: float, durations: Floats, gain: float) -> None:
-        """Several steps of one batch, one after the other; durations in s, shape (steps,)."""
-        times = begin_s + np.cumsum(durations)
+    def stretch(self, ids: Ids, times: Floats, gain: float) -> None:
+        """Several steps of one batch, one after the other; times of their tokens in s, shape (steps,)."""
         self._gaps.append(times[0] - self._last[ids])
-        self._gaps.append(np.repeat(durations[1:], len(ids)))
+        self._gaps.append(np.repeat(times[1:] - times[:-1], len(ids)))
         self._last[ids] = times[-1]
         self._tokens(times, np.full(len(times), gain * len(ids)))
 

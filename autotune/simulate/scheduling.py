@@ -1,22 +1,24 @@
 """Continuous batching: which requests a step computes, how long it takes, and what it changes.
 
-One scheduler, two loops over it: `batching.Batching` in virtual time, and the emulator by the wall clock.
+One scheduler, two loops over it: `batching.Batching` in virtual time, and the emulator by the wall clock. What differs
+between engines and versions is in ``search_spaces/simulation``, with its sources.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.simulate.batches import Batches
+from autotune.simulate.dispatch import Dispatch
 from autotune.simulate.prefix import PrefixCache
 from autotune.simulate.replica import Chunk, Replica, Sequences
 from autotune.simulate.server import Server
-from autotune.simulate.steptime import RankBatch, StepTime
+from autotune.simulate.steptime import StepTime
 
 Ids = NDArray[np.int64]
 
@@ -29,45 +31,13 @@ class Step:
         ids: the sequences that decode in it, shape (n,).
         started: requests whose prompt ends in it.
         seconds: how long it takes.
-        graph: whether a CUDA graph holds it.
+        graph: tokens per rank of the CUDA graph that holds it, padding included; 0 = none does.
     """
 
     ids: Ids
     started: tuple[int, ...]
     seconds: float
-    graph: bool
-
-
-class FrontEnd:
-    """HTTP and tokeniser: one process that reads requests one after the other."""
-
-    def __init__(self, server: Server) -> None:
-        self._request_s = server.coefficients.request_ms * 1e-3
-        self._free_s = 0.0
-        self._reading: deque[tuple[float, int]] = deque()  # (when it is done with it, request)
-
-    def accept(self, request: int, at_s: float) -> None:
-        """A request arrives."""
-        self._free_s = max(self._free_s, at_s) + self._request_s
-        self._reading.append((self._free_s, request))
-
-    def done(self, now_s: float) -> list[int]:
-        """The requests that it has read since the last call."""
-        ready = []
-        while self._reading and self._reading[0][0] <= now_s:
-            ready.append(self._reading.popleft()[1])
-        return ready
-
-    def next_s(self) -> float:
-        """When it is done with the next one; infinite when it has none."""
-        return self._reading[0][0] if self._reading else math.inf
-
-    def drop(self, request: int) -> bool:
-        """Give a request up; returns whether it was here."""
-        kept = deque(item for item in self._reading if item[1] != request)
-        found = len(kept) < len(self._reading)
-        self._reading = kept
-        return found
+    graph: int
 
 
 class Scheduler:
@@ -86,21 +56,16 @@ class Scheduler:
     """
 
     def __init__(self, server: Server, sequences: Sequences, caches: Sequence[PrefixCache], capacity: int) -> None:
-        self._server = server
-        self._separate = server.coefficients.prefill == "separate"
-        self._time = StepTime(server)
+        self._server, self._c = server, server.coefficients
+        self._separate = self._c.prefill == "separate"
+        self._time, self._batches = StepTime(server), Batches(server, sequences)
         self._state = sequences
         self.replicas = [Replica(server, sequences, cache, capacity) for cache in caches]
+        self._dispatch = Dispatch(server, self.replicas)
         self.running: Ids = np.empty(0, dtype=np.int64)
-        indexer = server.architecture.indexer
-        self._top_k = float(server.architecture.attended_limit or math.inf)
-        padding = server.coefficients.sparse_padding
-        self._sparse = indexer is not None
-        self._pads_prompts, self._pads_decode = padding != "none", padding == "both" and self._sparse
-        # Of a sparse model, prompts up to here run in dense kernels.
-        self._dense_below = self._top_k if self._sparse and server.coefficients.dense_prompts else 0.0
+        self._block = server.block_tokens
+        self._clip = float(self._c.reserve_clip or math.inf)
         self.gain = server.tokens_per_step
-        self._dispatched = 0
         self.preemptions = 0
         self.peak_used = 0.0
 
@@ -111,15 +76,9 @@ class Scheduler:
 
     def add(self, request: int) -> None:
         """A request reaches the queue of a replica."""
-        number = self._pick_replica()
-        self._dispatched += 1
+        number = self._dispatch.pick()
         self._state.replica[request] = number
         self.replicas[number].add(request)
-
-    def _pick_replica(self) -> int:
-        if self._server.coefficients.dispatch == "round_robin":
-            return self._dispatched % len(self.replicas)
-        return min(range(len(self.replicas)), key=lambda number: self.replicas[number].in_flight)
 
     def abort(self, request: int) -> None:
         """Give up a request between two steps."""
@@ -130,19 +89,39 @@ class Scheduler:
 
     def take_chunks(self) -> list[list[Chunk]]:
         """The prompt pieces of the next step, per replica; admits waiting requests that fit."""
-        return [replica.take_chunks() for replica in self.replicas]
+        chunks: list[list[Chunk]] = []
+        for number, replica in enumerate(self.replicas):
+            if replica.admits:
+                chunks.append(replica.take_chunks(self._taken(replica, self._of(number, self.running))))
+            else:
+                chunks.append(replica.take_chunks(0.0) if replica.fills else [])
+        self._note_peak()
+        return chunks
+
+    def _taken(self, replica: Replica, ids: Ids) -> float:
+        """Tokens of a pool that what runs needs now, or that are reserved for what it will need."""
+        if not len(ids):
+            return 0.0
+        s = self._state
+        if self._c.reserve_share >= 1:
+            return float(self._grown(ids, s.output[ids] - s.written[ids] + self.gain).sum())
+        reserved = 0.0
+        if replica.share:
+            reserved = replica.share * float(np.minimum(s.output[ids] - s.written[ids], self._clip).sum())
+        return reserved if self._separate else max(reserved, float(self._grown(ids, self.gain).sum()))
 
     def begin(self, chunks: Sequence[Sequence[Chunk]]) -> Step:
         """Begin a step; with separate prefill, replicas that fill prompts do not decode meanwhile."""
-        self._make_room()
+        busy = [self._separate and bool(pieces) for pieces in chunks]
+        if any(busy) and self._c.prefill_idles_ranks:
+            busy = [True] * len(busy)
+        self._make_room(busy)
         ids = self.running
-        if self._separate and len(ids) and any(chunks):
-            busy = np.array([bool(pieces) for pieces in chunks])
-            ids = ids[~busy[self._state.replica[ids]]]
-        batches = self._batches(ids, chunks)
-        graph = self._fits_graph(batches)
+        if len(ids) and any(busy):
+            ids = ids[~np.array(busy)[self._state.replica[ids]]]
+        batches, graph = self._batches.of(ids, chunks)
         started = tuple(piece.request for pieces in chunks for piece in pieces if piece.last)
-        return Step(ids, started, self._time.seconds(batches, graph), graph)
+        return Step(ids, started, self._time.seconds(batches, bool(graph)), graph)
 
     def end(self, step: Step) -> None:
         """A step is over: its sequences have their tokens, the prompts that it ended begin to decode."""
@@ -154,88 +133,114 @@ class Scheduler:
 
     def decode_seconds(self, step: Step) -> float:
         """How long the same decode step takes with the contexts as they are now."""
-        return self._time.seconds(self._batches(step.ids, [[]] * len(self.replicas)), step.graph)
+        batches, graph = self._batches.of(step.ids, [[]] * len(self.replicas))
+        return self._time.seconds(batches, bool(graph))
 
     def steps_until_change(self, ids: Ids) -> int:
         """Decode steps until a sequence ends or a replica's pool is full."""
         left = float((self._state.output[ids] - self._state.written[ids]).min())
-        room = min(replica.steps_until_full(self.gain) for replica in self.replicas)
-        return max(1, math.floor(min(math.ceil(left / self.gain - 1e-9), room)))
+        steps = max(1, math.ceil(left / self.gain - 1e-9))
+        for number, replica in enumerate(self.replicas):
+            room = replica.capacity - replica.used
+            if replica.running * (self.gain * steps + self._block) > room:
+                steps = self._steps_in(room, self._of(number, ids), steps)
+        return steps
+
+    def _steps_in(self, room: float, ids: Ids, most: int) -> int:
+        """Decode steps that a pool with so much room can take, at least one."""
+        context = self._state.context[ids]
+        held = float(self._blocks(context).sum())
+        tokens, least = len(ids) * self.gain, 1
+        steps = math.floor(room / tokens)
+        while least < most:
+            steps = min(most, max(least + 1, steps))
+            spare = room + held - float(self._blocks(context + self.gain * steps).sum())
+            if spare >= 0:
+                least, steps = steps, steps + math.floor(spare / tokens)
+            else:
+                most, steps = steps - 1, steps + math.floor(spare / tokens)
+        return least
 
     def grow(self, ids: Ids, steps: int) -> None:
         """These sequences decode so many steps."""
-        gained = self.gain * steps
-        self._state.context[ids] += gained
-        self._state.written[ids] += gained
-        counts = np.bincount(self._state.replica[ids], minlength=len(self.replicas))
-        for replica, count in zip(self.replicas, counts.tolist(), strict=True):
-            replica.grow(count * gained)
-            self.peak_used = max(self.peak_used, replica.used)
+        if not len(ids):
+            return
+        s, gained = self._state, self.gain * steps
+        context = s.context[ids]
+        longer = context + gained
+        grown = self._blocks(longer) - self._blocks(context)
+        s.context[ids] = longer
+        s.written[ids] += gained
+        for number, tokens in enumerate(self._batches.sums(ids, grown)):
+            if self.replicas[number].running:
+                self.replicas[number].decoded(tokens, steps)
+        self._note_peak()
 
     def take_ended(self) -> Ids:
         """Take out the sequences that have all their tokens."""
         ids, s = self.running, self._state
         over = s.written[ids] >= s.output[ids] - 1e-9
         ended: Ids = ids[over]
-        if len(ended):
+        if ended.size:
             self.running = ids[~over]
             for request in ended.tolist():
                 self.replicas[s.replica[request]].finish(request)
         return ended
 
-    def _fits_graph(self, batches: Sequence[RankBatch]) -> bool:
-        """Graphs hold steps of up to so many tokens per replica; separate prefill never runs in one."""
-        if self._separate and any(b.prefill_tokens for b in batches):
-            return False
-        queries = 1 + self._server.speculative_tokens
-        return max(b.sequences * queries + b.prefill_tokens for b in batches) <= self._server.graph_batch * queries
+    def _note_peak(self) -> None:
+        for replica in self.replicas:
+            if replica.used > self.peak_used:
+                self.peak_used = replica.used
 
-    def _batches(self, ids: Ids, chunks: Sequence[Sequence[Chunk]]) -> list[RankBatch]:
-        replicas = len(self.replicas)
-        s, of = self._state, self._state.replica[ids]
-        # All tokens before the next one, whoever owns them: attention also reads what belongs to the prefix cache.
-        context = s.read[ids] + s.written[ids] - 1.0
-        counts = np.bincount(of, minlength=replicas).tolist()
-        contexts = np.bincount(of, weights=context, minlength=replicas).tolist()
-        kept = np.bincount(of, weights=np.minimum(context, self._top_k), minlength=replicas).tolist()
-        entries = [count * self._top_k for count in counts] if self._pads_decode else kept
-        return [
-            RankBatch(counts[i], contexts[i], kept[i], entries[i], *self._prefill_sums(chunks[i]))
-            for i in range(replicas)
-        ]
+    # Arithmetic over sequences
 
-    def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, float, int]:
-        """Tokens, pairs of dense kernels, pairs scored and computed by sparse ones, and prompts that end."""
-        tokens, dense, scored, attended = 0, 0.0, 0.0, 0.0
-        for piece in pieces:
-            end = piece.start + piece.tokens
-            tokens += piece.tokens
-            pairs = (end**2 - piece.start**2) / 2
-            if not self._sparse or end <= self._dense_below:
-                dense += pairs
-                # In layers with a sliding window.
-                attended += 0.0 if self._sparse else self._kept_of(piece)
-                continue
-            scored += pairs
-            attended += piece.tokens * self._top_k if self._pads_prompts else self._kept_of(piece)
-        return tokens, dense, scored, attended, sum(piece.last for piece in pieces)
+    def _of(self, number: int, ids: Ids) -> Ids:
+        """Those of one replica."""
+        return ids if len(self.replicas) == 1 else ids[self._state.replica[ids] == number]
 
-    def _kept_of(self, piece: Chunk) -> float:
-        return _kept(piece.start + piece.tokens, self._top_k) - _kept(piece.start, self._top_k)
+    def _blocks(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+        blocks: NDArray[np.float64] = np.ceil(tokens / self._block - 1e-9)
+        blocks *= self._block
+        return blocks
 
-    def _make_room(self) -> None:
-        """Throw out the latest sequences of a replica until its pool can take the next step."""
+    def _grown(self, ids: Ids, gained: float | NDArray[np.float64]) -> NDArray[np.float64]:
+        """Tokens of the pool, in whole blocks, that each of these sequences takes when it gains so many."""
+        context = self._state.context[ids]
+        grown: NDArray[np.float64] = self._blocks(context + gained) - self._blocks(context)
+        return grown
+
+    # A full pool
+
+    def _make_room(self, busy: Sequence[bool]) -> None:
+        """Throw sequences out of each pool that cannot take the next step of what decodes in it."""
         for number, replica in enumerate(self.replicas):
-            while replica.crowded(self.gain):
-                mine = self.running[self._state.replica[self.running] == number]
-                victim = int(mine[-1])
-                self.running = self.running[self.running != victim]
-                replica.preempt(victim)
-                self.preemptions += 1
+            if busy[number] or not replica.running:
+                continue
+            if replica.used + replica.running * (self.gain + self._block) > replica.capacity:
+                self._throw_out(number, replica)
 
+    def _throw_out(self, number: int, replica: Replica) -> None:
+        mine, thrown = self._of(number, self.running), 0
+        grown = self._grown(mine, self.gain)
+        while len(mine) > (0 if replica.fills else 1) and not replica.makes_room(float(grown.sum())):
+            at = self._victim(mine)
+            victim = int(mine[at])
+            mine = np.delete(mine, at)
+            self.running = self.running[self.running != victim]
+            replica.preempt(victim)
+            thrown += 1
+            if self._c.retract_steps > 1 and thrown == 1:
+                grown = self._grown(mine, self.gain * self._c.retract_steps)
+            else:
+                grown = np.delete(grown, at)
+        if thrown:
+            s = self._state
+            replica.preempted(float(s.written[mine].sum()), float(s.output[mine].sum()))
+            self.preemptions += thrown
 
-def _kept(position: float, top_k: float) -> float:
-    """Sum of min(i, top_k) for i up to a position: what sparse attention keeps of a causal prompt."""
-    if position <= top_k:
-        return position**2 / 2
-    return float(top_k**2 / 2 + (position - top_k) * top_k)
+    def _victim(self, mine: Ids) -> int:
+        """Where in these the latest is, or the one with the fewest tokens, of several the longest prompt."""
+        if self._c.victim == "latest":
+            return len(mine) - 1
+        s = self._state
+        return int(np.lexsort((-s.read[mine], s.written[mine]))[0])

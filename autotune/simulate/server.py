@@ -12,6 +12,9 @@ from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.expression import evaluate
 from autotune.trial import Scalar
 
+_LEAST_WHOLE_BUDGET = 2048
+"""Least budget of a step that takes whole prompts up to the context (vLLM 0.7: config.py, SchedulerConfig)."""
+
 
 @dataclass(frozen=True)
 class ServerSetup:
@@ -99,28 +102,54 @@ class Server:
     @cached_property
     def tokens_per_step(self) -> float:
         """Expected tokens that a running sequence gains per decode step: 1 + a + a^2 …"""
-        a = self.coefficients.mtp_acceptance
-        return sum(a**i for i in range(self.speculative_tokens + 1))
+        c, kept, tokens = self.coefficients, 1.0, 1.0
+        for position in range(self.speculative_tokens):
+            kept *= c.mtp_acceptance * c.mtp_fall**position
+            tokens += kept
+        return tokens
+
+    @cached_property
+    def _whole_budget(self) -> int:
+        budget = self._count("max_batched_tokens", 0) or self.coefficients.max_batched_tokens
+        return budget or max(self.context_length, _LEAST_WHOLE_BUDGET)
 
     @cached_property
     def token_budget(self) -> int:
         """Tokens that one rank may compute in one step."""
-        budget = self._count("max_batched_tokens", 0) or self.coefficients.max_batched_tokens or self.context_length
-        if self.coefficients.token_budget_per == "node":
-            budget = budget // self.data_parallel
+        budget, per = self._whole_budget, self.coefficients.token_budget_per
+        if self.data_parallel > 1 and per != "rank":
+            budget //= self.data_parallel if per == "node" else 2
         return max(1, budget)
 
     @cached_property
+    def prompt_limit(self) -> int | None:
+        """Longest prompt in tokens that a step can compute; None where prompts are cut into chunks."""
+        return None if self.coefficients.chunked_prefill else self.token_budget
+
+    @cached_property
     def running_limit(self) -> int:
-        """Sequences that one rank may run at a time."""
-        limit = self._count("max_running_requests", 0) or self.coefficients.max_running_requests
-        if self.coefficients.running_limit_per == "node":
-            limit = limit // self.data_parallel
-        return max(1, limit)
+        """Sequences that one rank may run at a time; the engine's own limit is one of a rank in any case."""
+        given = self._count("max_running_requests", 0)
+        if given and self.coefficients.running_limit_per == "node":
+            return max(1, given // self.data_parallel)
+        return given or self.coefficients.max_running_requests
+
+    @cached_property
+    def block_tokens(self) -> int:
+        """Tokens per block of the KV pool: a sequence occupies whole ones."""
+        return self._count("block_size", 0) or self._count("tokens_per_block", 0) or self.coefficients.block_tokens
+
+    @cached_property
+    def reserve_share(self) -> float:
+        """Share of the output still to come that admission reserves for what runs, at the start of a load."""
+        c = self.coefficients
+        cautious = self.setup.knobs.get("schedule_conservativeness")
+        share = c.reserve_share * (float(cautious) if isinstance(cautious, int | float) else 1.0)
+        return min(1.0, share * (c.reserve_dp_factor if self.data_parallel > 1 else 1.0))
 
     @cached_property
     def graph_batch(self) -> int:
-        """Largest decode batch per rank that a CUDA graph holds; 0 = none."""
+        """Largest batch per rank that a CUDA graph holds, in tokens (vLLM) or sequences; 0 = none."""
         if self.setup.knobs.get("enforce_eager") or self.setup.knobs.get("disable_cuda_graph"):
             return 0
         return self._count("cuda_graph_max_batch", self.coefficients.cuda_graph_max_batch)
@@ -137,7 +166,7 @@ class Server:
         if isinstance(value, int | float):
             return float(value)
         scope = {
-            "chunk": self.token_budget * (self.data_parallel if self.coefficients.token_budget_per == "node" else 1),
+            "chunk": self._whole_budget,
             "graph": self.graph_batch,
             "dp": self.data_parallel,
             "gpus": self.stage_gpus,

@@ -35,6 +35,7 @@ class RankBatch:
         prefill_scored: such pairs that the indexer of sparse attention scores.
         prefill_attended: what sparse kernels compute of these; without sparse attention, pairs within the window.
         new_requests: requests whose prefill ends in this step.
+        padding: tokens that a CUDA graph adds: projected, sent and given to experts like any other.
     """
 
     sequences: int = 0
@@ -46,6 +47,7 @@ class RankBatch:
     prefill_scored: float = 0.0
     prefill_attended: float = 0.0
     new_requests: int = 0
+    padding: int = 0
 
 
 class StepTime:
@@ -111,8 +113,8 @@ class StepTime:
         # A round of a pipeline: each of its micro-batches passes every stage, all stages at work.
         part = 1.0 / pipeline
         rank = max(self._rank_seconds(b, part) for b in batches)
-        tokens = sum(b.prefill_tokens + b.sequences * self._decode_tokens for b in batches)
-        fullest = max(b.prefill_tokens + b.sequences * self._decode_tokens for b in batches)
+        computed = [b.prefill_tokens + b.sequences * self._decode_tokens + b.padding for b in batches]
+        tokens, fullest = sum(computed), max(computed)
         device = rank + self._experts_seconds(tokens * part)
         device += self._communication_seconds(fullest * part, tokens * part)
         device += self._layers * c.layer_us * 1e-6
@@ -133,7 +135,7 @@ class StepTime:
         """Projections, dense and shared feed-forward parts, head and attention of one rank."""
         bandwidth = self._server.bandwidth
         decode = b.sequences * self._decode_tokens
-        tokens = (b.prefill_tokens + decode) * part
+        tokens = (b.prefill_tokens + decode + b.padding) * part
         projections = max(self._layer_bytes / bandwidth, tokens * self._token_seconds)
         sampled = (decode + b.new_requests) * part
         head = 0.0

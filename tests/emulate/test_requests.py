@@ -2,7 +2,9 @@
 
 import json
 import socket
+from dataclasses import replace
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +51,15 @@ def test_bytes_are_refused(body):
     refused = read(body, chat=False)
     assert isinstance(refused, RequestRefused)
     assert refused.status == 400
+
+
+def test_a_prompt_longer_than_a_step_is_refused_and_token_ids_need_no_tokenizer():
+    limits = replace(LIMITS, step=100, too_long_for_step="{prompt} of {step}")
+    fits, beyond = (json.dumps({"prompt": [1] * n, "max_tokens": 5}).encode() for n in (100, 101))
+    assert not read_request(fits, chat=False, limits=limits).were_text
+    assert read_request(b'{"prompt": ["a text"]}', chat=False, limits=limits).were_text
+    with pytest.raises(RequestRefused, match="101 of 100"):
+        read_request(beyond, chat=False, limits=limits)
 
 
 def test_words_of_an_answer_are_one_token_each():

@@ -1,5 +1,7 @@
 """The scheduler with requests that come and go: whatever happens, nothing is left in the pool."""
 
+import math
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,9 +10,9 @@ from autotune.emulate.engine import LiveSequences
 from autotune.emulate.prefix import BlockCache, block_hashes
 from autotune.simulate.scheduling import Scheduler
 from autotune.simulate.server import Server
-from tests.simulate.nodes import setup
+from tests.simulate.nodes import R1, setup
 
-CAPACITY, BLOCK = 400, 8
+CAPACITY, BLOCK = 448, 8
 
 
 class Pool:
@@ -18,17 +20,17 @@ class Pool:
 
     def __init__(self, engine: str, replicas: int, caching: bool) -> None:
         knobs = {"prefix_caching": caching, "max_running_requests": 8 * replicas, "max_batched_tokens": 64 * replicas}
-        server = Server(setup(engine, 8 // replicas, replicas, 8, **knobs))
+        self.server = server = Server(setup(engine, 8 // replicas, replicas, 8, model=R1, **knobs))
         self.blocks: dict[int, tuple[int, ...]] = {}
         self.state = LiveSequences()
-        self.caches = [BlockCache(BLOCK, caching, self.blocks) for _ in range(replicas)]
+        self.caches = [BlockCache(math.lcm(BLOCK, server.block_tokens), caching, self.blocks) for _ in range(replicas)]
         self.scheduler = Scheduler(server, self.state, self.caches, CAPACITY)
         self.alive: list[int] = []
         self.finished = 0
 
     def add(self, prompt: list[int], output: int) -> None:
         slot = self.state.place(len(prompt), output)
-        self.blocks[slot] = block_hashes(prompt[:-1], BLOCK)
+        self.blocks[slot] = block_hashes(prompt[:-1], math.lcm(BLOCK, self.server.block_tokens))
         self.scheduler.add(slot)
         self.alive.append(slot)
 
@@ -48,6 +50,12 @@ class Pool:
         if not any(chunks) and not len(self.scheduler.running):
             assert not self.alive, "somebody waits and nothing runs"
             return
+        for replica, pieces in zip(self.scheduler.replicas, chunks, strict=True):
+            assert replica.in_flight - len(replica.waiting) <= self.server.running_limit
+            whole = self.server.prompt_limit is not None
+            assert all(piece.last for piece in pieces) if whole else True
+            # A prompt that is longer than a step is computed only alone.
+            assert sum(piece.tokens for piece in pieces) <= self.server.token_budget or (whole and len(pieces) == 1)
         step = self.scheduler.begin(chunks)
         assert step.seconds > 0
         self.scheduler.end(step)

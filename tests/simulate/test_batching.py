@@ -1,5 +1,7 @@
 """What must hold for any run of the batching loop."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,8 +11,9 @@ from autotune.client.requests import Requests
 from autotune.load.workloads import load_workload
 from autotune.simulate import run_server, simulate
 from autotune.simulate.batching import Batching
+from autotune.simulate.frontend import BackEnd
 from autotune.simulate.server import Server
-from tests.simulate.nodes import LIBRARY, run, setup
+from tests.simulate.nodes import LIBRARY, R1, run, setup
 
 ENGINES = ["vllm", "sglang", "tensorrt_llm"]
 
@@ -27,35 +30,77 @@ def loads(draw):
     return Requests(read, np.array(draw(lengths)), send, np.array(groups), prefix, draw(st.integers(1, n)))
 
 
+VERSIONS = [
+    *(("vllm", version) for version in ("0.7.3", "0.13.0", "0.32.0")),
+    *(("sglang", version) for version in ("0.4.3.post2", "0.5.6", "0.5.23")),
+    *(("tensorrt_llm", version) for version in ("0.17", "1.2.0")),
+]
+
+
 @st.composite
 def servers(draw):
     knobs = {
         "max_running_requests": draw(st.sampled_from([1, 8, 64, 1024])),
-        "max_batched_tokens": draw(st.sampled_from([64, 512, 8192])),
+        "max_batched_tokens": draw(st.sampled_from([512, 8192])),
         "speculative_tokens": draw(st.integers(0, 2)),
         "prefix_caching": draw(st.booleans()),
+        "cuda_graph_max_batch": draw(st.sampled_from([0, 16, 128])),
+        "enable_chunked_prefill": draw(st.booleans()),
     }
     tp, dp = draw(st.sampled_from([(8, 1), (2, 4), (1, 8)]))
-    return Server(setup(draw(st.sampled_from(ENGINES)), tp, dp, 8, **knobs))
+    engine, version = draw(st.sampled_from(VERSIONS))
+    server = Server(setup(engine, tp, dp, 8, version=version, model=R1, **knobs))
+    cost = draw(st.sampled_from([0.0, 100.0]))
+    return Server(server.setup, server.coefficients.model_copy(update={"output_token_us": cost}))
 
 
-@settings(max_examples=60, deadline=None)
+def pool(server, requests, spare):
+    """A pool that holds the longest request in whole blocks, speculation's overshoot included, and some more."""
+    block = server.block_tokens
+    longest = float((requests.input_tokens + requests.output_tokens).max()) + server.tokens_per_step
+    return math.ceil(longest / block) * block + spare
+
+
+@settings(max_examples=80, deadline=None)
 @given(servers(), loads(), st.integers(0, 4000))
 def test_invariants(server, requests, spare):
-    longest = int((requests.input_tokens + requests.output_tokens).max())
-    capacity = longest + spare + 60
-    batching = Batching(server, requests, capacity)
+    batching = Batching(server, requests, pool(server, requests, spare))
     records = batching.run()
     assert records.ok.all()
     assert (records.first_token_s > records.sent_s).all()
     assert (records.finished_s >= records.first_token_s).all()
     assert (records.itl_ms > 0).all()
     assert (np.diff(records.token_s) > -1e-9).all()
-    assert batching.peak_used <= capacity
+    assert batching.peak_used <= pool(server, requests, spare) // server.block_tokens * server.block_tokens
     assert records.token_n.sum() == pytest.approx(requests.output_tokens.sum())
     assert 0 <= batching.cache_hit_rate < 1
     in_flight = np.array([((records.sent_s <= t) & (records.finished_s > t)).sum() for t in records.sent_s])
     assert in_flight.max() <= requests.concurrency
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30), st.floats(0, 3), st.integers(1, 900))
+def test_steps_sent_together_are_sent_as_one_by_one(durations, busy_s, tokens):
+    server = Server(setup("vllm"))
+    one_by_one, together = BackEnd(server), BackEnd(server)
+    ends = np.cumsum(durations)
+    for back in (one_by_one, together):
+        back.send(0.0, busy_s * 1e6 / server.coefficients.output_token_us)
+    expected = [one_by_one.send(float(end), tokens) for end in ends]
+    assert together.send_steps(ends, tokens) == pytest.approx(expected)
+    assert together.send(0.0, 1) == pytest.approx(one_by_one.send(0.0, 1))
+
+
+def test_a_saturated_detokeniser_bounds_the_tokens_per_second():
+    server = Server(setup("vllm"))
+    requests = load_workload("random:300:100:200").draw(0, 0)
+    ends = {}
+    for cost_us in (0.0, 1000.0):
+        slow = Server(server.setup, server.coefficients.model_copy(update={"output_token_us": cost_us}))
+        records = Batching(slow, requests, 400_000).run()
+        ends[cost_us] = records.finished_s.max()
+    work_s = requests.output_tokens.sum() * 1e-3
+    assert max(ends[0.0], work_s) < ends[1000.0] < ends[0.0] + work_s
 
 
 @pytest.mark.parametrize("engine", ENGINES)
