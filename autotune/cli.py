@@ -213,6 +213,7 @@ def emulate(home: Path, as_json: bool, **options: Any) -> None:
 )
 @click.option("--cross-validate", is_flag=True, help="Also fit with whole engines, GPUs, workloads … left out.")
 @click.option("--allow-unmeasured", is_flag=True, help="Take studies that were simulated, emulated or replayed.")
+@click.option("--compare", is_flag=True, help="Fit and write nothing: how far off are the figures as they are?")
 @_common(home_is_used=True)
 def calibrate(home: Path, as_json: bool, **options: Any) -> None:
     """Fit the simulator's figures to measurements, and write them."""

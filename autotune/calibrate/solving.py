@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +21,10 @@ Progress = Callable[[str], None]
 """Told what is being done, in a line."""
 
 _ROUNDS = 12
-_TOLD_EVERY = 500
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
+
+_TOLD_EVERY = 100
 _FOLD_STEPS = 8
 _ENOUGH = 1e-3
 """A step that lowers the cost by less than this share ends a fit."""
@@ -53,8 +58,21 @@ def predictor(progress: Progress | None = None) -> Iterator[Predictor]:
         if runs // _TOLD_EVERY > (runs - new) // _TOLD_EVERY:
             said(f"{runs} simulated runs")
 
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        yield Predictor(pool, count)
+    with ProcessPoolExecutor(os.cpu_count(), initializer=_with_the_parent, initargs=(os.getpid(),)) as pool:
+        try:
+            yield Predictor(pool, count)
+        except BaseException:
+            # What is queued is of no use to anybody any more.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _with_the_parent(parent: int) -> None:
+    """A worker leaves an interruption to its parent, and ends with it, whatever ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def fit(targets: Sequence[Target], start: Calibration, predict: Predictor, physics: Physics | None = None) -> Fitted:

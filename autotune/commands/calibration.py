@@ -23,6 +23,8 @@ from autotune.calibrate.tables import Errors, error_lines, errors, table
 from autotune.commands.output import print_json, say
 from autotune.errors import BadInput
 from autotune.home import Home, write_atomically
+from autotune.own_files import calibration_of_home
+from autotune.simulate.calibration import packaged_calibration, read_calibration
 
 _HEADING = "# Written by `autotune calibrate`; another calibration writes it anew.\n"
 
@@ -37,6 +39,7 @@ class Asked:
     output: Path | None = None
     cross_validate: bool = False
     allow_unmeasured: bool = False
+    compare: bool = False
 
 
 def calibrate(asked: Asked, home: Path, as_json: bool) -> None:
@@ -45,21 +48,34 @@ def calibrate(asked: Asked, home: Path, as_json: bool) -> None:
     Raises:
         BadInput: nothing was named, something cannot be read or used, or the file cannot be written.
     """
-    path = _output(asked, home)
+    path = None if asked.compare else _output(asked, home)
     found = read(asked.files, asked.studies, Home(home), allow_unmeasured=asked.allow_unmeasured)
     points = points_of(found.rows)
     for line in _told(found, points):
         say(line)
-    done = fit.calibrate(points, start=asked.start, cross_validate=asked.cross_validate, progress=say)
-    predictions = done.predictions
-    _write(path, _HEADING + yaml.safe_dump(done.calibration.model_dump(mode="json"), sort_keys=False, width=120))
+    predictions = _present(points, home) if path is None else _fitted(asked, points, path)
     if as_json:
-        print_json({"wrote": str(path), "read": _read_json(found, points), **_outcome_json(points, predictions)})
+        wrote = None if path is None else str(path)
+        print_json({"wrote": wrote, "read": _read_json(found, points), **_outcome_json(points, predictions)})
         return
     click.echo(f"\n{table(points, predictions)}\n")
     for line in (*error_lines(errors(points, predictions)), *ranking_lines(rankings(points, predictions))):
         click.echo(f"- {line}")
-    click.echo(f"\nwrote {path}")
+    if path is not None:
+        click.echo(f"\nwrote {path}")
+
+
+def _fitted(asked: Asked, points: Sequence[MeasuredPoint], path: Path) -> list[Predicted]:
+    """Fit, and write what was found."""
+    done = fit.calibrate(points, start=asked.start, cross_validate=asked.cross_validate, progress=say)
+    _write(path, _HEADING + yaml.safe_dump(done.calibration.model_dump(mode="json"), sort_keys=False, width=120))
+    return done.predictions
+
+
+def _present(points: Sequence[MeasuredPoint], home: Path) -> list[Predicted]:
+    """What the figures of the home folder, else the shipped ones, say of the points."""
+    path = calibration_of_home(None, home)
+    return fit.predicted_by(points, packaged_calibration() if path is None else read_calibration(path), {})
 
 
 def _output(asked: Asked, home: Path) -> Path:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import select
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +18,7 @@ from autotune.commands.calibration import Asked, calibrate
 from autotune.errors import BadInput
 from autotune.evaluate import predict
 from autotune.simulate.calibration import Calibration, packaged_calibration, read_calibration
-from tests.product.cli import autotune
+from tests.product.cli import PROGRAM, autotune
 
 from .files import VLLM, csv_file, own_row
 
@@ -42,8 +48,6 @@ def row_of(load, node, tmp_path):
 
 
 def _on(understood, node):
-    from dataclasses import replace
-
     return replace(understood, calibration=node)
 
 
@@ -76,6 +80,32 @@ def test_the_simulated_node_learns_ones_own_node(tmp_path, capsys):
     wrong = [abs(math.log(one["total_token_throughput"] / truth)) for one in (before, after)]
     assert wrong[1] < min(0.1, wrong[0] / 3)
     assert f"coefficients: {home / 'coefficients.yaml'}" in messages
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_its_workers_end_with_it_and_the_old_figures_stay(tmp_path, ending):
+    home = tmp_path / "home"
+    home.mkdir()
+    shape = {"workload": "", "output_len": 64, "num_prompts": 64}
+    rows = [own_row(command=VLLM, input_len=read, **shape) for read in (128, 256, 512, 1024)]
+    table = csv_file(tmp_path, *rows, name="mine.csv")
+    old = (home / "coefficients.yaml", "fitted_to: []\nfactors: {}\nerrors: {}\n")
+    old[0].write_text(old[1])
+    command = [*PROGRAM, "calibrate", "--data", str(table), "--home", str(home)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        said = next(line for line in process.stderr if "simulated runs" in line)
+        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert workers, said
+        handles = [os.pidfd_open(int(pid)) for pid in workers]
+        process.send_signal(ending)
+        rest = process.stderr.read()
+        code = process.wait()
+    assert code == (130 if ending == signal.SIGINT else -signal.SIGKILL)
+    assert "Traceback" not in rest
+    for handle in handles:
+        assert select.select([handle], [], [], 30)[0], "a worker is still there"
+        os.close(handle)
+    assert old[0].read_text() == old[1]
 
 
 def test_a_folder_that_is_not_there_is_found_out_before_anything_is_fitted(tmp_path):
