@@ -1,7 +1,8 @@
 """How sure the calibrated simulator may be: `Errors` from what a fit and its left-out groups got wrong.
 
 Quantiles, not variances: nine of ten errors lie within 1.645 standard deviations by construction, whatever the shape of
-the tails. The rank is that of split conformal prediction, the ceiling of 0.9 (n + 1), so that few points give wide
+the tails. Of an engine's own errors it is their 90 % quantile. Of the errors of left-out groups, which are the only ones
+of predictions, the rank is that of split conformal prediction, the ceiling of 0.9 (n + 1), so that few points give wide
 intervals (Angelopoulos and Bates, arXiv:2107.07511).
 """
 
@@ -11,6 +12,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from autotune.simulate.uncertainty import HEADLINE, Z90, Covered, Errors, Spread
 
@@ -63,8 +66,8 @@ def _unseen(points: Sequence[Missed]) -> dict[str, float]:
     for kind in ("engine", "gpu", "model", "workload"):
         both = [(p.errors[HEADLINE], p.unseen[kind][HEADLINE]) for p in points if HEADLINE in p.unseen.get(kind, {})]
         if both:
-            own, out = (_scale(list(errors)) for errors in zip(*both, strict=True))
-            found[kind] = _rounded(math.sqrt(max(0.0, out**2 - own**2)))
+            own, out = (list(errors) for errors in zip(*both, strict=True))
+            found[kind] = _rounded(math.sqrt(max(0.0, _predicted_scale(out) ** 2 - _scale(own) ** 2)))
     return found
 
 
@@ -72,6 +75,11 @@ def _scale(errors: Sequence[float]) -> float:
     """The standard deviation whose 90 % interval holds nine of ten errors."""
     if not errors:
         return 0.5
+    return max(_LEAST, float(np.quantile(np.abs(errors), 0.9)) / Z90)
+
+
+def _predicted_scale(errors: Sequence[float]) -> float:
+    """The same for errors of predictions, so that the next one lies within it with odds of 9 to 1."""
     ordered = sorted(abs(e) for e in errors)
     rank = min(len(ordered), math.ceil(0.9 * (len(ordered) + 1)))
     return max(_LEAST, ordered[rank - 1] / Z90)
