@@ -92,5 +92,5 @@ def test_what_left_out_groups_got_more_wrong_is_added_for_the_unseen():
         own, out = rng.normal(0, 0.05), rng.normal(0, 0.3)
         points.append(Missed("vllm", str(i), {HEADLINE: own}, {"gpu": {HEADLINE: out}, "workload": {HEADLINE: own}}))
     unseen = errors_of(points, []).unseen
-    assert unseen["workload"] == 0
+    assert unseen["workload"] < 0.05
     assert 0.2 < unseen["gpu"] < 0.4
