@@ -1,7 +1,8 @@
 """How sure the calibrated simulator may be: `Errors` from what a fit and its left-out groups got wrong.
 
-Quantiles, not variances: nine of ten errors lie within 1.645 standard deviations by construction, whatever their tails. Of an engine's own errors it is their 90 % quantile. Of the errors of left-out groups, which are the only ones
-of predictions, the rank is that of split conformal prediction, the ceiling of 0.9 (n + 1), so that few points give wide
+Quantiles, not variances: nine of ten errors lie within 1.645 standard deviations by construction, whatever their tails.
+Of an engine's own errors it is their 90 % quantile. Of the errors of left-out groups, which are the only ones of
+predictions, the rank is that of split conformal prediction, the ceiling of 0.9 (n + 1), so that few points give wide
 intervals (Angelopoulos and Bates, arXiv:2107.07511).
 """
 
