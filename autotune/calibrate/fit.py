@@ -55,7 +55,7 @@ def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bo
     targets = [_target(points[place]) for place in ran]
     with predictor(progress) as predict:
         progress(f"fitting {len(targets)} points")
-        whole = fit(targets, begin, predict)
+        whole = fit(targets, begin, predict, packaged_calibration())
         found = _without(whole, begin, points, ran, predict, progress) if cross_validate else {}
     missed = [_missed(points[place], whole.predicted[i], found.get(place, {})) for i, place in enumerate(ran)]
     errors = _together(begin.errors, errors_of(missed, _covered([points[place] for place in ran])))
@@ -90,13 +90,15 @@ def _without(
 ) -> Unseen:
     position = {place: i for i, place in enumerate(ran)}
     found: Unseen = defaultdict(dict)
+    known: dict[tuple[int, ...], list[dict[str, float]]] = {}  # groups of two kinds may have the same members
     for group in groups(points):
-        members = [place for place in group.members if place in position]
+        members = tuple(place for place in group.members if place in position)
         if not members or len(members) == len(ran):
             continue
-        progress(f"fitting without {group.kind} {group.name}")
-        metrics = leave_out(whole, begin, [position[place] for place in members], predict)
-        for place, one in zip(members, metrics, strict=True):
+        if members not in known:
+            progress(f"fitting without {group.kind} {group.name}")
+            known[members] = leave_out(whole, begin, [position[place] for place in members], predict)
+        for place, one in zip(members, known[members], strict=True):
             found[place][group.kind] = one
     return found
 

@@ -110,12 +110,11 @@ class Problem:
         self.factors = sorted({which for t in targets for which in factors_of(physics, t.groups)})
         figures = physics.figures
         self._spread = np.array([figures[which.figure].spread[which.level] for which in self.factors])
-        self._centre = np.array([math.log(start.factor(which)) for which in self.factors])
+        self._centre = self.logs(start)
 
-    @property
-    def centre(self) -> Floats:
-        """The logarithms of the factors at the start, shape (factors,)."""
-        return self._centre.copy()
+    def logs(self, calibration: Calibration) -> Floats:
+        """The logarithms of a calibration's factors, shape (factors,)."""
+        return np.array([math.log(calibration.factor(which)) for which in self.factors])
 
     def calibration(self, x: Floats) -> Calibration:
         """The start with these factors in it."""
