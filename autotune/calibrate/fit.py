@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from autotune.calibrate.errors import METRICS, Missed, errors_of
 from autotune.calibrate.points import Group, MeasuredPoint, groups
 from autotune.calibrate.predicted import HEADLINE, Predicted, Progress
-from autotune.calibrate.problem import Predictor, Target
+from autotune.calibrate.problem import UNCERTAIN, Predictor, Target
 from autotune.calibrate.solving import Fitted, fit, leave_out, predictor
 from autotune.errors import BadInput
 from autotune.evaluate.sureness import subject_of
@@ -73,7 +73,16 @@ def _together(before: Errors, now: Errors) -> Errors:
 
 def _target(point: MeasuredPoint) -> Target:
     metrics = {name: float(value) for name, value in point.metrics.items()}
-    return Target(point.label, point.understood.setup, point.workload, metrics, point.weight)
+    return Target(point.label, point.understood.setup, point.workload, metrics, point.weight * _surer(point))
+
+
+def _surer(point: MeasuredPoint) -> float:
+    """How much surer a mean of twins is than a single run; less than 1 where they differ by more than runs should.
+
+    The variance of two values that lie a range r apart is r² / 2.
+    """
+    noise = UNCERTAIN[HEADLINE] ** 2
+    return len(point.members) * noise / max(noise, point.spread**2 / 2)
 
 
 Unseen = dict[int, dict[str, dict[str, float]]]

@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 _TOLD_EVERY = 100
 _FOLD_STEPS = 8
-_ENOUGH = 1e-3
+_ENOUGH = 3e-4
 """A step that lowers the cost by less than this share ends a fit."""
 
 
