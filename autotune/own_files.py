@@ -8,7 +8,8 @@ from typing import Any
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.home import Home
-from autotune.space.library import Library, kind_of, read_document
+from autotune.simulate.calibration import Calibration
+from autotune.space.library import Library, kind_of, load
 from autotune.spec import StudySpec
 
 
@@ -17,13 +18,13 @@ def library_of(spec: StudySpec) -> Library:
     return library_for(Path(spec.space) if spec.space else None, spec.calibration)
 
 
-def calibration_in(path: Path | None) -> dict[str, Any] | None:
+def calibration_in(path: Path | None) -> Calibration | None:
     """The simulator's coefficients in a file; None: the packaged ones. Raises `BadInput`."""
     if path is None:
         return None
     if kind_of(path) != "calibrations":
         raise MalformedFile(path, "is not what `autotune calibrate` writes: no 'fitted_to' in it")
-    return read_document(path)
+    return load(path, Calibration)
 
 
 def calibration_of_home(given: Path | None, home: Path) -> Path | None:

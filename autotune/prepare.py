@@ -27,7 +27,7 @@ from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration, enumerate_engine
 from autotune.space.expression import evaluate, fill_value
-from autotune.space.fingerprint import effective
+from autotune.space.fingerprint import effective, unsuited
 from autotune.space.library import Library, spaces_root
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.spec import AUTO, StudySpec
@@ -122,7 +122,7 @@ def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, 
         card = library.engine(choice.name)
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
         kind = engine_of(card.engine, spec.installed, library, tell)
-        reason = _unsuited(card, context) or _unpinnable(card, spec.pins)
+        reason = unsuited(card, context) or _unpinnable(card, spec.pins)
         if reason is None and not anywhere:
             reason = _unavailable(spec, kind)
         if reason is None:
@@ -131,7 +131,7 @@ def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, 
             refusals = _drop_refused(kind, context, space)
             spaces[card.engine] = EngineSpace(kind, context, space, pins)
             notes += [f"{card.title} {context.version}: {text}" for text in refusals]
-            reason = None if space.configurations else _emptied(space, refusals)
+            reason = None if space.configurations else _emptied(card, space, refusals)
         if reason is not None:
             spaces.pop(card.engine, None)
             excluded.append(Exclusion(engine=card.engine, reason=reason))
@@ -155,11 +155,6 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     spaces = {kind.name: EngineSpace(kind, context, Enumeration([found], 1), {})}
     # Its command line is not known to us; what stands for it says where it is.
     return Prepared(spec, library, CandidateSet((candidate,), 0), spaces, (), Command((spec.on,)))
-
-
-def _unsuited(card: EngineCard, context: Context) -> str | None:
-    scope = context.scope({})
-    return next((need.reason for need in card.requires if not evaluate(need.expect, scope)), None)
 
 
 def _unknown_to(on: str, engine: str) -> str | None:
@@ -198,11 +193,12 @@ def _drop_refused(kind: Engine, context: Context, space: Enumeration) -> list[st
     return [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in refusals.items()]
 
 
-def _emptied(space: Enumeration, refusals: Sequence[str]) -> str:
+def _emptied(card: EngineCard, space: Enumeration, refusals: Sequence[str]) -> str:
     if refusals:
         return f"no valid configuration remains; {'; '.join(refusals)}"
     worst = max(space.removed, key=lambda name: space.removed[name], default="none")
-    return f"no valid configuration remains; rule {worst} removed the most"
+    why = next((f" ({rule.reason})" for rule in card.rules if rule.name == worst), "")
+    return f"no valid configuration remains; rule {worst} removed the most{why}"
 
 
 def _narrow(

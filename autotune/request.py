@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -87,8 +88,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
     Args:
         tell: is given a line before something that takes long.
     """
-    calibration = calibration_in(request.calibration)
-    library = library_for(request.space, calibration)
+    library = library_for(request.space)
     hardware = node(request.hardware, library)
     model = _model(request, library)
     _check_budget(request)
@@ -97,6 +97,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
         load_workload(name, library)
     engines = _engines(request, library)
     on = _on(request, library, hardware)
+    calibration, fitted = _calibration(request, on)
     _check_model_path(request.model, on)
     _check_external(request, on)
     images = _images(request, on, engines, hardware, library)
@@ -119,7 +120,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
         launches=request.launches,
         hours=request.hours,
         installed=dict(chosen.installed),
-        notes=(*chosen.notes, *_unused_images(request, on, images, library)),
+        notes=(*chosen.notes, *_unused_images(request, on, images, library), *fitted),
         on=on,
         executor=request.executor,
         sampler=request.sampler,
@@ -130,6 +131,15 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
         images={name: image for name, (_, image) in images.items()},
         **secret_sources(on, request.api_key_env, request.api_key_file, request.hf_token_file),
     )
+
+
+def _calibration(request: Request, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """The simulator's coefficients where trials need them and they are not the packaged ones, and what to tell."""
+    path = request.calibration if on in ("simulator", "emulator") else None
+    found = calibration_in(path)
+    if path is None or found is None:
+        return None, ()
+    return found.model_dump(mode="json"), (f"the simulated node's figures are those of {path}: {found.told}",)
 
 
 def _model(request: Request, library: Library) -> ModelCard:

@@ -3,7 +3,8 @@
 Quantiles, not variances: nine of ten errors lie within 1.645 standard deviations by construction, whatever their tails.
 Of an engine's own errors it is their 90 % quantile. Of the errors of left-out groups, which are the only ones of
 predictions, the rank is that of split conformal prediction, the ceiling of 0.9 (n + 1), so that few points give wide
-intervals (Angelopoulos and Bates, arXiv:2107.07511).
+intervals (Angelopoulos and Bates, arXiv:2107.07511). Fewer than nine points have no such rank: the fewer there are, the
+more what is said without any calibration counts.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.simulate.uncertainty import HEADLINE, Z90, Covered, Errors, Spread
+from autotune.simulate.uncertainty import HEADLINE, UNKNOWN, Z90, Covered, Errors, Spread
 
 METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")
 _LEAST = 0.03
 """No spread is stated below it: two launches of one configuration differ by as much."""
+
+_TELLING = 9
+"""Points from which on nine of ten errors can be told from all of them: 0.9 (n + 1) is at most n."""
+
+_NOT_ASKED = dict.fromkeys(("engine", "gpu", "model", "workload"), 0.25)
+"""Added for the unseen where no group was ever left out: all four together as unsure as without a calibration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +44,40 @@ class Missed:
     unseen: Mapping[str, Mapping[str, float]]
 
 
-def errors_of(points: Sequence[Missed], covered: Iterable[Covered]) -> Errors:
-    """The errors to state for predictions from now on."""
+def errors_of(points: Sequence[Missed], covered: Iterable[Covered], before: Errors | None = None) -> Errors:
+    """The errors to state for predictions from now on.
+
+    Args:
+        before: of the calibration that the fit began with. It still answers for what it had measured, so nothing gets
+            surer than it was: the new points are few, near each other, and the fit has seen them.
+    """
+    before = before or Errors()
     by_engine: dict[str, list[Missed]] = defaultdict(list)
     for point in points:
         by_engine[point.engine].append(point)
     by_engine["any"] = list(points)
-    engines = {name: {m: _spread(members, m) for m in METRICS} for name, members in by_engine.items()}
-    return Errors(engines=engines, unseen=_unseen(points), covered=list(covered))
+    engines = {
+        name: {m: _believed(_spread(members, m), len(members), before.engines.get(name, {}).get(m)) for m in METRICS}
+        for name, members in by_engine.items()
+    }
+    added = {kind: max(more, before.unseen.get(kind, 0.0)) for kind, more in _unseen(points).items()}
+    return Errors(
+        engines={**before.engines, **engines},
+        unseen={**_NOT_ASKED, **before.unseen, **added},
+        covered=[*before.covered, *(one for one in covered if one not in before.covered)],
+    )
+
+
+def _believed(found: Spread, points: int, before: Spread | None) -> Spread:
+    """What so many points' errors let one state."""
+    if before is not None:
+        return Spread(group=max(found.group, before.group), row=max(found.row, before.row))
+    told = min(1.0, points / _TELLING)
+
+    def mixed(its: float, unknown: float) -> float:
+        return _rounded(math.sqrt(told * its**2 + (1.0 - told) * unknown**2))
+
+    return Spread(group=mixed(found.group, UNKNOWN.group), row=mixed(found.row, UNKNOWN.row))
 
 
 def _spread(points: Sequence[Missed], metric: str) -> Spread:

@@ -58,17 +58,10 @@ def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bo
         whole = fit(targets, begin, predict, packaged_calibration())
         found = _without(whole, begin, points, ran, predict, progress) if cross_validate else {}
     missed = [_missed(points[place], whole.predicted[i], found.get(place, {})) for i, place in enumerate(ran)]
-    errors = _together(begin.errors, errors_of(missed, _covered([points[place] for place in ran])))
+    errors = errors_of(missed, _covered([points[place] for place in ran]), begin.errors)
     fitted_to = [*begin.fitted_to, *_learned(points)]
     calibration = whole.calibration.model_copy(update={"fitted_to": fitted_to, "errors": errors})
     return Calibrated(calibration, predicted_by(points, calibration, _left_out(found)))
-
-
-def _together(before: Errors, now: Errors) -> Errors:
-    """What was known of engines that were not measured now stays; so does what no group was left out for."""
-    engines = {**now.engines, **before.engines, **{name: now.engines[name] for name in now.engines if name != "any"}}
-    covered = [*before.covered, *(one for one in now.covered if one not in before.covered)]
-    return Errors(engines=engines, unseen={**before.unseen, **now.unseen}, covered=covered)
 
 
 def _target(point: MeasuredPoint) -> Target:

@@ -48,6 +48,8 @@ def calibrate(asked: Asked, home: Path, as_json: bool) -> None:
     Raises:
         BadInput: nothing was named, something cannot be read or used, or the file cannot be written.
     """
+    if asked.compare and (asked.output is not None or asked.cross_validate):
+        raise BadInput("--compare fits and writes nothing: leave out -o and --cross-validate")
     path = None if asked.compare else _output(asked, home)
     found = read(asked.files, asked.studies, Home(home), allow_unmeasured=asked.allow_unmeasured)
     points = points_of(found.rows)

@@ -25,6 +25,8 @@ def simulate(asked: Simulation, home: Path, as_json: bool) -> None:
     from autotune.evaluate.sureness import against
     from autotune.load.workloads import load_workload
 
+    if asked.versus is None and asked.versus_version is not None:
+        raise BadInput("--versus-version is the version of the other command line: name that with --versus")
     library = _library(asked.calibration, home)
     load = load_workload(asked.workload, library)
     if asked.concurrency is not None:
@@ -47,27 +49,41 @@ def _understood(
     words: Sequence[str], version: str | None, asked: Simulation, library: Library, load: Workload
 ) -> Understood:
     """A typed engine command line on the node that was asked for."""
-    from autotune.engines import command_of, split_command
+    from autotune.engines import command_of
     from autotune.engines.renamed import translate_typed
     from autotune.evaluate import model_of, understand
     from autotune.machine import node
     from autotune.space.context import Context
 
-    # A whole line in quotes is one word; a person means the words in it.
-    typed = split_command(words[0]).typed() if len(words) == 1 else words
-    command = command_of(translate_typed(typed, version, library, say))
+    command = command_of(translate_typed(_typed(words), version, library, say))
     hardware = node(asked.hardware, library)
     model = model_of(command, library, version, asked.model_id)
     context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
     return understand(command, library, context, version)
 
 
+def _typed(words: Sequence[str]) -> Sequence[str]:
+    """The words of a typed command line; a whole line in quotes is one word, and a person means the words in it."""
+    from autotune.engines import split_command
+
+    return split_command(words[0]).typed() if len(words) == 1 else words
+
+
 def _library(calibration: Path | None, home: Path) -> Library:
     """The packaged spaces, with the home's coefficients; which they are is said."""
     path = calibration_of_home(calibration, home)
-    if path is not None:
-        say(f"the simulated node's coefficients: {path}")
-    return library_for(None, calibration_in(path))
+    found = calibration_in(path)
+    if found is None:
+        return library_for(None)
+    say(f"the simulated node's coefficients: {path}, {found.told}")
+    return library_for(None, found.model_dump(mode="json"))
+
+
+_INTERVALS = {
+    "interval90": "total_token_throughput",
+    "median_ttft_ms_interval90": "median_ttft_ms",
+    "median_tpot_ms_interval90": "median_tpot_ms",
+}
 
 
 def memory_line(predicted: Mapping[str, Any]) -> str:
@@ -94,13 +110,16 @@ def _print_prediction(predicted: Mapping[str, Any]) -> None:
     failure = predicted["failure"]
     if failure is not None:
         click.echo(f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip())
+        _print_gain(predicted)
         return
-    low, high = predicted["interval90"]
     hidden = {*MEMORY_KEYS, "gain_percent"}
     for name, value in predicted.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
             click.echo(f"  {name:<32}{value:>14,.2f}")
-    click.echo(f"90 % interval of total_token_throughput on a real node: {low:,.0f} to {high:,.0f}")
+    for key, name in _INTERVALS.items():
+        if key in predicted:
+            low, high = predicted[key]
+            click.echo(f"90 % interval of {name} on a real node: {low:,.0f} to {high:,.0f}")
     if predicted["unseen"]:
         click.echo(f"wider because nothing like it was measured: {', '.join(predicted['unseen'])}")
     _print_gain(predicted)
@@ -111,6 +130,9 @@ def _print_gain(predicted: Mapping[str, Any]) -> None:
         return
     if predicted["versus_failure"] is not None:
         click.echo(f"the other does not run: {predicted['versus_failure']['message']}")
+        return
+    if predicted["gain_percent"] is None:
+        click.echo(f"the other runs, at {predicted['versus_total_token_throughput']:,.0f} total tokens/s")
         return
     gain, (low, high) = predicted["gain_percent"], predicted["gain_interval90"]
     click.echo(f"gain over the other: {gain:+.1f} % (90 % interval {low:+.1f} % to {high:+.1f} %)")
@@ -123,7 +145,7 @@ def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
     from autotune.machine import node
 
     library = _library(options.pop("calibration"), home)
-    typed = translate_typed(options["engine_command"], options["engine_version"], library, say)
+    typed = translate_typed(_typed(options["engine_command"]), options["engine_version"], library, say)
     hardware = node(options["hardware"], library)
     looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware), "engine_command": typed}
     return emulator.emulate(emulator.Emulation(**{**options, **looked_up}), library, as_json)

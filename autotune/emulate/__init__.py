@@ -23,6 +23,7 @@ Its numbers are *emulated*: the times of the simulated node, through real proces
 
 from __future__ import annotations
 
+import math
 import sys
 
 from autotune.emulate.launch import CommandRefused, Emulation, prepare_launch
@@ -39,8 +40,10 @@ def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
     """
     from autotune.emulate.process import serve
 
-    if asked.speed <= 0:
-        raise BadInput(f"--speed {asked.speed:g}: must be above 0, e.g. 10 for ten times as fast")
+    if not (asked.speed > 0 and math.isfinite(asked.speed)):
+        raise BadInput(f"--speed {asked.speed:g}: must be above 0 and finite, e.g. 10 for ten times as fast")
+    if asked.startup_s is not None and not math.isfinite(asked.startup_s):
+        raise BadInput(f"--startup-s {asked.startup_s:g}: must be a number of seconds, 0 or more")
     try:
         launch = prepare_launch(asked, library)
     except CommandRefused as refused:

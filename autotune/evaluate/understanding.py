@@ -13,7 +13,7 @@ from autotune.simulate.calibration import Calibration, calibration_of
 from autotune.simulate.memory import MEMORY_KEYS, MemoryPlan
 from autotune.space.cards import ModelCard
 from autotune.space.context import Context
-from autotune.space.fingerprint import Effective, as_failure, broken_rules, effective
+from autotune.space.fingerprint import Effective, as_failure, broken_rules, effective, unsuited
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind
@@ -68,7 +68,13 @@ def understand_as(engine: Engine, command: Command, context: Context, version: s
         return Understood(card, context, Effective(raw, ()), refused)
     made = effective(card, raw, context)
     broken = [rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE]
-    return Understood(card, context, made, as_failure(broken[0]) if broken else refused)
+    return Understood(card, context, made, as_failure(broken[0]) if broken else refused or _unsuited(card, context))
+
+
+def _unsuited(card: EngineCard, context: Context) -> Failure | None:
+    """Why the engine does not run on this hardware, or not this model there, whatever its options."""
+    reason = unsuited(card, context)
+    return None if reason is None else Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
 
 
 def _divides_unevenly(configuration: Configuration) -> bool:

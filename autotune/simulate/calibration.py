@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from autotune.errors import BadInput
 from autotune.simulate.coefficients import Coefficients, Figures, SpeedCard, adjusted
 from autotune.simulate.uncertainty import Errors
 from autotune.space.entry import Entry
@@ -92,8 +93,25 @@ class Calibration(Entry):
     """
 
     fitted_to: list[Learned]
-    factors: dict[Level, dict[str, dict[str, float]]]
+    factors: dict[Level, dict[str, dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]]]
     errors: Errors
+
+    @model_validator(mode="after")
+    def _known(self) -> Calibration:
+        figures = {name for groups in self.factors.values() for found in groups.values() for name in found}
+        for kind, given, known in (("level", self.factors, LEVELS), ("figure", figures, Figures.model_fields)):
+            unknown = sorted(set(given) - set(known))
+            if unknown:
+                raise ValueError(f"unknown {kind} {unknown[0]!r}; known: {', '.join(known)}; calibrate anew")
+        return self
+
+    @property
+    def told(self) -> str:
+        """What it was fitted to, in words; what was not measured is named as that."""
+        parts = (f"{one.source} ({one.points} points, {one.evidence})" for one in self.fitted_to)
+        unmeasured = any(one.evidence != "measured" for one in self.fitted_to)
+        warning = "; not all of that was measured: its intervals say nothing of a real node"
+        return f"fitted to {', '.join(parts) or 'nothing'}{warning if unmeasured else ''}"
 
     def factor(self, which: Factor) -> float:
         """A factor; 1 for a group without rows."""
@@ -152,7 +170,12 @@ def packaged_calibration() -> Calibration:
 def calibration_of(library: Library) -> Calibration:
     """The calibration of a library: the study's, a file of the user's own, an overlay's, or the packaged one."""
     if library.calibration is not None:
-        return Calibration.model_validate(library.calibration)
+        try:
+            return Calibration.model_validate(library.calibration)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise BadInput(f"the study's calibration is malformed: {where}: {first['msg']}") from error
     own = library.own_files("calibrations")
     return read_calibration(own[-1] if own else next(library.paths("calibrations")))
 

@@ -95,13 +95,14 @@ class Subject:
         return all(abs(math.log(max(mine, 1e-9) / its)) <= _NEAR for mine, its in pairs)
 
 
+UNKNOWN = Spread(group=0.5, row=0.2)
+"""Without a calibration: a factor of two and a half."""
+
+
 def spread_of(errors: Errors, engine: str, metric: str = HEADLINE) -> Spread:
     """The spread of an engine's predictions of a metric; without a calibration, a factor of two and a half."""
     known = errors.engines.get(engine) or errors.engines.get("any") or {}
-    return known.get(metric) or known.get(HEADLINE) or _UNKNOWN
-
-
-_UNKNOWN = Spread(group=0.5, row=0.2)
+    return known.get(metric) or known.get(HEADLINE) or UNKNOWN
 
 
 def sigma(errors: Errors, subject: Subject, metric: str = HEADLINE) -> float:

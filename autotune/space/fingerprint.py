@@ -83,6 +83,12 @@ def effective(card: EngineCard, configuration: Configuration, context: Context) 
     return Effective(Configuration(configuration.engine, knobs), tuple(effects))
 
 
+def unsuited(card: EngineCard, context: Context) -> str | None:
+    """Why an engine does not run on this hardware, or not this model there, whatever its options; None when it does."""
+    scope = context.scope({})
+    return next((need.reason for need in card.requires if not evaluate(need.expect, scope)), None)
+
+
 def broken_rules(card: EngineCard, configuration: Configuration, context: Context) -> list[Rule]:
     """The rules that a configuration breaks, in the file's order."""
     return Normaliser(card, context).broken(context.scope(configuration.knobs))

@@ -67,7 +67,9 @@ def validate(path: Path, document: dict[str, Any], schema: type[Document]) -> Do
         if first["type"] == "extra_forbidden":
             known = ", ".join(sorted(schema.model_fields)) if len(first["loc"]) == 1 else "see the schema"
             problem = f"unknown key; known keys: {known}"
-        raise MalformedFile(path, f"{where}: {problem}{more}", line_of(path, first["loc"])) from error
+        raise MalformedFile(
+            path, f"{where}: {problem}{more}".removeprefix(": "), line_of(path, first["loc"])
+        ) from error
 
 
 def line_of(path: Path, location: Sequence[str | int]) -> int | None:

@@ -122,6 +122,8 @@ def test_a_port_that_is_taken():
         (["vllm", "serve", "somebody/unknown-7b"], (), "unknown model 'somebody/unknown-7b'"),
         (VLLM, ("--fault", "dies"), "unknown fault 'dies'"),
         (VLLM, ("--speed", "0"), "--speed 0: must be above 0"),
+        (VLLM, ("--speed", "nan"), "--speed nan: must be above 0"),
+        (VLLM, ("--startup-s", "nan"), "--startup-s nan: must be a number"),
         (VLLM, ("--engine-version", "0.1"), "unknown vllm version '0.1'"),
         (["ls", "-l"], (), "not an engine's command line"),
     ],

@@ -136,6 +136,7 @@ def test_simulate_refuses(tmp_path: Path, command: list[str], words: list[str]) 
         (["--gpus", "6"], f"trtllm-serve {R1} --tp_size 6", "bad_argument", "heads are split evenly"),
         ([], f"sglang serve --model-path {R1} --tp 8 --dp 3 --enable-dp-attention", "bad_argument", "evenly"),
         (["--workload", "very-long"], f"vllm serve {R1} -tp 8 --max-model-len 8192", "load_errors", "longer than"),
+        (["--hw", "mi300x"], f"trtllm-serve {R1} --tp_size 8", "unsupported", "NVIDIA's GPUs only"),
     ],
 )
 def test_simulate_predicts_what_the_engine_would_refuse(
@@ -167,6 +168,16 @@ def test_a_number_that_no_engine_takes_is_a_predicted_failure(tmp_path: Path, op
     assert done.code == 0, done.err
     assert done.json["failure"]["kind"] == "bad_argument"
     assert said in done.json["failure"]["message"]
+
+
+@pytest.mark.parametrize(
+    "command", [["run", "--on", "simulator", *GOOD], ["simulate", "--hw", "h200", "--", GOOD_BASELINE]]
+)
+def test_coefficients_in_the_home_folder_that_are_none(tmp_path: Path, command: list[str]) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "coefficients.yaml").write_text("fitted_to: []\nfactors: {}\n")
+    refused(autotune(*command, home=home), "coefficients.yaml", "errors")
 
 
 def test_a_whole_line_in_quotes_is_understood(tmp_path: Path) -> None:

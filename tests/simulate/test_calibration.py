@@ -7,9 +7,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.errors import MalformedFile
+from autotune.errors import BadInput, MalformedFile
+from autotune.own_files import calibration_in
 from autotune.simulate.calibration import (
     Calibration,
+    Learned,
     calibration_of,
     composed,
     groups_of,
@@ -73,3 +75,29 @@ def test_coefficients_that_are_none_are_refused_by_line(tmp_path):
     path.write_text("fitted_to: []\nfactors: {}\nerrors: {engines: {vllm: {x: {group: -1, row: 0}}}}\n")
     with pytest.raises(MalformedFile, match=r"coefficients.yaml:3: errors.engines.vllm.x.group"):
         calibration_of(Library(files=(path,)))
+
+
+@pytest.mark.parametrize(
+    ("factors", "told"),
+    [
+        ("{all: {all: {layer_us: -1}}}", "greater than 0"),
+        ("{all: {all: {layer_us: .inf}}}", "finite"),
+        ("{everything: {all: {layer_us: 2}}}", "unknown level 'everything'"),
+        ("{all: {all: {layr_us: 2}}}", "unknown figure 'layr_us'"),
+    ],
+)
+def test_factors_that_cannot_be_are_refused_wherever_they_come_from(tmp_path, factors, told):
+    path = tmp_path / "coefficients.yaml"
+    path.write_text(f"fitted_to: []\nfactors: {factors}\nerrors: {{}}\n")
+    with pytest.raises(MalformedFile, match=told):
+        calibration_in(path)
+    with pytest.raises(BadInput, match=told):
+        calibration_of(Library(calibration=yaml.safe_load(path.read_text())))
+
+
+def test_what_was_not_measured_is_told():
+    rows = [Learned(source="mine.csv", points=2, evidence="measured")]
+    assert "not all" not in (told := packaged_calibration().model_copy(update={"fitted_to": rows}).told)
+    assert "mine.csv (2 points, measured)" in told
+    rows.append(Learned(source="study", points=3, evidence="simulated"))
+    assert "not all of that was measured" in packaged_calibration().model_copy(update={"fitted_to": rows}).told

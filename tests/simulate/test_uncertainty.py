@@ -85,6 +85,17 @@ def test_few_left_out_points_make_the_unseen_wide():
     assert errors_of(few, []).unseen["gpu"] == pytest.approx(0.3 / 1.645, rel=0.05)
 
 
+def test_two_points_that_a_fit_has_met_exactly_make_nothing_sure():
+    exact = [Missed("vllm", str(i), {HEADLINE: 0.0}, {}) for i in range(2)]
+    alone = errors_of(exact, COVERED)
+    assert sigma(alone, SEEN) > 0.8 * sigma(Errors(), SEEN)
+    assert sigma(alone, other(engine="sglang", gpu="b200", model="llama", read=4000)) > 1.2 * sigma(alone, SEEN)
+    # What the calibration that the fit began with says of its own rows is not made narrower by others.
+    after = errors_of(exact, [], ERRORS)
+    assert sigma(after, SEEN) >= sigma(ERRORS, SEEN)
+    assert sigma(after, other(gpu="b200")) >= sigma(ERRORS, other(gpu="b200"))
+
+
 def test_what_left_out_groups_got_more_wrong_is_added_for_the_unseen():
     rng = np.random.default_rng(1)
     points = []
