@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from autotune.load.workloads import Workload
 from autotune.simulate import ServerSetup, run_server
-from autotune.simulate.calibration import Calibration, Physics, composed, factors_of, groups_of
+from autotune.simulate.calibration import OWN, Calibration, Factor, Physics, composed, factors_of, groups_of
 from autotune.simulate.coefficients import adjusted, speed_card
 from autotune.simulate.server import Server
 
@@ -107,7 +107,9 @@ class Problem:
 
     def __init__(self, targets: Sequence[Target], physics: Physics, start: Calibration, predictor: Predictor) -> None:
         self.targets, self._physics, self._start, self._predictor = list(targets), physics, start, predictor
-        self.factors = sorted({which for t in targets for which in factors_of(physics, t.groups)})
+        self.factors = sorted(
+            {which for t in targets for which in factors_of(physics, t.groups) if _free(which, start)}
+        )
         figures = physics.figures
         self._spread = np.array([figures[which.figure].spread[which.level] for which in self.factors])
         self._centre = self.logs(start)
@@ -146,6 +148,17 @@ class Problem:
             data = [r for t, p in zip(self.targets, predicted[i * n : (i + 1) * n], strict=True) for r in misfits(t, p)]
             found.append(np.concatenate([np.array(data), (x - self._centre) / self._spread]))
         return found
+
+
+def _free(which: Factor, start: Calibration) -> bool:
+    """Whether a factor is looked for.
+
+    What rows have told already stays: a handful of new ones must not move what all engines and GPUs share. They move
+    groups that nobody measured, and what the engine does on their own node.
+    """
+    if not start.fitted_to:
+        return which.level != OWN
+    return which.level == OWN or not start.knows(which)
 
 
 def misfits(target: Target, predicted: Mapping[str, float]) -> list[float]:

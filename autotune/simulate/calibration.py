@@ -24,9 +24,12 @@ from autotune.space.library import Library, load, spaces_root
 from autotune.trial import Scalar
 
 Level = str
-"""``all``, ``engine``, ``gpu``, ``era`` or ``engine_era``."""
+"""One of `LEVELS`."""
 
-LEVELS = ("all", "engine", "gpu", "era", "engine_era")
+OWN = "own"
+"""What an engine does on a user's own node beyond what the shipped rows say of it."""
+
+LEVELS = ("all", "engine", "gpu", "era", "engine_era", OWN)
 
 
 class Figure(Entry):
@@ -113,6 +116,10 @@ class Calibration(Entry):
         warning = "; not all of that was measured: its intervals say nothing of a real node"
         return f"fitted to {', '.join(parts) or 'nothing'}{warning if unmeasured else ''}"
 
+    def knows(self, which: Factor) -> bool:
+        """Whether rows have told about a factor."""
+        return which.figure in self.factors.get(which.level, {}).get(which.group, {})
+
     def factor(self, which: Factor) -> float:
         """A factor; 1 for a group without rows."""
         return self.factors.get(which.level, {}).get(which.group, {}).get(which.figure, 1.0)
@@ -121,7 +128,7 @@ class Calibration(Entry):
 def groups_of(card: SpeedCard, version: str, gpu: str) -> dict[Level, str]:
     """The groups that an engine's version on a GPU belongs to, by level."""
     era = card.era(version)
-    groups = {"all": "all", "engine": card.engine, "gpu": gpu}
+    groups = {"all": "all", "engine": card.engine, "gpu": gpu, OWN: f"{card.engine} {gpu}"}
     return groups if era is None else {**groups, "era": era, "engine_era": f"{card.engine} {era}"}
 
 
