@@ -33,7 +33,7 @@ class Behaviour(_Entry):
     # What the engine decides where a knob is not set
     max_running_requests: int = Field(gt=0)
     max_batched_tokens: int | None = Field(description="None: as many as the context is long")
-    memory_fraction: Expression = Field(description="of `chunk, graph, dp, gpus, memory_mb`")
+    memory_fraction: Expression = Field(description="of `chunk, graph, drafts, dp, gpus, memory_mb`")
     cuda_graph_max_batch: int = Field(ge=0)
     cuda_graph_steps: tuple[tuple[int, int, int], ...] = Field(description="captured sizes: first, last, step")
     cuda_graph_counts: Literal["tokens", "sequences"] = Field(description="what a captured size counts, per rank")

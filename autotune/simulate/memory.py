@@ -140,7 +140,7 @@ def _activation_bytes(server: Server) -> tuple[float, float]:
     """
     a, c = server.architecture, server.coefficients
     copy = server.token_budget * a.hidden_size * BF16
-    layers = copy * server.data_parallel * c.activation_copies
+    layers = copy * server.joined_replicas * c.activation_copies
     if a.indexer is not None:
         context = server.context_length
         if c.indexer_logits:
