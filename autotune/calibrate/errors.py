@@ -60,6 +60,8 @@ def errors_of(points: Sequence[Missed], covered: Iterable[Covered], before: Erro
         name: {m: _believed(_spread(members, m), len(members), before.engines.get(name, {}).get(m)) for m in METRICS}
         for name, members in by_engine.items()
     }
+    # An engine that nobody measured is not surer than any that somebody did.
+    engines["any"] = {m: max((one[m] for one in engines.values()), key=_total) for m in METRICS}
     added = {kind: max(more, before.unseen.get(kind, 0.0)) for kind, more in _unseen(points).items()}
     return Errors(
         engines={**before.engines, **engines},
@@ -116,6 +118,10 @@ def _predicted_scale(errors: Sequence[float]) -> float:
     ordered = sorted(abs(e) for e in errors)
     rank = min(len(ordered), math.ceil(0.9 * (len(ordered) + 1)))
     return max(_LEAST, ordered[rank - 1] / Z90)
+
+
+def _total(spread: Spread) -> float:
+    return math.hypot(spread.group, spread.row)
 
 
 def _rounded(value: float) -> float:

@@ -124,7 +124,7 @@ def _logs(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict
 
 
 def _covered(points: Sequence[MeasuredPoint]) -> list[Covered]:
-    subjects = {subject_of(point.understood.setup, point.workload) for point in points}
+    subjects = {subject_of(point.understood.setup, point.workload, point.metrics) for point in points}
     names = Covered.model_fields
     return [
         Covered(**{name: _short(getattr(subject, name)) for name in names})
@@ -166,7 +166,7 @@ def _predicted(point: MeasuredPoint, calibration: Calibration) -> Predicted:
 
 
 def _sigma(errors: Errors, point: MeasuredPoint) -> float:
-    return sigma(errors, subject_of(point.understood.setup, point.workload))
+    return sigma(errors, subject_of(point.understood.setup, point.workload, point.metrics))
 
 
 __all__ = ["STARTS", "Calibrated", "Group", "calibrate", "predicted_by"]

@@ -84,6 +84,7 @@ class Predictor:
     def __init__(self, pool: Executor | None = None, on_runs: Callable[[int], None] | None = None) -> None:
         self._pool, self._on_runs = pool, on_runs or (lambda _: None)
         self._known: dict[tuple[int, Figures], dict[str, float]] = {}
+        self._targets: dict[int, Target] = {}  # kept alive, so that no other one gets its id
 
     def __call__(self, tasks: Iterable[tuple[Target, Mapping[str, float]]]) -> list[dict[str, float]]:
         """The metrics of each target with the figures given for it."""
@@ -94,6 +95,7 @@ class Predictor:
             mapped = map if self._pool is None else partial(self._pool.map, chunksize=4)
             run = mapped(_simulated, missing.values())
             self._known.update(zip(missing, run, strict=True))
+            self._targets.update((id(t), t) for t, _, _ in missing.values())
             self._on_runs(len(missing))
         return [self._known[(id(t), values)] for t, _, values in wanted]
 

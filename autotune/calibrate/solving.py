@@ -128,7 +128,7 @@ def _descended(problem: Problem, x: Floats, jacobian: Floats) -> Floats:
     solve = np.linalg.pinv(jacobian)
     for _ in range(_FOLD_STEPS):
         step = solve @ residuals
-        for share in (1.0, 0.5, 0.25):
+        for share in (1.0, 0.5, 0.25, 0.1, 0.03):
             tried = x - share * step
             its = problem.residuals(tried)
             if float(its @ its) < cost:

@@ -18,16 +18,25 @@ def errors_for(setup: ServerSetup) -> Errors:
     return (setup.calibration or packaged_calibration()).errors
 
 
-def subject_of(setup: ServerSetup, workload: Workload) -> Subject:
-    """What a prediction is of; of several load points, the last and heaviest."""
+def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object] | None = None) -> Subject:
+    """What a prediction is of; of several load points, the last and heaviest.
+
+    Args:
+        metrics: what is predicted; without it, requests that arrive over time count as all in flight at once.
+    """
     requests = workload.draw(len(workload.points) - 1, 0)
+    in_flight = float(min(len(requests.input_tokens), requests.concurrency))
+    latency, over_s = (metrics or {}).get("mean_e2el_ms"), float(requests.send_s.max())
+    if isinstance(latency, int | float) and over_s > 0:
+        # Little's law: so many arrive while one is served.
+        in_flight = min(in_flight, max(1.0, len(requests.send_s) / over_s * latency / 1e3))
     return Subject(
         engine=setup.engine,
         gpu=setup.hardware.name,
         model=setup.model.family,
         read=float(requests.input_tokens.mean()),
         written=float(requests.output_tokens.mean()),
-        in_flight=float(min(len(requests.input_tokens), requests.concurrency)),
+        in_flight=in_flight,
     )
 
 
@@ -38,7 +47,7 @@ def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obje
     """
     if not metrics:
         return {"interval90": None}
-    subject, errors = subject_of(setup, workload), errors_for(setup)
+    subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
 
     def ends(metric: str) -> list[float]:
         value = metrics[metric]
@@ -61,7 +70,7 @@ def against(
     found = {"versus_total_token_throughput": its, "versus_failure": theirs[1]["failure"]}
     if its is None or HEADLINE not in mine[1]:
         return {**found, "gain_percent": None, "gain_interval90": None}
-    first, second = (subject_of(setup, workload) for setup, _ in (mine, theirs))
+    first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
     ratio = float(mine[1][HEADLINE]) / float(its)
     low, high = interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second))
     return {**found, "gain_percent": _percent(ratio), "gain_interval90": [_percent(low), _percent(high)]}

@@ -60,8 +60,8 @@ class Batches:
         sums: list[float] = np.bincount(self._state.replica[ids], weights=values, minlength=self._ranks).tolist()
         return sums
 
-    def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, float, int]:
-        """Tokens, pairs of dense kernels, pairs scored and computed by sparse ones, and prompts that end."""
+    def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, float, int, int]:
+        """Tokens, pairs of dense kernels, pairs scored and computed by sparse ones, prompts that end, and prompts."""
         tokens, dense, scored, attended = 0, 0.0, 0.0, 0.0
         for piece in pieces:
             end = piece.start + piece.tokens
@@ -74,7 +74,7 @@ class Batches:
                 continue
             scored += pairs
             attended += piece.tokens * self._top_k if self._pads_prompts else self._kept_of(piece)
-        return tokens, dense, scored, attended, sum(piece.last for piece in pieces)
+        return tokens, dense, scored, attended, sum(piece.last for piece in pieces), len(pieces)
 
     def _kept_of(self, piece: Chunk) -> float:
         return _kept(piece.start + piece.tokens, self._top_k) - _kept(piece.start, self._top_k)

@@ -32,7 +32,7 @@ class Batching:
     def __init__(self, server: Server, requests: Requests, capacity: int) -> None:
         self._requests = requests
         self._state = Sequences(requests.input_tokens, requests.output_tokens)
-        caches = [GroupCache(server, requests, capacity) for _ in range(server.data_parallel)]
+        caches = [GroupCache(server, requests) for _ in range(server.data_parallel)]
         self._scheduler = Scheduler(server, self._state, caches, capacity)
         self._front, self._back = FrontEnd(server), BackEnd(server)
         self._next = 0

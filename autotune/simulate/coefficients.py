@@ -6,6 +6,7 @@ by hand; the figures are composed in `autotune.simulate.calibration`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -33,7 +34,7 @@ class Behaviour(_Entry):
     # What the engine decides where a knob is not set
     max_running_requests: int = Field(gt=0)
     max_batched_tokens: int | None = Field(description="None: as many as the context is long")
-    memory_fraction: Expression = Field(description="of `chunk, graph, dp, gpus, memory_mb`")
+    memory_fraction: Expression = Field(description="of `chunk, graph, drafts, dp, gpus, memory_mb`")
     cuda_graph_max_batch: int = Field(ge=0)
     cuda_graph_steps: tuple[tuple[int, int, int], ...] = Field(description="captured sizes: first, last, step")
     cuda_graph_counts: Literal["tokens", "sequences"] = Field(description="what a captured size counts, per rank")
@@ -84,6 +85,7 @@ class Behaviour(_Entry):
         ge=0, description="live float32 copies of the logits when the profiled step samples for all running sequences"
     )
     indexer_logits: bool = Field(description="whether prefill keeps tokens x context scores in float32")
+    indexer_logits_limit_gb: float = Field(default=math.inf, gt=0, description="of the scores of a step's prompts")
     sliding_cache: Literal["window", "all"] = Field(
         default="all", description="what a layer with a sliding window keeps: its window, or every token"
     )

@@ -34,7 +34,9 @@ class Graphs:
         """
         if any(prompt_tokens) and not self._prompts:
             return 0
-        tokens = [n * self._queries + p for n, p in zip(sequences, prompt_tokens, strict=True)]
+        # Where ranks must be equal, one with nothing to do gets a dummy sequence (TensorRT-LLM: py_executor.py).
+        least = 0 if self._padding else 1
+        tokens = [max(n, least) * self._queries + p for n, p in zip(sequences, prompt_tokens, strict=True)]
         need = -(-max(tokens) // self._per)
         found = bisect_left(self._sizes, need)
         if found == len(self._sizes):

@@ -140,12 +140,13 @@ def _activation_bytes(server: Server) -> tuple[float, float]:
     """
     a, c = server.architecture, server.coefficients
     copy = server.token_budget * a.hidden_size * BF16
-    layers = copy * server.data_parallel * c.activation_copies
+    layers = copy * server.joined_replicas * c.activation_copies
     if a.indexer is not None:
         context = server.context_length
         if c.indexer_logits:
             sequences = min(server.running_limit, server.graph_batch)
-            layers += (server.token_budget + sequences) * context * _FLOAT32
+            prompts = min(server.token_budget * context * _FLOAT32, c.indexer_logits_limit_gb * 1e9)
+            layers += prompts + sequences * context * _FLOAT32
         layers += c.workspace_contexts * context * (a.kv_lora_rank + a.qk_rope_head_dim) * BF16
     logits = c.sampler_copies * server.running_limit * a.vocab_size * _FLOAT32
     sampling = logits + copy

@@ -41,46 +41,59 @@ class PrefixCache(Protocol):
 
 
 class GroupCache:
-    """The cache of a workload whose prompts share beginnings by group; such a beginning stays once it is there.
+    """The cache of a workload whose prompts share beginnings by group.
 
-    Args:
-        capacity: tokens of the pool; it keeps so many beginnings that the longest request still fits beside them.
+    A beginning that nobody uses stays until the pool needs its room; the one that was used longest ago goes first.
     """
 
-    def __init__(self, server: Server, requests: Requests, capacity: int) -> None:
+    def __init__(self, server: Server, requests: Requests) -> None:
         block = server.block_tokens
         self._group, self._tokens = requests.group, requests.prefix_tokens // block * block
-        self._cached: set[int] = set()
-        self._most = 0
-        if server.prefix_caching and self._tokens:
-            longest = float((requests.input_tokens + requests.output_tokens).max()) + server.tokens_per_step + block
-            room = capacity * (1.0 - server.coefficients.watermark) - longest
-            self._most = int(max(0.0, room) / self._tokens)
+        self._on = server.prefix_caching and self._tokens > 0
+        self._users: dict[int, set[int]] = {}  # group -> requests that use its beginning; the latest used is last
 
     @property
     def keeps(self) -> bool:
         """Whether any beginning is there."""
-        return bool(self._cached)
+        return bool(self._users)
 
     def match(self, request: int) -> int:
         """All of the group's beginning, or nothing."""
-        return self._tokens if int(self._group[request]) in self._cached else 0
+        return self._tokens if int(self._group[request]) in self._users else 0
 
     def hold(self, request: int) -> None:
-        """Nothing to note: a beginning is never evicted while something runs."""
+        """The group's beginning, if it is there, cannot be thrown out meanwhile."""
+        users = self._used(int(self._group[request]))
+        if users is not None:
+            users.add(request)
 
     def keep(self, request: int) -> int:
         """The first of a group leaves its beginning to the cache."""
         group = int(self._group[request])
-        if group < 0 or group in self._cached or len(self._cached) >= self._most:
+        if not self._on or group < 0 or group in self._users:
             return 0
-        self._cached.add(group)
+        self._users[group] = {request}
         return self._tokens
 
     def release(self, request: int) -> None:
-        """Nothing to note."""
+        """The request uses the group's beginning no more."""
+        users = self._used(int(self._group[request]))
+        if users is not None:
+            users.discard(request)
 
     def evict(self, tokens: float) -> float:
-        """Nothing: beginnings stay."""
-        del tokens
-        return 0.0
+        """Throw out beginnings that nobody uses."""
+        evicted = 0.0
+        for group in [group for group, users in self._users.items() if not users]:
+            if evicted >= tokens:
+                break
+            del self._users[group]
+            evicted += self._tokens
+        return evicted
+
+    def _used(self, group: int) -> set[int] | None:
+        """A beginning's users, after noting that it was used now; None where it is not there."""
+        users = self._users.pop(group, None)
+        if users is not None:
+            self._users[group] = users
+        return users

@@ -105,9 +105,10 @@ def _tokens_per_s(c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: in
     elements = rank_layer_elements(a, c.tp)
     experts = layer_weights(a).expert * a.experts * expert_layers(a) / stage
     active = experts * a.experts_per_token / max(1, a.experts) * c.dp
+    joined = c.dp > 1 and a.experts > 0  # replicas of a dense model send each other nothing
     # Gathering and scattering every rank's tokens; sharded experts need all of them, spread ones their own share.
     gathered = c.dp if c.ep < stage else min(c.dp, a.experts_per_token)
-    link = 4 * a.layers * a.hidden_size * BF16 * (gathered if c.dp > 1 else min(1, c.tp - 1)) / hardware.link_gb_s / 5e8
+    link = 4 * a.layers * a.hidden_size * BF16 * (gathered if joined else min(1, c.tp - 1)) / hardware.link_gb_s / 5e8
     compute_token = 2 * (elements + active) / flops + link
     tokens = batch * (1 + c.drafts)
     touched = 1 - (1 - a.experts_per_token / a.experts) ** (tokens * c.dp) if a.experts else 0.0

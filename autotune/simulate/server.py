@@ -73,14 +73,19 @@ class Server:
         return max(1, self._count("pipeline_parallel", 1))
 
     @cached_property
+    def joined_replicas(self) -> int:
+        """Replicas that meet at the experts; those of a model without experts are servers of their own."""
+        return self.data_parallel if self.architecture.experts else 1
+
+    @cached_property
     def stage_gpus(self) -> int:
         """GPUs of one pipeline stage: those that share a layer."""
-        return self.tensor_parallel * self.data_parallel
+        return self.tensor_parallel * self.joined_replicas
 
     @cached_property
     def gpus(self) -> int:
         """GPUs of the whole server."""
-        return self.stage_gpus * self.pipeline_parallel
+        return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
 
     @cached_property
     def expert_parallel(self) -> int:
@@ -117,8 +122,8 @@ class Server:
     def token_budget(self) -> int:
         """Tokens that one rank may compute in one step."""
         budget, per = self._whole_budget, self.coefficients.token_budget_per
-        if self.data_parallel > 1 and per != "rank":
-            budget //= self.data_parallel if per == "node" else 2
+        if self.joined_replicas > 1 and per != "rank":
+            budget //= self.joined_replicas if per == "node" else 2
         return max(1, budget)
 
     @cached_property
@@ -131,7 +136,7 @@ class Server:
         """Sequences that one rank may run at a time; the engine's own limit is one of a rank in any case."""
         given = self._count("max_running_requests", 0)
         if given and self.coefficients.running_limit_per == "node":
-            return max(1, given // self.data_parallel)
+            return max(1, given // self.joined_replicas)
         return given or self.coefficients.max_running_requests
 
     @cached_property
@@ -145,7 +150,7 @@ class Server:
         c = self.coefficients
         cautious = self.setup.knobs.get("schedule_conservativeness")
         share = c.reserve_share * (float(cautious) if isinstance(cautious, int | float) else 1.0)
-        return min(1.0, share * (c.reserve_dp_factor if self.data_parallel > 1 else 1.0))
+        return min(1.0, share * (c.reserve_dp_factor if self.joined_replicas > 1 else 1.0))
 
     @cached_property
     def graph_batch(self) -> int:
@@ -168,7 +173,8 @@ class Server:
         scope = {
             "chunk": self._whole_budget,
             "graph": self.graph_batch,
-            "dp": self.data_parallel,
+            "drafts": self.speculative_tokens,
+            "dp": self.joined_replicas,
             "gpus": self.stage_gpus,
             "memory_mb": self.hardware.memory_gb * 1e3,
         }

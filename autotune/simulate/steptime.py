@@ -35,6 +35,7 @@ class RankBatch:
         prefill_scored: such pairs that the indexer of sparse attention scores.
         prefill_attended: what sparse kernels compute of these; without sparse attention, pairs within the window.
         new_requests: requests whose prefill ends in this step.
+        prompts: requests of which this step computes prompt tokens.
         padding: tokens that a CUDA graph adds: projected, sent and given to experts like any other.
     """
 
@@ -47,6 +48,7 @@ class RankBatch:
     prefill_scored: float = 0.0
     prefill_attended: float = 0.0
     new_requests: int = 0
+    prompts: int = 0
     padding: int = 0
 
 
@@ -109,9 +111,10 @@ class StepTime:
             graph: whether a CUDA graph holds the step, so that the host launches one thing.
         """
         c = self._c
-        pipeline = self._server.pipeline_parallel
-        # A round of a pipeline: each of its micro-batches passes every stage, all stages at work.
-        part = 1.0 / pipeline
+        # A round of a pipeline: each of its micro-batches passes every stage, all stages at work. One request is in one
+        # micro-batch: of fewer requests than stages some stages idle.
+        requests = max(b.sequences + b.prompts for b in batches)
+        part = 1.0 / max(1, min(self._server.pipeline_parallel, requests))
         rank = max(self._rank_seconds(b, part) for b in batches)
         computed = [b.prefill_tokens + b.sequences * self._decode_tokens + b.padding for b in batches]
         tokens, fullest = sum(computed), max(computed)
@@ -152,7 +155,8 @@ class StepTime:
         keys = self._indexer_keys
         attended, entries = (cut * part + (1.0 - cut) * b.context for part in (b.attended, b.entries))
         traffic = attended * (self._kv_layer - keys / self._server.context_parallel) * layers / self._server.bandwidth
-        flops = 2 * queries * entries * self._heads * self._decode_width * layers / self._server.context_parallel
+        # Ranks that share a context gather each other's queries: fewer entries each, as many times more heads.
+        flops = 2 * queries * entries * self._heads * self._decode_width * layers
         seconds = max(traffic, flops / self._attention_flops)
         if indexer:
             scoring = 2 * queries * b.context * indexer.heads * indexer.head_dim * self._indexer_layers
@@ -195,12 +199,12 @@ class StepTime:
         latency = c.collective_us * 1e-6
         seconds = 0.0
         # Replicas of a dense model share nothing: each reduces its own feed-forward parts too.
-        own = server.data_parallel == 1 or not self._a.experts
+        own = server.joined_replicas == 1
         reductions = (2 if own else 1) if tp > 1 else 0
         if reductions:
             volume = 2 * (tp - 1) / tp * rank_tokens * token
             seconds += reductions * self._layers * (latency + volume / self._link)
-        if server.data_parallel > 1 and self._a.experts:
+        if server.joined_replicas > 1:
             gather = c.exchange == "gather" or server.expert_parallel < stage
             gathered = 2 * (stage - 1) / stage * all_tokens * token
             volume = gathered if gather else self._dispatch_volume(rank_tokens, stage)

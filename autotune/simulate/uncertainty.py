@@ -76,11 +76,14 @@ class Subject:
     in_flight: float
 
     def unseen(self, errors: Errors) -> tuple[str, ...]:
-        """Which of engine, GPU, model and workload no measured row is near to."""
-        missing = []
-        for name in ("engine", "gpu", "model"):
-            if getattr(self, name) not in {getattr(covered, name) for covered in errors.covered}:
-                missing.append(name)
+        """Which of engine, GPU, model and workload no measured row is near to.
+
+        A model counts as measured where it was on this GPU, if anything was: its kernels may be others elsewhere.
+        """
+        here = [covered for covered in errors.covered if covered.gpu == self.gpu]
+        missing = [] if any(covered.engine == self.engine for covered in errors.covered) else ["engine"]
+        missing += [] if here else ["gpu"]
+        missing += [] if any(covered.model == self.model for covered in here or errors.covered) else ["model"]
         mine = [covered for covered in errors.covered if covered.engine == self.engine or "engine" in missing]
         if not any(self._near(covered) for covered in mine):
             missing.append("workload")

@@ -175,3 +175,17 @@ def test_calibration_may_pass_its_own_coefficients():
         run_server(slow, workload, 0).metrics["median_itl_ms"]
         > run_server(server, workload, 0).metrics["median_itl_ms"] + 50
     )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_beginnings_that_nobody_uses_make_room_in_a_pool_too_small_for_all(engine):
+    n, groups = 120, 40
+    requests = Requests(
+        np.full(n, 1100), np.full(n, 100), np.zeros(n), np.arange(n) % groups, prefix_tokens=1024, concurrency=60
+    )
+
+    def seconds(cached):
+        server = Server(setup(engine, model=R1, prefix_caching=cached))
+        return Batching(server, requests, 20_000).run().finished_s.max()
+
+    assert seconds(True) <= seconds(False)

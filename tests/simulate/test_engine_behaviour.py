@@ -33,7 +33,7 @@ class Pool:
         group = np.full(n, -1) if groups is None else np.array(groups)
         requests = Requests(np.array(reads), np.array(writes), np.zeros(n), group, prefix, n)
         self.state = Sequences(requests.input_tokens, requests.output_tokens)
-        caches = [GroupCache(on, requests, capacity) for _ in range(on.data_parallel)]
+        caches = [GroupCache(on, requests) for _ in range(on.data_parallel)]
         self.scheduler = Scheduler(on, self.state, caches, capacity)
         for request in range(n):
             self.scheduler.add(request)
@@ -72,6 +72,9 @@ def test_a_batch_is_padded_to_the_next_captured_size(engine, knobs, padded):
 def test_ranks_run_the_graph_of_the_fullest_and_prompts_only_vllms():
     for engine in ("vllm", "sglang"):
         assert Graphs(server(engine, 1, 8)).tokens([1] * 7 + [9], [0] * 8) == (16 if engine == "vllm" else 12)
+    # TensorRT-LLM wants equal ranks; one with nothing to do gets a dummy sequence.
+    replicas = Graphs(server("tensorrt_llm", 1, 8))
+    assert (replicas.tokens([1] * 5 + [0] * 3, [0] * 8), replicas.tokens([2] * 7 + [0], [0] * 8)) == (1, 0)
     assert Graphs(server("vllm")).tokens([10], [100]) == 112
     assert Graphs(server("sglang")).tokens([10], [100]) == Graphs(server("tensorrt_llm")).tokens([10], [10]) == 0
 

@@ -47,6 +47,22 @@ def test_vllm_v32_fits_at_full_context_with_sharded_attention(layout):
     assert plan("vllm", *layout, 8, kv_cache_dtype="bfloat16").verdict is MemoryVerdict.FITS
 
 
+@pytest.mark.parametrize("model", [R1, V32])
+def test_sglangs_own_fraction_leaves_room_for_its_graphs_whatever_the_chunk(model):
+    small, usual = (plan("sglang", model=model, **knobs) for knobs in ({"max_batched_tokens": 512}, {}))
+    assert small.verdict is usual.verdict is MemoryVerdict.FITS
+    assert plan("sglang", model=model, speculative_tokens=1).kv_cache < usual.kv_cache - 2e9
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_replica_of_a_dense_model_is_a_server_of_its_own(engine):
+    dense = {"model": "meta-llama/Llama-3.3-70B-Instruct", "max_running_requests": 64}
+    alone, one_of_two = (Server(setup(engine, 4, replicas, **dense)) for replicas in (1, 2))
+    assert plan_memory(one_of_two) == plan_memory(alone)
+    for name in ("token_budget", "running_limit", "reserve_share"):
+        assert getattr(one_of_two, name) == getattr(alone, name)
+
+
 @given(st.sampled_from(["vllm", "sglang", "tensorrt_llm"]), st.floats(0.05, 1.0))
 def test_the_sign_decides_and_the_verdict_says_how_sure_it_is(engine, fraction):
     """Near the edge it is too close to call, whichever side it is on."""

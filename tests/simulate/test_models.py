@@ -124,3 +124,13 @@ def test_weights_of_four_bits_are_multiplied_as_the_gpu_can() -> None:
     assert flops("b200", "fp4") == pytest.approx(9000)
     assert flops("h200", "fp4") == flops("h200", "bf16") == pytest.approx(989)
     assert flops("a100", "fp8") == pytest.approx(312)
+
+
+def test_a_request_alone_gains_no_step_time_from_stages_that_idle_meanwhile() -> None:
+    alone, many = [RankBatch(1, 9000.0, 9000.0)], [RankBatch(64, 576_000.0, 576_000.0)]
+    one, two = (
+        StepTime(Server(ServerSetup("vllm", "0.13.0", knobs, LIBRARY.model(LLAMA), LIBRARY.node("h200"), 8)))
+        for knobs in ({"tensor_parallel": 4}, {"tensor_parallel": 4, "pipeline_parallel": 2})
+    )
+    assert two.seconds(alone, True) == one.seconds(alone, True)
+    assert two.seconds(many, True) < one.seconds(many, True)

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from autotune.calibrate.errors import Missed, errors_of
+from autotune.evaluate.sureness import subject_of
+from autotune.load.workloads import load_workload
+from autotune.simulate import simulate
 from autotune.simulate.uncertainty import (
     HEADLINE,
     Covered,
@@ -14,6 +17,7 @@ from autotune.simulate.uncertainty import (
     sigma,
     sigma_of_ratio,
 )
+from tests.simulate.nodes import R1, setup
 
 SEEN = Subject("vllm", "h200", "deepseek_v3", 220, 200, 1000)
 COVERED = [
@@ -46,6 +50,21 @@ def other(**changes):
 def test_what_was_not_measured_is_named_and_widens(subject, unseen):
     assert subject.unseen(ERRORS) == unseen
     assert (sigma(ERRORS, subject) > sigma(ERRORS, SEEN)) == bool(unseen)
+
+
+def test_a_model_measured_on_another_gpu_only_is_new_on_this_one():
+    amd = Covered(engine="vllm", gpu="mi300x", model="llama", read=220, written=200, in_flight=1000)
+    errors = ERRORS.model_copy(update={"covered": [*COVERED, amd]})
+    assert other(gpu="mi300x").unseen(errors) == ("model",)
+    assert other(gpu="b200").unseen(errors) == ("gpu",)
+
+
+def test_of_requests_that_arrive_over_time_only_those_served_at_once_are_in_flight():
+    server = setup("vllm", model=R1)
+    trickle = load_workload("random:200:50:400").with_request_rate(1.0)
+    metrics = simulate(server, trickle, 0).metrics
+    assert subject_of(server, trickle, metrics).in_flight < 10
+    assert subject_of(server, load_workload("random:200:50:400"), metrics).in_flight == 400
 
 
 def test_a_comparison_within_an_engine_is_surer_than_one_across():
