@@ -54,7 +54,7 @@ class Target:
     @property
     def groups(self) -> dict[str, str]:
         """The groups of factors that it tells about."""
-        return groups_of(speed_card(self.setup.engine), self.setup.version, self.setup.hardware.name)
+        return groups_of(speed_card(self.setup.engine), self.setup.version, self.setup.hardware)
 
     def predicted(self, figures: Mapping[str, float]) -> dict[str, float]:
         """The metrics of a simulated run with these figures; empty when it fails."""

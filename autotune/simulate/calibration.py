@@ -1,8 +1,8 @@
 """The fitted figures: what physics expects of each, and what the measured rows made of it.
 
 A figure of an engine's version on a GPU is a product: what physics expects (``search_spaces/physics``) times the
-factors of its groups (``search_spaces/calibrations``): all measured rows, the engine, the GPU, the era of its software,
-and the engine in that era. A group without rows has the factor 1, so that an engine or a GPU that nobody measured is
+factors of its groups (``search_spaces/calibrations``): all measured rows, the engine, the GPU's vendor, the era of its
+software, and the engine in that era. A group without rows has the factor 1, so that an engine or a GPU that nobody measured is
 still predicted: from what all the others have in common.
 """
 
@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError, model_validator
 from autotune.errors import BadInput
 from autotune.simulate.coefficients import Coefficients, Figures, SpeedCard, adjusted
 from autotune.simulate.uncertainty import Errors
+from autotune.space.cards import HardwareCard
 from autotune.space.entry import Entry
 from autotune.space.library import Library, load, spaces_root
 from autotune.trial import Scalar
@@ -29,7 +30,7 @@ Level = str
 OWN = "own"
 """What an engine does on a user's own node beyond what the shipped rows say of it."""
 
-LEVELS = ("all", "engine", "gpu", "era", "engine_era", OWN)
+LEVELS = ("all", "engine", "vendor", "era", "engine_era", OWN)
 
 
 class Figure(Entry):
@@ -125,10 +126,14 @@ class Calibration(Entry):
         return self.factors.get(which.level, {}).get(which.group, {}).get(which.figure, 1.0)
 
 
-def groups_of(card: SpeedCard, version: str, gpu: str) -> dict[Level, str]:
-    """The groups that an engine's version on a GPU belongs to, by level."""
+def groups_of(card: SpeedCard, version: str, hardware: HardwareCard) -> dict[Level, str]:
+    """The groups that an engine's version on a node belongs to, by level.
+
+    GPUs are grouped by vendor: what an H200 taught of kernels holds for an H100 too, and a GPU that was not measured
+    must not look better than its sibling for having no factors.
+    """
     era = card.era(version)
-    groups = {"all": "all", "engine": card.engine, "gpu": gpu, OWN: f"{card.engine} {gpu}"}
+    groups = {"all": "all", "engine": card.engine, "vendor": hardware.vendor, OWN: f"{card.engine} {hardware.name}"}
     return groups if era is None else {**groups, "era": era, "engine_era": f"{card.engine} {era}"}
 
 
@@ -159,7 +164,7 @@ def coefficients_of(
     Args:
         scope: ``model``, ``hardware``, ``gpus``.
     """
-    groups = groups_of(card, version, scope["hardware"].name)
+    groups = groups_of(card, version, scope["hardware"])
     return adjusted(card, composed(packaged_physics(), calibration, groups), version, knobs, scope)
 
 

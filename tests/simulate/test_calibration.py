@@ -23,7 +23,8 @@ from autotune.simulate.coefficients import speed_card
 from autotune.space.library import Library
 
 PHYSICS = packaged_physics()
-MEASURED = {"all": "all", "engine": "vllm", "gpu": "h200"}
+H200 = Library().node("h200")
+MEASURED = {"all": "all", "engine": "vllm", "vendor": "nvidia"}
 
 
 def calibration(**factors):
@@ -39,19 +40,19 @@ def test_the_factors_of_all_its_groups_multiply_and_those_of_others_do_not():
     known = calibration(
         all={"all": {"layer_us": 1.5}},
         engine={"vllm": {"layer_us": 2.0}, "sglang": {"layer_us": 3.0}},
-        gpu={"mi300x": {"layer_us": 1.2}},
+        vendor={"amd": {"layer_us": 1.2}},
     )
     typical = PHYSICS.figures["layer_us"].typical
     assert composed(PHYSICS, known, MEASURED)["layer_us"] == pytest.approx(typical * 3.0)
-    assert composed(PHYSICS, known, {**MEASURED, "gpu": "mi300x"})["layer_us"] == pytest.approx(typical * 3.6)
-    unknown = {"all": "all", "engine": "another", "gpu": "b200"}
+    assert composed(PHYSICS, known, {**MEASURED, "vendor": "amd"})["layer_us"] == pytest.approx(typical * 3.6)
+    unknown = {"all": "all", "engine": "another", "vendor": "cpu"}
     assert composed(PHYSICS, known, unknown)["layer_us"] == pytest.approx(typical * 1.5)
 
 
 def test_engines_of_one_time_share_its_era():
-    old = [groups_of(speed_card(e), v, "h200")["era"] for e, v in (("vllm", "0.7.3"), ("sglang", "0.4.3.post2"))]
+    old = [groups_of(speed_card(e), v, H200)["era"] for e, v in (("vllm", "0.7.3"), ("sglang", "0.4.3.post2"))]
     assert old[0] == old[1]
-    assert "era" not in groups_of(speed_card("vllm"), "0.13.0", "h200")
+    assert "era" not in groups_of(speed_card("vllm"), "0.13.0", H200)
 
 
 @given(st.floats(-8, 8))
