@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,9 @@ def _output(asked: Asked, home: Path) -> Path:
     path = asked.output or Home(home).calibration
     if asked.output is not None and not path.parent.is_dir():
         raise BadInput(f"-o {path}: there is no folder {path.parent}")
+    there = next(folder for folder in path.parents if folder.exists())
+    if path.is_dir() or not there.is_dir() or not os.access(there, os.W_OK):
+        raise BadInput(f"{path}: cannot be written; name another file with -o")
     return path
 
 

@@ -46,7 +46,9 @@ def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obje
     ``interval90`` is that of total token throughput; it is None when nothing ran.
     """
     if not metrics:
-        return {"interval90": None}
+        subject = subject_of(setup, workload)
+        nothing = dict.fromkeys(("interval90", *(f"{metric}_interval90" for metric in _LATENCIES)))
+        return {**nothing, "unseen": list(subject.unseen(errors_for(setup)))}
     subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
 
     def ends(metric: str) -> list[float]:

@@ -2,8 +2,8 @@
 
 A figure of an engine's version on a GPU is a product: what physics expects (``search_spaces/physics``) times the
 factors of its groups (``search_spaces/calibrations``): all measured rows, the engine, the GPU's vendor, the era of its
-software, and the engine in that era. A group without rows has the factor 1, so that an engine or a GPU that nobody measured is
-still predicted: from what all the others have in common.
+software, and the engine in that era. A group without rows has the factor 1, so that an engine or a GPU that nobody
+measured is still predicted: from what all the others have in common.
 """
 
 from __future__ import annotations
