@@ -25,8 +25,9 @@ _LEAST = 0.03
 _TELLING = 9
 """Points from which on nine of ten errors can be told from all of them: 0.9 (n + 1) is at most n."""
 
-_NOT_ASKED = dict.fromkeys(("engine", "gpu", "model", "workload"), 0.25)
-"""Added for the unseen where no group was ever left out: all four together as unsure as without a calibration."""
+_NEW = ("engine", "version", "gpu", "model", "workload")
+_NOT_ASKED = dict.fromkeys(_NEW, 0.25)
+"""Added for the unseen where no group was ever left out: four together as unsure as without a calibration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,13 @@ class Missed:
     """ln(measured / predicted) of one point.
 
     Attributes:
+        load: model, node, version of the engine and workload.
         errors: by metric, of the fit to all points.
-        unseen: ``engine``, ``gpu``, ``model``, ``workload`` -> the same by a fit that had not seen the point's group.
+        unseen: kind of `Errors.unseen` -> the same by a fit that had not seen the point's group of that kind.
     """
 
     engine: str
-    workload: str
+    load: str
     errors: Mapping[str, float]
     unseen: Mapping[str, Mapping[str, float]]
 
@@ -56,8 +58,12 @@ def errors_of(points: Sequence[Missed], covered: Iterable[Covered], before: Erro
     for point in points:
         by_engine[point.engine].append(point)
     by_engine["any"] = list(points)
+    shared = _shared(points)
     engines = {
-        name: {m: _believed(_spread(members, m), len(members), before.engines.get(name, {}).get(m)) for m in METRICS}
+        name: {
+            m: _believed(_spread(members, m, shared), len(members), before.engines.get(name, {}).get(m))
+            for m in METRICS
+        }
         for name, members in by_engine.items()
     }
     # An engine that nobody measured is not surer than any that somebody did.
@@ -82,23 +88,36 @@ def _believed(found: Spread, points: int, before: Spread | None) -> Spread:
     return Spread(group=mixed(found.group, UNKNOWN.group), row=mixed(found.row, UNKNOWN.row))
 
 
-def _spread(points: Sequence[Missed], metric: str) -> Spread:
+def _spread(points: Sequence[Missed], metric: str, shared: float) -> Spread:
     total = _scale([p.errors[metric] for p in points if metric in p.errors])
-    by_workload: dict[str, list[float]] = defaultdict(list)
+    return Spread(group=_rounded(total * math.sqrt(shared)), row=_rounded(total * math.sqrt(1.0 - shared)))
+
+
+def _shared(points: Sequence[Missed]) -> float:
+    """Which share of the variance the configurations of one engine under one load have in common.
+
+    By the moments of a one-way analysis of variance, over all engines: what they tell apart is little. Kept from the
+    ends, where a comparison within an engine would be as unsure as one between engines, or certain.
+    """
+    loads: dict[str, list[float]] = defaultdict(list)
     for point in points:
-        if metric in point.errors:
-            by_workload[f"{point.engine} {point.workload}"].append(point.errors[metric])
-    apart = [e - sum(es) / len(es) for es in by_workload.values() if len(es) > 1 for e in es]
-    freedom = sum(len(es) - 1 for es in by_workload.values())
-    row = math.sqrt(sum(e * e for e in apart) / freedom) if freedom else total
-    row = min(total, max(_LEAST, row))
-    return Spread(group=_rounded(math.sqrt(total**2 - row**2)), row=_rounded(row))
+        if HEADLINE in point.errors:
+            loads[f"{point.engine} {point.load}"].append(point.errors[HEADLINE])
+    several = [np.array(errors) for errors in loads.values() if len(errors) > 1]
+    freedom = sum(len(errors) - 1 for errors in several)
+    if not freedom or len(loads) < _TELLING:
+        return 0.5
+    within = sum(float(((errors - errors.mean()) ** 2).sum()) for errors in several) / freedom
+    means = np.array([np.mean(errors) for errors in loads.values()])
+    own = within * float(np.mean([1.0 / len(errors) for errors in loads.values()]))
+    between = max(0.0, float(np.mean(means**2)) - own)
+    return min(0.8, max(0.2, between / (between + within)))
 
 
 def _unseen(points: Sequence[Missed]) -> dict[str, float]:
     """What is added for a group that was not seen: as much as its left-out errors are wider than the fit's own."""
     found = {}
-    for kind in ("engine", "gpu", "model", "workload"):
+    for kind in _NEW:
         both = [(p.errors[HEADLINE], p.unseen[kind][HEADLINE]) for p in points if HEADLINE in p.unseen.get(kind, {})]
         if both:
             own, out = (list(errors) for errors in zip(*both, strict=True))

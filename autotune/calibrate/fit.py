@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.calibrate.errors import METRICS, Missed, errors_of
-from autotune.calibrate.points import Group, MeasuredPoint, groups
+from autotune.calibrate.points import Group, MeasuredPoint, era_of, groups
 from autotune.calibrate.predicted import HEADLINE, Predicted, Progress
 from autotune.calibrate.problem import UNCERTAIN, Predictor, Target
 from autotune.calibrate.solving import Fitted, fit, leave_out, predictor
@@ -25,7 +25,7 @@ from autotune.simulate.uncertainty import Covered, Errors, interval90, sigma
 STARTS = {"shipped": packaged_calibration, "physics": nothing_learned}
 """Where a fit begins and what it is drawn to."""
 
-_NEW = ("engine", "gpu", "model", "workload")
+_NEW = ("engine", "version", "gpu", "model", "workload")
 """Kinds of groups for which `Errors.unseen` says how much less sure a prediction is."""
 
 
@@ -112,7 +112,7 @@ def _left_out(found: Unseen) -> dict[int, dict[str, float]]:
 def _missed(point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, Mapping[str, float]]) -> Missed:
     return Missed(
         point.engine,
-        point.workload.name,
+        f"{era_of(point)} {point.gpu} {point.model.family} {point.workload.name}",
         _logs(point.metrics, fitted),
         {kind: _logs(point.metrics, unseen[kind]) for kind in _NEW if kind in unseen},
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from packaging.version import Version
+
 from autotune.load.workloads import Workload
 from autotune.simulate import ServerSetup
 from autotune.simulate.calibration import packaged_calibration
@@ -32,6 +34,7 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
         in_flight = min(in_flight, max(1.0, len(requests.send_s) / over_s * latency / 1e3))
     return Subject(
         engine=setup.engine,
+        version=".".join(str(number) for number in Version(setup.version).release[:2]),
         gpu=setup.hardware.name,
         model=setup.model.family,
         read=float(requests.input_tokens.mean()),

@@ -44,6 +44,7 @@ class Covered(Entry):
     """
 
     engine: str
+    version: str = Field(description="its first two numbers")
     gpu: str
     model: str
     read: float = Field(gt=0)
@@ -56,7 +57,7 @@ class Errors(Entry):
 
     Attributes:
         engines: engine -> metric -> spread; "any" is for an engine that was not measured.
-        unseen: ``engine``, ``gpu``, ``model``, ``workload`` -> standard deviation that is added for it.
+        unseen: ``engine``, ``version``, ``gpu``, ``model``, ``workload`` -> standard deviation that is added for it.
     """
 
     engines: dict[str, dict[str, Spread]] = {}
@@ -69,6 +70,7 @@ class Subject:
     """What a prediction is of: for `Covered`, see there."""
 
     engine: str
+    version: str
     gpu: str
     model: str
     read: float
@@ -76,12 +78,15 @@ class Subject:
     in_flight: float
 
     def unseen(self, errors: Errors) -> tuple[str, ...]:
-        """Which of engine, GPU, model and workload no measured row is near to.
+        """Which of engine, version, GPU, model and workload no measured row is near to.
 
         A model counts as measured where it was on this GPU, if anything was: its kernels may be others elsewhere.
         """
         here = [covered for covered in errors.covered if covered.gpu == self.gpu]
-        missing = [] if any(covered.engine == self.engine for covered in errors.covered) else ["engine"]
+        versions = {covered.version for covered in errors.covered if covered.engine == self.engine}
+        missing = [] if versions else ["engine"]
+        # Of an engine that nobody measured that says it all.
+        missing += ["version"] if versions and self.version not in versions else []
         missing += [] if here else ["gpu"]
         missing += [] if any(covered.model == self.model for covered in here or errors.covered) else ["model"]
         mine = [covered for covered in errors.covered if covered.engine == self.engine or "engine" in missing]
@@ -118,9 +123,9 @@ def sigma(errors: Errors, subject: Subject, metric: str = HEADLINE) -> float:
 def sigma_of_ratio(errors: Errors, first: Subject, second: Subject, metric: str = HEADLINE) -> float:
     """Standard deviation of ln(measured ratio / predicted ratio) of two predictions under one load.
 
-    Within one engine on one model and GPU the shared parts cancel.
+    Within one version of an engine on one model and GPU the shared parts cancel.
     """
-    alike = (first.engine, first.gpu, first.model) == (second.engine, second.gpu, second.model)
+    alike = all(getattr(first, name) == getattr(second, name) for name in ("engine", "version", "gpu", "model"))
     if alike:
         return math.sqrt(2.0) * spread_of(errors, first.engine, metric).row
     return math.hypot(sigma(errors, first, metric), sigma(errors, second, metric))

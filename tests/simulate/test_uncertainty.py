@@ -19,15 +19,15 @@ from autotune.simulate.uncertainty import (
 )
 from tests.simulate.nodes import R1, setup
 
-SEEN = Subject("vllm", "h200", "deepseek_v3", 220, 200, 1000)
+SEEN = Subject("vllm", "0.13", "h200", "deepseek_v3", 220, 200, 1000)
 COVERED = [
-    Covered(engine=engine, gpu="h200", model="deepseek_v3", read=220, written=200, in_flight=1000)
+    Covered(engine=engine, version="0.13", gpu="h200", model="deepseek_v3", read=220, written=200, in_flight=1000)
     for engine in ("vllm", "sglang")
 ]
 SPREAD = {HEADLINE: Spread(group=0.12, row=0.05)}
 ERRORS = Errors(
     engines={"vllm": SPREAD, "sglang": SPREAD, "any": SPREAD},
-    unseen={"engine": 0.4, "gpu": 0.3, "model": 0.2, "workload": 0.1},
+    unseen={"engine": 0.4, "version": 0.3, "gpu": 0.3, "model": 0.2, "workload": 0.1},
     covered=COVERED,
 )
 
@@ -41,6 +41,7 @@ def other(**changes):
     [
         (SEEN, ()),
         (other(gpu="b200"), ("gpu",)),
+        (other(version="0.32"), ("version",)),
         (other(model="llama"), ("model",)),
         (other(read=4000), ("workload",)),
         (other(in_flight=900, read=300), ()),
@@ -53,7 +54,7 @@ def test_what_was_not_measured_is_named_and_widens(subject, unseen):
 
 
 def test_a_model_measured_on_another_gpu_only_is_new_on_this_one():
-    amd = Covered(engine="vllm", gpu="mi300x", model="llama", read=220, written=200, in_flight=1000)
+    amd = Covered(engine="vllm", version="0.13", gpu="mi300x", model="llama", read=220, written=200, in_flight=1000)
     errors = ERRORS.model_copy(update={"covered": [*COVERED, amd]})
     assert other(gpu="mi300x").unseen(errors) == ("model",)
     assert other(gpu="b200").unseen(errors) == ("gpu",)
