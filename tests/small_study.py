@@ -45,7 +45,17 @@ TOO_BIG = Configuration("vllm", {**VLLM_KNOBS, "tensor_parallel": 1, "data_paral
 
 COMMANDS = {
     BASELINE: Command(("vllm", "serve", MODEL, "--tensor-parallel-size", "8", "--host", "127.0.0.1")),
-    TOO_BIG: Command(("vllm", "serve", MODEL, "--data-parallel-size", "8", "--enable-expert-parallel")),
+    TOO_BIG: Command(
+        (
+            "vllm",
+            "serve",
+            MODEL,
+            "--data-parallel-size",
+            "8",
+            "--enable-expert-parallel",
+            "--gpu-memory-utilization=0.8",
+        )
+    ),
     DEFAULT: Command(("python3", "-m", "sglang.launch_server", "--model-path", MODEL, "--tp-size", "8")),
     WINNER: Command(
         (

@@ -53,7 +53,7 @@ def test_versions_have_their_own_parsers():
     ("command", "telling", "last"),
     [
         (
-            ["vllm", "serve", V32, "-dp", "8", "--enable-expert-parallel"],
+            ["vllm", "serve", V32, "-dp", "8", "--enable-expert-parallel", "--gpu-memory-utilization", "0.85"],
             "To serve at least one request with the model's max seq len (163840)",
             "leaked shared_memory",
         ),

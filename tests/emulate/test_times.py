@@ -111,9 +111,13 @@ def test_its_times_are_the_simulators(node):
     assert duration_s == pytest.approx(predicted["duration"], rel=0.06)
 
 
+@pytest.mark.slow
 def test_a_bench_measures_what_simulate_predicts():
-    """64 streams over HTTP, the figures of `autotune bench`; ``benchmarks/emulator_fidelity.py`` is the long one."""
-    speed, workload = 4, load_workload("random:1000:60:96").with_concurrency(64)
+    """64 streams over HTTP, the figures of `autotune bench`; ``benchmarks/emulator_fidelity.py`` is the long one.
+
+    Needs a core for the client and one for the server, which the default suite does not promise.
+    """
+    speed, workload = 1, load_workload("random:1000:60:96").with_concurrency(64)
     predicted = predict(understood(NODES["vllm"], workload), workload, 0).metrics
     wanted = (predicted["total_token_throughput"] * speed, predicted["median_tpot_ms"] / speed)
     names = ("total_token_throughput", "median_tpot_ms")
