@@ -1,10 +1,10 @@
 """How sure the calibrated simulator may be: `Errors` from what a fit and its left-out groups got wrong.
 
 Quantiles, not variances: nine of ten errors lie within 1.645 standard deviations by construction, whatever their tails.
-Of an engine's own errors it is their 90 % quantile. Of the errors of left-out groups, which are the only ones of
-predictions, the rank is that of split conformal prediction, the ceiling of 0.9 (n + 1), so that few points give wide
-intervals (Angelopoulos and Bates, arXiv:2107.07511). Fewer than nine points have no such rank: the fewer there are, the
-more what is said without any calibration counts.
+An engine's spread is the 90 % quantile of its errors: of throughput, where that is known, by fits that had not seen the
+workload. Of the errors of other left-out groups the rank is that of split conformal prediction, the ceiling of
+0.9 (n + 1), so that few points give wide intervals (Angelopoulos and Bates, arXiv:2107.07511). Fewer than nine points
+have no such rank: the fewer there are, the more what is said without any calibration counts.
 """
 
 from __future__ import annotations
@@ -89,8 +89,17 @@ def _believed(found: Spread, points: int, before: Spread | None) -> Spread:
 
 
 def _spread(points: Sequence[Missed], metric: str, shared: float) -> Spread:
-    total = _scale([p.errors[metric] for p in points if metric in p.errors])
+    total = _scale([_foreseen(p, metric) for p in points if metric in p.errors])
     return Spread(group=_rounded(total * math.sqrt(shared)), row=_rounded(total * math.sqrt(1.0 - shared)))
+
+
+def _foreseen(point: Missed, metric: str) -> float:
+    """The error of a prediction, where one was made: of throughput, by the fit that had not seen the workload.
+
+    A fit's own errors are too small, the more so the fewer points an engine has.
+    """
+    unseen = point.unseen.get("workload", {}) if metric == HEADLINE else {}
+    return unseen.get(metric, point.errors[metric])
 
 
 def _shared(points: Sequence[Missed]) -> float:
@@ -118,9 +127,14 @@ def _unseen(points: Sequence[Missed]) -> dict[str, float]:
     """What is added for a group that was not seen: as much as its left-out errors are wider than the fit's own."""
     found = {}
     for kind in _NEW:
-        both = [(p.errors[HEADLINE], p.unseen[kind][HEADLINE]) for p in points if HEADLINE in p.unseen.get(kind, {})]
+        seen = [p for p in points if HEADLINE in p.errors and HEADLINE in p.unseen.get(kind, {})]
+        both = [(_foreseen(p, HEADLINE), p.unseen[kind][HEADLINE]) for p in seen]
         if both:
             own, out = (list(errors) for errors in zip(*both, strict=True))
+            # The engines' spreads are those of unseen workloads already.
+            if kind == "workload":
+                found[kind] = 0.0
+                continue
             found[kind] = _rounded(math.sqrt(max(0.0, _predicted_scale(out) ** 2 - _scale(own) ** 2)))
     return found
 
