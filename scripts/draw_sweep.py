@@ -104,8 +104,8 @@ def _panel(axes: Axes, points: list[Point], library: Library) -> None:
     axes.plot(list(measured), list(measured.values()), "o", color="black", markersize=5, zorder=3)
     off = median(abs(curve.at(concurrency) / value - 1) for concurrency, value in measured.items())
     inside = sum(curve.low[i] <= measured[c] <= curve.high[i] for i, c in enumerate(curve.concurrency) if c in measured)
-    name = f"{library.engine(setup.engine).title} {setup.version}"
-    axes.set_title(f"{name}, 8×{setup.hardware.name.upper()}", fontsize=10, loc="left")
+    name = f"{library.engine(setup.engine).title} {setup.version.partition('+')[0]}"
+    axes.set_title(f"{name}, 8×{setup.hardware.name.upper()}", fontsize=9.5, loc="left")
     told = f"median error {off:.0%}\n{inside} of {len(measured)} within the interval"
     axes.text(0.04, 0.95, told, transform=axes.transAxes, va="top", fontsize=8)
 
