@@ -10,6 +10,7 @@ from autotune.evaluate.sureness import intervals
 from autotune.load.workloads import Workload
 from autotune.simulate import Outcome, ServerSetup, simulate
 from autotune.simulate.calibration import Calibration, calibration_of
+from autotune.simulate.coefficients import speed_card
 from autotune.simulate.memory import MEMORY_KEYS, MemoryPlan
 from autotune.space.cards import ModelCard
 from autotune.space.context import Context
@@ -116,6 +117,7 @@ def prediction(understood: Understood, workload: Workload, seed: int) -> dict[st
 
     The intervals should hold a real node's figures with odds of 9 to 1 (`autotune.evaluate.sureness`).
     """
+    speed_card(understood.card.engine)  # of an engine without figures nothing is said, not even that it fails
     outcome = predict(understood, workload, seed)
     failed = outcome.failure
     return {
