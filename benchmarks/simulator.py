@@ -46,7 +46,7 @@ _LAYOUTS: tuple[tuple[str, str, dict[str, Scalar]], ...] = (
     ("vllm", "TP8", _TP8),
     ("sglang", "TP8", _TP8),
     ("sglang", "DP8 EP8", _DP8),
-    ("tensorrt_llm", "TP8", _TP8),
+    ("tensorrt_llm", "TP8", {**_TP8, "enable_chunked_prefill": True}),  # prompts longer than a step are refused else
 )
 _PEERS = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm"}
 _READ, _WRITTEN, _CONCURRENCY = 3200, 800, (4, 16, 64, 128)
