@@ -68,6 +68,8 @@ def cli() -> None:
 @click.option("--engine", "engines", multiple=True, help="Engine to search; repeatable. Default: all that fit.")
 @click.option("--workload", "workloads", multiple=True, help="First: the objective's. Default: sharegpt.")
 @click.option("--objective", default="total_token_throughput", show_default=True, help="Metric to improve.")
+@click.option("--weights", help="Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.")
+@click.option("--pareto", help="A second metric: the front of the objective against it, e.g. p99_ttft_ms.")
 @click.option("--slo", "slos", multiple=True, help="Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.")
 @click.option("--baseline", help="Engine command line to beat. Default: vLLM at its defaults on all GPUs.")
 @click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16; repeatable.")
@@ -88,6 +90,7 @@ def cli() -> None:
 @click.option("--hf-token-file", help="File with the Hugging Face token for launched servers; default: HF_TOKEN.")
 @click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True)
 @click.option("--sampler", default="gp", show_default=True, help="gp, tpe or random.")
+@click.option("--from", "sources", multiple=True, help="Earlier study, or replay file, to learn from; repeatable.")
 @click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
 @_calibration
 @click.option("--model-id", help="The model's id, when --model is a path.")
@@ -99,7 +102,7 @@ def cli() -> None:
 def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     """Tune: search, measure, and end with one serving command."""
     from autotune.commands import tuning
-    from autotune.request import Request
+    from autotune.options import Request
 
     tuning.run(Request(**options), home, as_json, dry_run)
 
@@ -127,7 +130,7 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 def simulate(home: Path, as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
     from autotune.commands import prediction
-    from autotune.request import Simulation
+    from autotune.options import Simulation
 
     prediction.simulate(Simulation(**options), home, as_json)
 
@@ -280,7 +283,7 @@ def space() -> None:
 def show(as_json: bool, **options: Any) -> None:
     """Print the candidates that remain per engine, and what each rule removed."""
     from autotune.commands import spaces
-    from autotune.request import Request
+    from autotune.options import Request
 
     spaces.space_show(Request(**options), as_json)
 

@@ -7,9 +7,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from autotune.engines import Engine, recognise, settings_in_front, split_command
 from autotune.engines.chosen import engine_of, from_here
 from autotune.engines.installed_options import Tell
@@ -19,10 +16,8 @@ from autotune.launch.docker_run import in_container
 from autotune.launch.external import ExternalLauncher
 from autotune.launch.images import no_image, version_of
 from autotune.launch.secrets import filled, read_secret
-from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.recommendation import Exclusion
-from autotune.simulate.roofline import roofline
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration, enumerate_engine
@@ -88,21 +83,6 @@ class Prepared:
         if image is None:
             raise BadInput(no_image(card, self.spec.hardware))
         return in_container(command, image, card, self.spec.hardware)
-
-    def prior(self) -> NDArray[np.float64] | None:
-        """A crude prediction of the objective for the search, in log units, shape ``(candidates,)``.
-
-        None for objectives that are no throughput: the roofline says nothing of them.
-
-        It is the unfitted roofline and not the simulator, also where the evidence is measured: where the
-        simulator is itself the evidence, its own prediction as prior would be the answer.
-        """
-        spec = self.spec
-        if METRICS[spec.objective].time_power != 1 or len(self.candidates) == 1:
-            return None
-        configurations = [candidate.configuration for candidate in self.candidates.items]
-        workload = load_workload(spec.workloads[0], self.library)
-        return roofline(configurations, spec.model, spec.hardware, spec.gpus, workload)
 
 
 def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, *, anywhere: bool = False) -> Prepared:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from autotune.launch.secrets import refuse_secrets, secret_sources
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.machine import has, node
+from autotune.options import Request
 from autotune.own_files import calibration_in, library_for
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.library import LOCAL, Library
@@ -30,56 +30,6 @@ from autotune.trial import Scalar
 
 AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL")
 SIMULATOR_NOISE = 0.03
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The options of ``autotune run`` as they were typed."""
-
-    model: str
-    hardware: str
-    gpus: int | None = None
-    engines: Sequence[str] = ()
-    workloads: Sequence[str] = ()
-    objective: str = "total_token_throughput"
-    slos: Sequence[str] = ()
-    baseline: str | None = None
-    pins: Sequence[str] = ()
-    engine_args: Sequence[str] = ()
-    engine_bins: Sequence[str] = ()
-    launches: int = 30
-    hours: float | None = None
-    on: str = "auto"
-    images: Sequence[str] = ()
-    api_key_env: str | None = None
-    api_key_file: str | None = None
-    hf_token_file: str | None = None
-    executor: str = "local"
-    sampler: str = "gp"
-    space: Path | None = None
-    calibration: Path | None = None
-    model_id: str | None = None
-    study: str | None = None
-    seed: int = 0
-    noise: float | None = None
-    now: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-
-@dataclass(frozen=True, slots=True)
-class Simulation:
-    """The options of ``autotune simulate`` as they were typed."""
-
-    hardware: str
-    engine_command: Sequence[str]
-    gpus: int | None = None
-    engine_version: str | None = None
-    model_id: str | None = None
-    workload: str = "sharegpt"
-    concurrency: int | None = None
-    seed: int = 0
-    calibration: Path | None = None
-    versus: str | None = None
-    versus_version: str | None = None
 
 
 def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:

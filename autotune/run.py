@@ -18,6 +18,7 @@ from autotune.evaluate import Evaluator, evaluator_for
 from autotune.executors import Executor, executor_for
 from autotune.home import Home
 from autotune.launch.docker_engine import fetch_images
+from autotune.opinions import opinions_of
 from autotune.own_files import library_of
 from autotune.prepare import prepare
 from autotune.progress import Progress
@@ -59,7 +60,7 @@ def run(
     spec = prepared.spec
     progress.opened(folder)
     executor = executor_for(spec.executor, evaluator(spec, library, folder, progress.note))
-    study = open_study(folder, spec, prepared.candidates, prepared.command_of, prepared.prior())
+    study = open_study(folder, spec, prepared.candidates, prepared.command_of, opinions_of(prepared))
     with closing(study), closing(executor):
         try:
             with Tracker(home.path, spec) as tracker:

@@ -80,6 +80,8 @@ class StudySpec(BaseModel):
 
     Attributes:
         objective: the metric to maximise (or, for latencies, to minimise) on the first workload.
+        weights: workload to its weight in the objective, a weighted geometric mean; empty: the first workload alone.
+        pareto: a second metric of the first workload, to be traded against the objective.
         baseline: an engine command line, or None for the default baseline.
         pins: knob to value, from ``--set``.
         launches: ceiling for server launches, finals included.
@@ -89,6 +91,7 @@ class StudySpec(BaseModel):
         images: engine to container image, for ``docker``.
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
         hf_token_file: where the Hugging Face token of launched servers is.
+        sources: earlier studies' folders and replay files that the search learns from.
         noise: sigma of the log-normal factor that a simulated launch gets; 0 where launches are real.
         calibration: the simulator's coefficients, where they are not the packaged ones: the file's content.
         space: path of the user's own space file or folder, read again on resume; None = the packaged ones.
@@ -103,6 +106,8 @@ class StudySpec(BaseModel):
     engines: tuple[EngineChoice, ...]
     workloads: tuple[str, ...]
     objective: str = "total_token_throughput"
+    weights: dict[str, float] = {}
+    pareto: str | None = None
     slos: tuple[Slo, ...] = ()
     baseline: str | None = None
     pins: dict[str, Scalar] = {}
@@ -114,6 +119,7 @@ class StudySpec(BaseModel):
     on: str = "simulator"
     executor: str = "local"
     sampler: str = "gp"
+    sources: tuple[str, ...] = ()
     noise: float = Field(default=0.0, ge=0)
     seed: int = 0
     space: str | None = None

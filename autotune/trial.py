@@ -15,6 +15,28 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from autotune.failure import NOT_THE_CONFIGURATION, Failure, FailureKind, Phase
+
+__all__ = [
+    "EMULATOR_NAME",
+    "NOT_THE_CONFIGURATION",
+    "Command",
+    "Configuration",
+    "Evidence",
+    "Failure",
+    "FailureKind",
+    "Launch",
+    "Metrics",
+    "Phase",
+    "Resolved",
+    "Role",
+    "Scalar",
+    "State",
+    "Trial",
+    "TrialResult",
+    "referenced",
+]
+
 Scalar = bool | int | float | str | None
 """A knob's value; ``None`` means that the engine decides."""
 
@@ -52,70 +74,6 @@ class Evidence(StrEnum):
     EMULATED = "emulated"
     SIMULATED = "simulated"
     REPLAYED = "replayed"
-
-
-class FailureKind(StrEnum):
-    """The closed list of ways in which a configuration, or its launch, fails."""
-
-    RULE = "rule"
-    BAD_ARGUMENT = "bad_argument"
-    OUT_OF_MEMORY = "out_of_memory"
-    UNSUPPORTED = "unsupported"
-    TIMEOUT = "timeout"
-    CRASHED = "crashed"
-    PORT = "port"
-    LOAD_ERRORS = "load_errors"
-    ACCURACY = "accuracy"
-    INFRASTRUCTURE = "infrastructure"
-
-
-NOT_THE_CONFIGURATION = frozenset({FailureKind.PORT, FailureKind.INFRASTRUCTURE})
-"""Kinds that say nothing about the configuration: the same command may run a minute later."""
-
-
-class Phase(StrEnum):
-    """What a server was doing when it failed; out of memory has another way out in each."""
-
-    LOAD = "load"
-    KV_CACHE = "kv_cache"
-    GRAPH_CAPTURE = "graph_capture"
-    SERVING = "serving"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a configuration did not run.
-
-    Attributes:
-        kind: one of the closed list.
-        message: what failed, why, and what to do; one or two sentences.
-        log_excerpt: the first telling line of the engine's log.
-        phase: what the server was doing, where that is known.
-        lasting: another try would fail in the same way until somebody puts something right.
-    """
-
-    kind: FailureKind
-    message: str
-    log_excerpt: str = ""
-    phase: Phase | None = None
-    lasting: bool = False
-
-    @property
-    def blames_the_configuration(self) -> bool:
-        return self.kind not in NOT_THE_CONFIGURATION
-
-    def to_json(self) -> dict[str, Any]:
-        """``phase`` and ``lasting`` only where they say something."""
-        row: dict[str, Any] = {"kind": self.kind.value, "message": self.message, "log_excerpt": self.log_excerpt}
-        if self.phase is not None:
-            row["phase"] = self.phase.value
-        return {**row, "lasting": True} if self.lasting else row
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Failure:
-        phase = Phase(row["phase"]) if row.get("phase") else None
-        kind, lasting = FailureKind(row["kind"]), bool(row.get("lasting", False))
-        return cls(kind, row["message"], row.get("log_excerpt", ""), phase, lasting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +169,7 @@ class Trial:
         command: how the server is started.
         workloads: names of the workloads to measure on this launch, the objective's first.
         launch_index: how many earlier launches this configuration had; with the seed it fixes noise and prompts.
+        hopeless_below: where the objective can no longer reach this value, the load may be cut short; None: never.
     """
 
     number: int
@@ -220,6 +179,7 @@ class Trial:
     command: Command
     workloads: tuple[str, ...]
     launch_index: int = 0
+    hopeless_below: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +223,8 @@ class TrialResult:
         times_s: seconds per phase (``launch, ready, warmup, load, stop``), of the node's clock:
             virtual seconds when the evidence is simulated; of all tries together.
         resolved: what the engine made of the configuration; None where nobody told.
+        shortened: workload to the standard deviation of ln(objective) that a load which was cut short adds to a
+            launch's own; a workload that is absent was measured in full.
         quarantine: why nothing more may be launched on this node; empty where it is as clean as before.
     """
 
@@ -277,6 +239,7 @@ class TrialResult:
     started_at: str = ""
     resolved: Resolved | None = None
     quarantine: str = ""
+    shortened: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +253,7 @@ class Launch:
         """The row, with the keys that `docs/files.md` promises."""
         t, r = self.trial, self.result
         quarantine = {"quarantine": r.quarantine} if r.quarantine else {}
+        shortened = {"shortened": dict(r.shortened)} if r.shortened else {}
         return {
             "number": t.number,
             "role": t.role.value,
@@ -313,6 +277,7 @@ class Launch:
             "pids": list(r.pids),
             "started_at": r.started_at,
             "resolved": r.resolved.to_json() if r.resolved else None,
+            **shortened,
             **quarantine,
         }
 
@@ -342,5 +307,6 @@ class Launch:
             started_at=row["started_at"],
             resolved=Resolved.from_json(row["resolved"]) if row.get("resolved") else None,
             quarantine=row.get("quarantine", ""),
+            shortened=dict(row.get("shortened", {})),
         )
         return cls(trial, result)

@@ -10,8 +10,9 @@ import click
 
 from autotune.commands.output import print_json, say
 from autotune.errors import BadInput
+from autotune.options import Simulation
 from autotune.own_files import calibration_in, calibration_of_home, library_for
-from autotune.request import Simulation, check_gpus
+from autotune.request import check_gpus
 from autotune.space.library import Library
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import click
 from pydantic import BaseModel
 
 from autotune.commands.output import print_json
+from autotune.options import Request
 from autotune.own_files import library_for
-from autotune.request import Request, build_spec
+from autotune.request import build_spec
 
 if TYPE_CHECKING:
     from autotune.prepare import EngineSpace

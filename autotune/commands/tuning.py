@@ -12,9 +12,10 @@ from autotune.commands.output import MESSAGES, print_json, say
 from autotune.commands.studies import finished
 from autotune.errors import NothingFeasible, UnknownName
 from autotune.home import Home
+from autotune.options import Request
 from autotune.own_files import calibration_of_home, library_of
 from autotune.recommendation import Recommendation
-from autotune.request import Request, build_spec
+from autotune.request import build_spec
 from autotune.space.library import LOCAL
 from autotune.spec import StudySpec
 

@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.opinion import Opinion
 from autotune.spec import StudySpec
 from autotune.trial import Command, Launch, Trial
 
@@ -53,7 +51,7 @@ def open_study(
     spec: StudySpec,
     candidates: CandidateSet,
     command_of: Callable[[Candidate], Command],
-    prior: NDArray[np.float64] | None = None,
+    opinions: Sequence[Opinion] = (),
 ) -> Study:
     """Create the study in ``folder``, or go on where it stopped.
 
@@ -61,8 +59,7 @@ def open_study(
         folder: of this study alone; made when it does not exist.
         candidates: must be the same, in the same order, when a study is resumed.
         command_of: how a candidate's server is started.
-        prior: shape ``(len(candidates),)``, a rough prediction of the natural logarithm of the objective
-            (only differences matter; not finite = not known), or None. It may be wrong: its weight is learned.
+        opinions: what is believed of the candidates; trust in each is learned.
 
     Raises:
         StudyLocked: another process has the study open.
@@ -73,4 +70,4 @@ def open_study(
     # Imported here so that `import autotune.search` stays light: Optuna takes a second.
     from autotune.search.study import JournaledStudy
 
-    return JournaledStudy(folder, spec, candidates, command_of, prior)
+    return JournaledStudy(folder, spec, candidates, command_of, opinions)

@@ -22,6 +22,7 @@ class Entry:
     Attributes:
         position: of the candidate that it measures: the one that the engine says it ran.
         score: logarithm of the objective, more is better; None unless it was measured.
+        shortened_sd: what a load that was cut short adds to the standard deviation of `score`; 0 for a whole one.
         violations: SLO to value beyond its limit, <= 0 keeps it.
         broke: the configuration failed.
         pending: not finished.
@@ -31,6 +32,7 @@ class Entry:
     role: Role
     position: int
     score: float | None = None
+    shortened_sd: float = 0.0
     violations: Mapping[str, float] | None = None
     broke: bool = False
     pending: bool = False
@@ -158,6 +160,7 @@ def _entry(spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Ma
         role=launch.trial.role,
         position=joined.get(position, position),
         score=objective.score(spec, launch),
+        shortened_sd=launch.result.shortened.get(spec.workloads[0], 0.0),
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
         seconds=sum(launch.result.times_s.values()),

@@ -211,6 +211,29 @@ class Process:
         """The averaged posterior mean."""
         return np.asarray(sum(w * m for w, m, _ in self.predict(rows)), dtype=np.float64)
 
+    def joint(self, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Mean and covariance of some candidates' true scores, shapes ``(rows,)`` and ``(rows, rows)``.
+
+        Those of the average over the hyper-parameters: where these disagree the covariance is wider.
+        """
+        own = self._kernels.distance(rows.tolist(), rows), self._kernels.additive(rows.tolist(), rows)
+        cross = self._kernels.distance(self._positions, rows), self._kernels.additive(self._positions, rows)
+        parts = [(m.weight, *self._joint(m, rows, own, cross)) for m in self._members]
+        mean = np.asarray(sum(w * mu for w, mu, _ in parts), dtype=np.float64)
+        return mean, np.asarray(sum(w * (c + np.outer(mu - mean, mu - mean)) for w, mu, c in parts), dtype=np.float64)
+
+    def _joint(
+        self, member: _Member, rows: NDArray[np.int64], own: tuple[Floats, Floats], cross: tuple[Floats, Floats]
+    ) -> tuple[Floats, Floats]:
+        s, prior = member.setting, self._kernels.prior[rows]
+        known = _covariance(s, product_similarity(own[0], s.length), own[1], prior, prior)
+        shared = _covariance(s, product_similarity(cross[0], s.length), cross[1], prior, self._p)
+        mean = s.trust.mean * prior + self._offset[s.trust] + shared @ member.alpha
+        if len(self._positions):
+            white = solve_triangular(member.chol, shared.T, lower=True, check_finite=False)
+            known = known - white.T @ white
+        return mean, known
+
 
 def _settings(trusts: tuple[Trust, ...]) -> list[_Setting]:
     grid = itertools.product(_LENGTHS, _INTERACTIONS, _EFFECTS, _NOISES, trusts)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.study import StudyDirection
 
 from autotune.errors import BadInput, UnknownName
@@ -20,6 +19,7 @@ from autotune.search.record import Form, Record
 from autotune.search.results import Lock, Results
 from autotune.search.sampler import CandidateSampler, propose_flat
 from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.opinion import Opinion
 from autotune.spec import StudySpec
 from autotune.trial import Command, Launch, Role, Trial
 
@@ -42,14 +42,14 @@ class JournaledStudy:
         spec: StudySpec,
         candidates: CandidateSet,
         command_of: Callable[[Candidate], Command],
-        prior: NDArray[np.float64] | None,
+        opinions: Sequence[Opinion] = (),
     ) -> None:
         if spec.sampler not in SAMPLERS:
             raise UnknownName("sampler", spec.sampler, SAMPLERS)
         self._spec, self._candidates, self._command_of = spec, candidates, command_of
         encoding = Encoding(candidates)
         self._form = Form(spec, candidates, encoding)
-        self._kernels = Kernels(encoding, prior)
+        self._kernels = Kernels(encoding, opinions[0].mean if opinions else None)
         self._sampler = CandidateSampler(self._kernels, spec.seed, spec.slos)
         self._plan = Plan(self._kernels, self._suggest)
         self._pending: dict[int, Trial] = {}

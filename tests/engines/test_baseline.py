@@ -12,8 +12,9 @@ from autotune.commands.tuning import run
 from autotune.engines import split_command
 from autotune.engines.chosen import engine_of, from_here
 from autotune.errors import BadInput
+from autotune.options import Request
 from autotune.prepare import Prepared, prepare
-from autotune.request import Request, build_spec, library_for
+from autotune.request import build_spec, library_for
 from tests.engines.settings import V32
 from tests.engines.stand_ins import StandIn, install, rows
 

@@ -14,9 +14,10 @@ from rich.console import Console
 from autotune.errors import BadInput, CannotGoOn
 from autotune.evaluate import Evaluator, evaluator_for
 from autotune.home import Home
+from autotune.options import Request
 from autotune.progress import ConsoleProgress
 from autotune.recommendation import Recommendation
-from autotune.request import Request, build_spec
+from autotune.request import build_spec
 from autotune.run import run
 from autotune.space.library import Library
 from autotune.spec import StudySpec

@@ -12,6 +12,7 @@ import numpy as np
 from autotune.search import Study, open_study
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.cards import Architecture, HardwareCard, ModelCard
+from autotune.space.opinion import Opinion
 from autotune.spec import EngineChoice, Slo, StudySpec
 from autotune.trial import (
     Command,
@@ -188,7 +189,8 @@ def command_of(candidate: Candidate) -> Command:
 
 
 def opened(folder: Path, spec: StudySpec, candidates: CandidateSet, prior: np.ndarray | None = None) -> Study:
-    return open_study(folder, spec, candidates, command_of, prior)
+    opinions = [] if prior is None else [Opinion("made up", prior)]
+    return open_study(folder, spec, candidates, command_of, opinions)
 
 
 def play(study: Study, spec: StudySpec, throughput: Throughput, at_most: int = 10_000) -> list[Launch]:

@@ -1,0 +1,61 @@
+"""The options of ``autotune run`` and ``autotune simulate`` as they were typed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The options of ``autotune run`` as they were typed."""
+
+    model: str
+    hardware: str
+    gpus: int | None = None
+    engines: Sequence[str] = ()
+    workloads: Sequence[str] = ()
+    objective: str = "total_token_throughput"
+    weights: str | None = None
+    pareto: str | None = None
+    slos: Sequence[str] = ()
+    baseline: str | None = None
+    pins: Sequence[str] = ()
+    engine_args: Sequence[str] = ()
+    engine_bins: Sequence[str] = ()
+    launches: int = 30
+    hours: float | None = None
+    on: str = "auto"
+    images: Sequence[str] = ()
+    api_key_env: str | None = None
+    api_key_file: str | None = None
+    hf_token_file: str | None = None
+    executor: str = "local"
+    sampler: str = "gp"
+    sources: Sequence[str] = ()
+    space: Path | None = None
+    calibration: Path | None = None
+    model_id: str | None = None
+    study: str | None = None
+    seed: int = 0
+    noise: float | None = None
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """The options of ``autotune simulate`` as they were typed."""
+
+    hardware: str
+    engine_command: Sequence[str]
+    gpus: int | None = None
+    engine_version: str | None = None
+    model_id: str | None = None
+    workload: str = "sharegpt"
+    concurrency: int | None = None
+    seed: int = 0
+    calibration: Path | None = None
+    versus: str | None = None
+    versus_version: str | None = None

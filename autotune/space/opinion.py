@@ -1,0 +1,37 @@
+"""What is believed of the candidates before the first launch, and how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """One source's prediction of the objective for every candidate. It may be wrong: trust in it is learned.
+
+    Attributes:
+        name: of the source, for people, e.g. ``the simulator`` or ``study v32-night``.
+        mean: shape ``(candidates,)``: natural logarithm of the objective, more is better. Only differences matter;
+            not finite = not known.
+        sd: shape ``(candidates,)``: standard deviation of ``ln(truth / prediction)`` of each candidate by itself,
+            without what all candidates of an engine share; None = not known.
+        starts: shape ``(candidates,)``: the odds, from 0 to 1, that the configuration starts; None = nothing known.
+    """
+
+    name: str
+    mean: Floats
+    sd: Floats | None = None
+    starts: Floats | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.mean.shape
+        if len(shape) != 1:
+            raise ValueError(f"opinion {self.name!r}: the mean has shape {shape}, expected one value per candidate")
+        for what, values in (("sd", self.sd), ("starts", self.starts)):
+            if values is not None and values.shape != shape:
+                raise ValueError(f"opinion {self.name!r}: {what} has shape {values.shape}, the mean has {shape}")
