@@ -71,7 +71,10 @@ def cli() -> None:
 @click.option("--weights", help="Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.")
 @click.option("--pareto", help="A second metric: the front of the objective against it, e.g. p99_ttft_ms.")
 @click.option("--slo", "slos", multiple=True, help="Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.")
-@click.option("--baseline", help="Engine command line to beat. Default: vLLM at its defaults on all GPUs.")
+@click.option(
+    "--baseline",
+    help="Engine command line to beat (replay: 'column=value,…'). Default: vLLM at its defaults on all GPUs.",
+)
 @click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16; repeatable.")
 @click.option("--engine-arg", "engine_args", multiple=True, help="Pass through, e.g. sglang='--trust-remote-code'.")
 @click.option(
@@ -82,7 +85,11 @@ def cli() -> None:
 )
 @click.option("--hours", type=float, help="Ceiling for the node's time; virtual hours when simulated.")
 @click.option(
-    "--on", default="auto", show_default=True, help="auto, process, docker, external:URL, emulator, simulator."
+    "--on",
+    default="auto",
+    show_default=True,
+    help="auto, process, docker, external:URL, emulator, simulator, or replay:FILE: recorded launches, a CSV or a "
+    "study's results.jsonl.",
 )
 @click.option("--image", "images", multiple=True, help="For docker: ENGINE=IMAGE; default: the engine's own.")
 @click.option("--api-key-env", help="For external:URL: environment variable that holds the API key.")
@@ -96,7 +103,9 @@ def cli() -> None:
 @click.option("--model-id", help="The model's id, when --model is a path.")
 @click.option("--study", help="Name of the study; default: model, hardware and time.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
-@click.option("--noise", type=float, help="Sigma of the launch-to-launch noise; default 0.03 on the simulator.")
+@click.option(
+    "--noise", type=float, help="Sigma of launch-to-launch noise; default 0.03 on the simulator, 0 on a replay."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be tried, and launch nothing.")
 @_common(home_is_used=True)
 def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:

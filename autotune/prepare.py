@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,9 @@ from autotune.launch.images import no_image, version_of
 from autotune.launch.secrets import filled, read_secret
 from autotune.load.workloads import load_workload
 from autotune.recommendation import Exclusion
+from autotune.replay import file_of, table_of
+from autotune.replay.choosing import candidates_of, known_engines
+from autotune.replay.commands import command_of as replayed_command
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration, enumerate_engine
@@ -53,7 +57,7 @@ class Prepared:
 
     Attributes:
         spec: with notes of what was left out beside its own.
-        spaces: by engine, only those that are searched.
+        spaces: by engine, only those that are searched; of a replayed table those that we know.
         baseline_command: the command line that the user gave as the baseline, to be launched as typed.
     """
 
@@ -69,11 +73,20 @@ class Prepared:
         if self.baseline_command is not None and candidate is self.candidates.items[self.candidates.baseline]:
             return self._placed(self.baseline_command, candidate.configuration.engine)
         configuration = candidate.configuration
+        if file_of(self.spec.on) is not None:
+            known = self.spaces.get(configuration.engine)
+            return replayed_command(candidate, known.engine if known else None, known.context if known else None)
         space = self.spaces[configuration.engine]
         env, extra = settings_in_front(shlex.split(self.spec.engine_args.get(configuration.engine, "")))
         command = space.engine.command(configuration, space.context, extra)
         command = replace(command, env={**command.env, **env})
         return self._placed(command, configuration.engine)
+
+    def counts(self) -> dict[str, int]:
+        """The candidates of each engine that is searched."""
+        if file_of(self.spec.on) is not None:
+            return dict(Counter(candidate.configuration.engine for candidate in self.candidates.items))
+        return {name: len(space.space.configurations) for name, space in self.spaces.items()}
 
     def _placed(self, command: Command, engine_name: str) -> Command:
         """The command where the study runs: in its engine's container, or as it is."""
@@ -92,6 +105,8 @@ def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, 
         tell: is given a line before something that takes long.
         anywhere: also what cannot be run where the study's trials run.
     """
+    if file_of(spec.on) is not None:
+        return _replayed(spec, library)
     longest = max(load_workload(name, library).longest_request for name in spec.workloads)
     if spec.on.startswith("external:"):
         return _external(spec, library, longest)
@@ -135,6 +150,15 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     spaces = {kind.name: EngineSpace(kind, context, Enumeration([found], 1), {})}
     # Its command line is not known to us; what stands for it says where it is.
     return Prepared(spec, library, CandidateSet((candidate,), 0), spaces, (), Command((spec.on,)))
+
+
+def _replayed(spec: StudySpec, library: Library) -> Prepared:
+    """The rows of a file are the only candidates: no rule judges them."""
+    table = table_of(spec.on, spec.table_sha256, library)
+    known = known_engines(spec, table, library)
+    candidates = candidates_of(spec, table, known, library)
+    spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in known.items()}
+    return Prepared(spec, library, candidates, spaces, (), None)
 
 
 def _unknown_to(on: str, engine: str) -> str | None:

@@ -14,6 +14,9 @@ from autotune.trial import Evidence, Metrics, Scalar
 
 SCHEMA = 1
 
+STAND_IN = "replayed:"
+"""How `Choice.argv` begins where a table of recorded launches does not tell a command; the engine's name follows."""
+
 
 class Verdict(StrEnum):
     """What can be said of the recommended configuration against the baseline."""
@@ -63,6 +66,11 @@ class Choice(_Value):
     def external(self) -> bool:
         """Whether somebody else runs the server, so that its command line is not known."""
         return self.argv[0].startswith("external:")
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether the command is none, but says in its form what a replayed row says."""
+        return self.argv[0].startswith(STAND_IN)
 
 
 class WorkloadComparison(_Value):

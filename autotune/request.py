@@ -22,13 +22,16 @@ from autotune.load.workloads import load_workload
 from autotune.machine import has, node
 from autotune.options import Request
 from autotune.own_files import calibration_in, library_for
+from autotune.replay import file_of
+from autotune.replay.question import normalised as replay_at
+from autotune.replay.question import replay_fields
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
 from autotune.spec import AUTO, EngineChoice, Slo, StudySpec, check_study_name
 from autotune.trial import Scalar
 
-AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL")
+AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL", "replay:FILE")
 SIMULATOR_NOISE = 0.03
 
 
@@ -42,45 +45,54 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
     hardware = node(request.hardware, library)
     model = _model(request, library)
     _check_budget(request)
+    on = _on(request, library, hardware)
+    _check_model_path(request.model, on)
+    replayed = file_of(on) is not None
+    asked = replay_fields(request, on, library) if replayed else _served(request, on, hardware, library, tell)
+    return StudySpec(
+        study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
+        model=model,
+        hardware=hardware,
+        gpus=check_gpus(request.gpus, hardware),
+        objective=_objective(request.objective),
+        slos=_slos(request.slos),
+        launches=request.launches,
+        hours=request.hours,
+        executor=request.executor,
+        sampler=request.sampler,
+        noise=_noise(request, on),
+        seed=request.seed,
+        space=str(request.space.resolve()) if request.space else None,
+        **asked,
+        **secret_sources(on, request.api_key_env, request.api_key_file, request.hf_token_file),
+    )
+
+
+def _served(request: Request, on: str, hardware: HardwareCard, library: Library, tell: Tell) -> dict[str, Any]:
+    """What is asked of servers, simulated ones too: the fields of a `StudySpec`."""
     workloads = tuple(request.workloads) or ("sharegpt",)
     for name in workloads:
         load_workload(name, library)
     engines = _engines(request, library)
-    on = _on(request, library, hardware)
     calibration, fitted = _calibration(request, on)
-    _check_model_path(request.model, on)
     _check_external(request, on)
     images = _images(request, on, engines, hardware, library)
     asked = (_baseline(request.baseline), _engine_args(request.engine_args, library))
     binaries = named_binaries(request.engine_bins, library)
     versions = {name: version for name, (version, _) in images.items()}
     chosen = choose([card.engine for card in engines], asked, binaries, on, library, tell, versions)
-    return StudySpec(
-        study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
-        model=model,
-        hardware=hardware,
-        gpus=check_gpus(request.gpus, hardware),
-        engines=tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
-        workloads=tuple(dict.fromkeys(workloads)),
-        objective=_objective(request.objective),
-        slos=_slos(request.slos),
-        baseline=chosen.baseline,
-        pins=_pins(request.pins, engines),
-        engine_args=dict(chosen.engine_args),
-        launches=request.launches,
-        hours=request.hours,
-        installed=dict(chosen.installed),
-        notes=(*chosen.notes, *_unused_images(request, on, images, library), *fitted),
-        on=on,
-        executor=request.executor,
-        sampler=request.sampler,
-        noise=_noise(request, on),
-        seed=request.seed,
-        space=str(request.space.resolve()) if request.space else None,
-        calibration=calibration,
-        images={name: image for name, (_, image) in images.items()},
-        **secret_sources(on, request.api_key_env, request.api_key_file, request.hf_token_file),
-    )
+    return {
+        "on": on,
+        "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
+        "workloads": tuple(dict.fromkeys(workloads)),
+        "baseline": chosen.baseline,
+        "pins": _pins(request.pins, engines),
+        "engine_args": dict(chosen.engine_args),
+        "installed": dict(chosen.installed),
+        "notes": (*chosen.notes, *_unused_images(request, on, images, library), *fitted),
+        "calibration": calibration,
+        "images": {name: image for name, (_, image) in images.items()},
+    }
 
 
 def _calibration(request: Request, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
@@ -115,12 +127,14 @@ def _check_budget(request: Request) -> None:
 def _on(request: Request, library: Library, hardware: HardwareCard) -> str:
     """Where trials run; ``auto`` is this machine's own engines where it has the node's GPUs and one, else simulated."""
     kind, _, rest = request.on.partition(":")
-    if request.on not in AVAILABLE[:-1] and not (kind == "external" and rest):
+    if request.on not in AVAILABLE[:-2] and not (kind in ("external", "replay") and rest):
         raise BadInput(f"--on {request.on}: this version runs trials on: {', '.join(AVAILABLE)}")
     if kind == "external":
         from autotune.launch.external import normalised
 
         normalised(rest)
+    if kind == "replay":
+        return replay_at(rest)
     if request.on != "auto":
         return request.on
     here = request.hardware.lower() == LOCAL or has(hardware.name, check_gpus(request.gpus, hardware))
@@ -180,11 +194,10 @@ def _baseline(text: str | None) -> str | None:
 
 
 def _noise(request: Request, on: str) -> float:
-    """Only simulated launches get noise added; real ones have their own."""
-    simulated = on == "simulator"
+    """Only simulated and replayed launches get noise added; real ones have their own."""
     if request.noise is None:
-        return SIMULATOR_NOISE if simulated else 0.0
-    if not simulated and request.noise > 0:
+        return SIMULATOR_NOISE if on == "simulator" else 0.0
+    if on != "simulator" and file_of(on) is None and request.noise > 0:
         raise BadInput(f"--noise {request.noise:g}: launches on {on} have noise of their own")
     return request.noise
 

@@ -87,12 +87,13 @@ class StudySpec(BaseModel):
         launches: ceiling for server launches, finals included.
         installed: the engines that are launched from this machine, by name; a resumed study launches the same.
         notes: what was made of the question, to be told with the answer.
-        on: where trials run: ``simulator``, ``emulator``, ``process``, ``docker`` or ``external:URL``.
+        on: where trials run: ``simulator``, ``emulator``, ``process``, ``docker``, ``external:URL`` or ``replay:FILE``.
         images: engine to container image, for ``docker``.
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
         hf_token_file: where the Hugging Face token of launched servers is.
         sources: earlier studies' folders and replay files that the search learns from.
-        noise: sigma of the log-normal factor that a simulated launch gets; 0 where launches are real.
+        table_sha256: of the replayed file's content; a resumed study must find the same.
+        noise: sigma of the log-normal factor that a simulated or replayed launch gets; 0 where launches are real.
         calibration: the simulator's coefficients, where they are not the packaged ones: the file's content.
         space: path of the user's own space file or folder, read again on resume; None = the packaged ones.
     """
@@ -120,6 +121,7 @@ class StudySpec(BaseModel):
     executor: str = "local"
     sampler: str = "gp"
     sources: tuple[str, ...] = ()
+    table_sha256: str | None = None
     noise: float = Field(default=0.0, ge=0)
     seed: int = 0
     space: str | None = None

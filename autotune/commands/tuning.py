@@ -15,6 +15,7 @@ from autotune.home import Home
 from autotune.options import Request
 from autotune.own_files import calibration_of_home, library_of
 from autotune.recommendation import Recommendation
+from autotune.replay import file_of
 from autotune.request import build_spec
 from autotune.space.library import LOCAL
 from autotune.spec import StudySpec
@@ -80,6 +81,8 @@ def _announce(spec: StudySpec, on: str | None) -> None:
         line = (
             f"EMULATED: real processes and HTTP, but the engines are stand-ins at the times of a simulated {node} node."
         )
+    elif (table := file_of(spec.on)) is not None:
+        line = f"REPLAYED: nothing is launched; all numbers come from {table}, as they were recorded."
     else:
         line = f"measured on {spec.on}"
     for text in (line, *spec.notes):
@@ -106,7 +109,7 @@ def _print_recommendation(recommendation: Recommendation, home: Home) -> None:
     click.echo(f"\n{conclusion(recommendation)}\n")
     if recommendation.recommended is not None:
         click.echo(f"{recommendation.recommended.command}\n")
-        if not recommendation.recommended.external:
+        if not recommendation.recommended.external and not recommendation.recommended.stand_in:
             click.echo(f"serve    {folder / 'serve.sh'}")
     click.echo(f"report   {folder / 'report.md'}")
     click.echo(f"mlflow   {ui_command(home.path)}")
@@ -121,7 +124,7 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     items, command_of = prepared.candidates.items, prepared.command_of
     baseline = command_of(items[prepared.candidates.baseline]).shell()
     starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
-    counts = {name: len(space.space.configurations) for name, space in prepared.spaces.items()}
+    counts = prepared.counts()
     if as_json:
         excluded = [e.model_dump() for e in prepared.excluded]
         notes = list(prepared.spec.notes)

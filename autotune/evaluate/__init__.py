@@ -2,6 +2,7 @@
 
     understanding   a command line as its engine's version understands it, and its prediction
     simulated       on the simulated node, in virtual time
+    replayed        from a file of recorded launches
     launched        by launching a server, loading it over HTTP, and stopping it
 
 An evaluator is a picklable callable.
@@ -65,9 +66,14 @@ def evaluator_for(
         from autotune.evaluate.simulated import Simulated
 
         return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
+    if spec.on.startswith("replay:"):
+        from autotune.evaluate.replayed import Replayed
+
+        return Replayed(spec, library)
     if spec.on in ("process", "docker", "emulator") or spec.on.startswith("external:"):
         from autotune.evaluate.attempts import BackOff
         from autotune.evaluate.launched import Launched
 
         return Launched(spec, library, folder, back_off=BackOff() if tell is None else BackOff(tell=tell))
-    raise UnknownName("way to run trials", spec.on, ["simulator", "emulator", "process", "docker", "external:URL"])
+    known = ["simulator", "emulator", "process", "docker", "external:URL", "replay:FILE"]
+    raise UnknownName("way to run trials", spec.on, known)

@@ -6,17 +6,13 @@ It is given a command line, not knobs: it parses the trial's own command as the 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import numpy as np
-
 from autotune.engines import engine
 from autotune.engines.resolved import Heard, compare
+from autotune.evaluate.noise import noise_factor, scaled
 from autotune.evaluate.understanding import Understood, predict, understand
-from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
@@ -46,7 +42,7 @@ class Simulated:
         longest = max(workload.longest_request for workload in workloads.values())
         context = Context(self.model, self.hardware, self.gpus, trial.engine_version, longest)
         understood = understand(trial.command, self.library, context, trial.engine_version)
-        factor = self._noise_factor(trial)
+        factor = noise_factor(self.noise, self.seed, trial)
         metrics: dict[str, Metrics] = {}
         times_s = {"launch": 0.0, "ready": 0.0, "warmup": 0.0, "load": 0.0, "stop": 0.0}
         failure: Failure | None = None
@@ -77,21 +73,3 @@ class Simulated:
         made = understood.effective.configuration
         found = compare(kind, trial.configuration, understood.context, trial.command, Heard(made.knobs, made))
         return Resolved(found.fingerprint, found.differs, "the simulated engine", found.notes)
-
-    def _noise_factor(self, trial: Trial) -> float:
-        """One draw per launch, fixed by (seed, candidate, launch index)."""
-        fingerprint = int(trial.configuration.fingerprint, 16)
-        generator = np.random.default_rng([self.seed, fingerprint, trial.launch_index])
-        return math.exp(self.noise * float(generator.standard_normal()))
-
-
-def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
-    """Metrics of a node that is faster by a factor: rates multiplied, times divided."""
-    result: Metrics = {}
-    for name, value in metrics.items():
-        metric = METRICS.get(name)
-        if metric is None or not isinstance(value, int | float) or isinstance(value, bool):
-            result[name] = value
-        else:
-            result[name] = value * factor**metric.time_power
-    return result

@@ -58,6 +58,11 @@ def export(recommendation: Recommendation, format: str) -> str:
     if choice.external:
         raise BadInput(f"somebody else runs the server ({choice.argv[0]}), so there is no command to export")
     wanted = FORMATS[format]
+    if choice.stand_in and wanted.engine is not None:
+        raise BadInput(
+            f"the replayed table does not tell the command of {choice.engine}, so there is none to write as {format}; "
+            "formats that fit: shell, json"
+        )
     if wanted.engine not in (None, choice.engine):
         fitting = [name for name, known in FORMATS.items() if known.engine in (None, choice.engine)]
         raise BadInput(

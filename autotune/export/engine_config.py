@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from autotune import redact
 from autotune.export import heading, options
@@ -33,9 +33,17 @@ def render(recommendation: Recommendation, choice: Choice) -> str:
     )
     about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
     flags = any(value is True for value in document.values())
-    if choice.engine == "sglang" and flags and Version(choice.engine_version) < _SGLANG_FLAGS_FIXED:
+    if choice.engine == "sglang" and flags and _is_before(choice.engine_version, _SGLANG_FLAGS_FIXED):
         about.append("SGLang before 0.5.8 misreads flags in this file: export the shell format instead")
     return heading.comment(about) + options.dump(document)
+
+
+def _is_before(version: str, other: Version) -> bool:
+    """Whether a version is an earlier one; one that cannot be read, as of a replayed table, may be."""
+    try:
+        return Version(version) < other
+    except InvalidVersion:
+        return True
 
 
 def usage(choice: Choice, command: Sequence[str], files: Iterable[str]) -> list[str]:

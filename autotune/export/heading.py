@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from autotune.recommendation import Choice, Recommendation, Verdict
+from autotune.trial import Evidence
+
+_WHY = {
+    Evidence.EMULATED: "not measured on this hardware",
+    Evidence.SIMULATED: "not measured on this hardware",
+    Evidence.REPLAYED: "read from recorded launches",
+}
 
 
 def lines(recommendation: Recommendation, choice: Choice) -> list[str]:
     """Plain lines, without comment signs."""
-    evidence = recommendation.evidence.value
-    worth = evidence if evidence == "measured" else f"{evidence.upper()}, not measured on this hardware"
+    evidence = recommendation.evidence
+    worth = evidence.value if evidence is Evidence.MEASURED else f"{evidence.value.upper()}, {_WHY[evidence]}"
     objective = choice.objective
     return [
         f"{choice.engine} {choice.engine_version} for {recommendation.model} "

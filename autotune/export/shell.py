@@ -16,6 +16,8 @@ _LOOPBACK = ("--host", "127.0.0.1")
 
 def render(recommendation: Recommendation, choice: Choice) -> str:
     """The script. Further arguments are passed on, so that ``serve.sh --host 0.0.0.0`` overrides."""
+    if choice.stand_in:
+        return _no_command(recommendation, choice)
     about = [
         *heading.lines(recommendation, choice),
         "It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0",
@@ -28,6 +30,16 @@ def render(recommendation: Recommendation, choice: Choice) -> str:
             _write_files(choice.files),
             _start(choice),
         ]
+    )
+
+
+def _no_command(recommendation: Recommendation, choice: Choice) -> str:
+    """A script that says what the table says, and fails: how such a server is started nobody has told."""
+    said = f"the replayed table does not tell how {choice.engine} is started; its row says: "
+    words = shlex.quote(said + shlex.join(redact.argv(choice.argv)[1:]))
+    return (
+        f"#!/usr/bin/env bash\n{heading.comment(heading.lines(recommendation, choice))}"
+        f"printf '%s\\n' {words} >&2\nexit 1\n"
     )
 
 

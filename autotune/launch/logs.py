@@ -177,6 +177,12 @@ def known_failure(log: Path, signs: Signs, offset: int = 0, served: bool = False
     return _from_pattern(pattern, found, phase)
 
 
+def told_failure(text: str, signs: Signs) -> Failure | None:
+    """The failure that an engine's patterns find in lines of its log that somebody kept; None when none matches."""
+    match = _first_match(text.splitlines(), signs.failures)
+    return None if match is None else _from_pattern(*match, match[0].phase)
+
+
 def explain_exit(log: Path, signs: Signs, exit_code: int, title: str, offset: int = 0) -> Failure:
     """Why a server's process ended before it had served.
 

@@ -13,7 +13,7 @@ _WORTH = {
     "predicts, not what the hardware does.",
     Evidence.SIMULATED: "No server ran: every figure is a prediction of the built-in model of engine and hardware. "
     "Measure before you rely on it.",
-    Evidence.REPLAYED: "No server ran: the figures were read from recorded trials.",
+    Evidence.REPLAYED: "No server ran: every figure was read from recorded launches, and is as good as they were.",
 }
 _SHOWN = ("total_token_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
 
@@ -43,7 +43,10 @@ def conclusion(study: StudyRecord) -> str:
         )
     else:
         command = redact.text(choice.command, redact.found(choice.argv, choice.env))
-        parts += [f"Serving command ({choice.engine} {choice.engine_version}):", text.block(command, "bash")]
+        what = "Serving command"
+        if choice.stand_in:
+            what = "The table does not tell a command; what it says of the row, in the form of one"
+        parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", text.block(command, "bash")]
     if outcome.baseline is None:
         parts.append(_baseline_failure(study))
     if outcome.stop_reason:

@@ -13,7 +13,7 @@ from autotune.report import StudyRecord, text, words
 from autotune.space.cards import HardwareCard
 from autotune.trial import Evidence, Metrics, State
 
-_REAL_TIME = (Evidence.MEASURED, Evidence.EMULATED)
+_CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
 
 
 def setup(study: StudyRecord) -> str:
@@ -28,7 +28,7 @@ def setup(study: StudyRecord) -> str:
         for engine in spec.engines
         if engine.name not in excluded
     )
-    clock = "" if study.recommendation.evidence in _REAL_TIME else " of the simulated node"
+    clock = _CLOCK.get(study.recommendation.evidence, "")
     noise = f"log-normal, sigma {spec.noise:g}, one draw per launch" if spec.noise else "none added"
     rows = [
         ("Model", text.code(spec.model.id)),
@@ -99,7 +99,12 @@ def limits(study: StudyRecord) -> str:
     """What the numbers do not say."""
     spec, outcome = study.spec, study.recommendation
     points = []
-    if outcome.evidence is not Evidence.MEASURED:
+    if outcome.evidence is Evidence.REPLAYED:
+        points.append(
+            f"The evidence is {words.label(outcome.evidence)}: how the launches of {text.code(spec.on)} were made, and "
+            "whether they were made alike, is not known here."
+        )
+    elif outcome.evidence is not Evidence.MEASURED:
         points.append(
             f"The evidence is {words.label(outcome.evidence)}: a real server may differ in every figure and may fail "
             "where none failed here. The order of configurations is more to be trusted than the figures."
@@ -159,6 +164,8 @@ def command_line(study: StudyRecord) -> str:
 
 
 def _set(value: object) -> str:
+    if value is None:
+        return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

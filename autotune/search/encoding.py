@@ -108,22 +108,24 @@ def is_size(value: Scalar) -> bool:
 def squared_distances(choices: Sequence[Scalar]) -> Floats:
     """Squared distances between a knob's values, shape ``(choices, choices)``; the largest is about 1."""
     present = [v for v in choices if v is not None]
-    points = _sizes(present) if present and all(is_size(v) for v in present) else _names(len(present))
-    middle = points.mean(axis=0, keepdims=True) if len(points) else np.zeros((1, points.shape[1]))
-    rows = iter(points)
-    embedded = np.array(
-        [np.append(middle[0], _ABSENCE) if value is None else np.append(next(rows), 0.0) for value in choices]
-    )
-    return np.asarray(((embedded[:, None, :] - embedded[None, :, :]) ** 2).sum(axis=2), dtype=np.float64)
+    there = np.array([value is not None for value in choices])
+    if present and all(is_size(v) for v in present):
+        points = _sizes(present)
+        between, from_middle = (points[:, None] - points[None, :]) ** 2, (points - points.mean()) ** 2
+    else:
+        # Names are the corners of a simplex with edges of 1: written down at once, a table may have thousands.
+        between = 1.0 - np.eye(len(present))
+        from_middle = np.full(len(present), 0.5 - 0.5 / max(1, len(present)))
+    table = np.zeros((len(choices), len(choices)))
+    table[np.ix_(there, there)] = between
+    table[np.ix_(there, ~there)] = from_middle[:, None] + _ABSENCE**2
+    table[np.ix_(~there, there)] = from_middle[None, :] + _ABSENCE**2
+    return table
 
 
 def _sizes(values: Sequence[Scalar]) -> Floats:
     numbers = np.array([float(v) for v in values if v is not None])
     logs = np.log2(numbers) if numbers.min() > 0 else np.sign(numbers) * np.log2(1 + np.abs(numbers))
     span = float(logs.max() - logs.min())
-    scaled = (logs - logs.min())[:, None] / (span if math.isfinite(span) and span > 0 else 1.0)
+    scaled = (logs - logs.min()) / (span if math.isfinite(span) and span > 0 else 1.0)
     return np.asarray(scaled, dtype=np.float64)
-
-
-def _names(count: int) -> Floats:
-    return np.eye(count) / math.sqrt(2.0) if count else np.zeros((0, 1))

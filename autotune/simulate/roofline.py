@@ -64,7 +64,8 @@ def roofline(
 def _layout(knobs: Mapping[str, Scalar], model: ModelCard) -> _Layout:
     def count(knob: str, default: int) -> int:
         value = knobs.get(knob)
-        return int(value) if isinstance(value, int | float) and value else default
+        # A replayed table may hold anything.
+        return int(value) if isinstance(value, int | float) and value >= 1 else default
 
     return _Layout(
         tp=count("tensor_parallel", 1),

@@ -1,0 +1,109 @@
+"""Reads a study's ``results.jsonl`` as recorded launches."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+from autotune.load.metrics import METRICS
+from autotune.replay.cells import unmixed, whole
+from autotune.replay.reading import FLAGS, Reader
+from autotune.replay.table import PLAIN, UNKNOWN, VERSION, Row, Table
+from autotune.trial import Configuration, Launch, Metrics, Scalar, State
+
+
+def read_rows(reader: Reader, text: str) -> Table:
+    """The table of a study's rows; raises `MalformedFile`.
+
+    What the study did not learn from is left out: measurements that did not count, and failures of the machine.
+    """
+    launches, notes = _launches(reader, text)
+    counted = [(line, launch) for line, launch in launches if launch.result.state is not State.INVALID]
+    if len(counted) < len(launches):
+        notes.append(f"{len(launches) - len(counted)} rows are left out: their measurements did not count")
+    rows = _versions_told_apart([_row(reader, line, launch) for line, launch in counted])
+    kept, more = reader.told(rows)
+    values: dict[str, set[Scalar]] = {}
+    metrics: dict[str, dict[str, None]] = {}
+    for row in kept:
+        for knob, value in row.configuration.knobs.items():
+            values.setdefault(knob, set()).add(value)
+        for workload, measured in row.metrics.items():
+            metrics.setdefault(workload, {}).update(dict.fromkeys(measured))
+    reader.check_spread(values)
+    for knob, seen in values.items():
+        if not unmixed(seen):
+            raise reader.refuse(f"{knob} is a number in some rows and true or false in others")
+    first = next((launch.trial.workloads[0] for _, launch in counted if launch.trial.workloads), None)
+    known = {workload: tuple(name for name in names if name in METRICS) for workload, names in metrics.items()}
+    return Table(str(reader.path), tuple(values), kept, known, first, (*notes, *more))
+
+
+def _launches(reader: Reader, text: str) -> tuple[list[tuple[int, Launch]], list[str]]:
+    """Line number and launch of every row; a last line that was cut off is none."""
+    lines = text.split("\n")
+    last = max(i for i, line in enumerate(lines) if line.strip())
+    found: list[tuple[int, Launch]] = []
+    for number, line in enumerate(lines[: last + 1], start=1):
+        try:
+            found.append((number, Launch.from_json(json.loads(line))))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number - 1 < last or not found:
+                problem = f"not a row of a study's results.jsonl ({type(error).__name__}: {error})"
+                raise reader.refuse(problem, number) from error
+            return found, ["the last line is cut off and left out"]
+    return found, []
+
+
+def _row(reader: Reader, line: int, launch: Launch) -> Row:
+    trial, result = launch.trial, launch.result
+    knobs = {name: _value(reader, name, value, line) for name, value in trial.configuration.knobs.items()}
+    metrics: dict[str, Metrics] = {}
+    shortened = dict(result.shortened)
+    if result.failure is None:
+        metrics = {workload: _checked(reader, line, measured) for workload, measured in result.metrics.items()}
+        if trial.workloads and trial.workloads[0] in metrics:
+            metrics[PLAIN] = metrics[trial.workloads[0]]
+            shortened = {**shortened, PLAIN: shortened.get(trial.workloads[0], 0.0)} if shortened else {}
+    return Row(
+        line=line,
+        configuration=Configuration(reader.engine(trial.configuration.engine), knobs),
+        engine_version=trial.engine_version or UNKNOWN,
+        failure=result.failure,
+        metrics=metrics,
+        times_s=result.times_s,
+        shortened=shortened,
+    )
+
+
+def _value(reader: Reader, name: str, value: object, line: int) -> Scalar:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise reader.refuse(f"{name} is {value}, which is no value of a knob", line)
+        return whole(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    raise reader.refuse(f"{name} is {value!r}, not a plain value", line)
+
+
+def _checked(reader: Reader, line: int, metrics: Mapping[str, object]) -> Metrics:
+    for name, value in metrics.items():
+        if (name in METRICS or name in FLAGS) and value is not None:
+            reader.check_figure(name, value, line)
+    return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _versions_told_apart(rows: list[Row]) -> list[Row]:
+    """Where an engine has several versions they become a knob: rows of two versions are no repeats."""
+    versions: dict[str, set[str]] = {}
+    for row in rows:
+        versions.setdefault(row.configuration.engine, set()).add(row.engine_version)
+    if all(len(told) == 1 for told in versions.values()):
+        return rows
+    return [_with_version(row) for row in rows]
+
+
+def _with_version(row: Row) -> Row:
+    configuration = row.configuration.with_knobs(**{VERSION: row.engine_version})
+    return Row(row.line, configuration, row.engine_version, row.failure, row.metrics, row.times_s, row.shortened)
