@@ -17,7 +17,7 @@ from autotune.space.opinion import Opinion
 from autotune.spec import StudySpec
 from autotune.trial import Command, Launch, Trial
 
-SAMPLERS = ("gp", "nsgaii", "optuna-gp", "qmc", "random", "tpe")
+SAMPLERS = ("gp", "nsgaii", "optuna-gp", "random", "tpe")
 """What ``--sampler`` takes: ``gp`` is our Gaussian process over the candidates, the others are Optuna's own."""
 
 

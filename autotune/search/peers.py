@@ -20,8 +20,6 @@ def _sampler(name: str, seed: int) -> BaseSampler:
         return optuna.samplers.TPESampler(seed=seed)
     if name == "nsgaii":
         return optuna.samplers.NSGAIISampler(seed=seed)
-    if name == "qmc":
-        return optuna.samplers.QMCSampler(seed=seed, warn_independent_sampling=False)
     if name == "optuna-gp":
         return optuna.samplers.GPSampler(seed=seed, deterministic_objective=False)
     return optuna.samplers.RandomSampler(seed=seed)

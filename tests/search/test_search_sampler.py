@@ -120,7 +120,7 @@ def test_slos_are_kept() -> None:
     assert ridge(truth) >= 0.9 * max(allowed)
 
 
-@pytest.mark.parametrize("sampler", ["gp", "nsgaii", "qmc", "random", "tpe"])
+@pytest.mark.parametrize("sampler", ["gp", "nsgaii", "random", "tpe"])
 def test_no_sampler_repeats_itself_or_fails_on_a_small_space(sampler: str) -> None:
     few = CandidateSet(GRID.items[:9], 0)
     spec = make_spec(sampler=sampler, launches=40)
@@ -134,7 +134,7 @@ def test_no_sampler_repeats_itself_or_fails_on_a_small_space(sampler: str) -> No
 
 
 def test_an_unknown_sampler_is_answered_with_the_known(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="gp, nsgaii, optuna-gp, qmc, random, tpe"):
+    with pytest.raises(UnknownName, match="gp, nsgaii, optuna-gp, random, tpe"):
         opened(tmp_path, make_spec(sampler="annealing"), GRID)
 
 
