@@ -96,7 +96,9 @@ def cli() -> None:
 @click.option("--api-key-file", help="For external:URL: file that holds the API key.")
 @click.option("--hf-token-file", help="File with the Hugging Face token for launched servers; default: HF_TOKEN.")
 @click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True)
-@click.option("--sampler", default="gp", show_default=True, help="gp, tpe or random.")
+@click.option(
+    "--sampler", default="gp", show_default=True, help="gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp."
+)
 @click.option("--from", "sources", multiple=True, help="Earlier study, or replay file, to learn from; repeatable.")
 @click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
 @_calibration

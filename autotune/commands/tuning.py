@@ -40,6 +40,10 @@ def _check_sampler(name: str) -> None:
 
     if name not in SAMPLERS:
         raise UnknownName("sampler", name, SAMPLERS)
+    if name != "gp":
+        from autotune.search.peers import check_installed
+
+        check_installed(name)
 
 
 def resume(study: str, home: Path, as_json: bool) -> None:

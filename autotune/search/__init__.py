@@ -17,8 +17,8 @@ from autotune.space.opinion import Opinion
 from autotune.spec import StudySpec
 from autotune.trial import Command, Launch, Trial
 
-SAMPLERS = ("gp", "random", "tpe")
-"""What ``--sampler`` takes: our Gaussian process over the candidates, and two of Optuna's own."""
+SAMPLERS = ("gp", "nsgaii", "optuna-gp", "random", "tpe")
+"""What ``--sampler`` takes: ``gp`` is our Gaussian process over the candidates, the others are Optuna's own."""
 
 
 class Study(Protocol):

@@ -1,4 +1,7 @@
-"""Which candidate to launch next: expected improvement, times the odds that it starts and keeps every SLO."""
+"""Which candidate to launch next: expected improvement, times the odds that it counts, over what it costs.
+
+It counts when it starts and keeps every SLO.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from autotune.search.causes import starts
-from autotune.search.process import IGNORING, NEUTRAL, TRUSTING, Floats, Kernels, Process, Trust
+from autotune.search.kernels import Floats, Kernels, Rows
+from autotune.search.process import Process, Trust
+from autotune.search.shortlist import shortlist
 
-HEDGE = 4
-"""One suggestion of so many ignores the prior."""
+WORTH_IT = 0.02
+"""A launch is chosen for how far it may exceed the best by more than 2 %. Without this, launches are spent on telling
+apart what is as good as equal, where a larger gain that is less certain would be left untried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +27,38 @@ class Observations:
 
     Attributes:
         measured: position and score (logarithm, more is better) of every measured launch.
+        sds: beside each of `measured`: what it adds to a launch's own standard deviation; empty: nothing.
         feasible: beside each of `measured`: whether it kept every SLO.
         slos: SLO to position and slack-free violation of every launch that measured it, in logarithms of the
             metric over its limit, or any unit in which 0 is the limit and less is good.
         broken: positions that failed to run.
+        out_of_memory: those of `broken` that ran out of memory.
         pending: positions that run now.
         spent: positions that must not be suggested.
     """
 
     measured: Sequence[tuple[int, float]] = ()
+    sds: Sequence[float] = ()
     feasible: Sequence[bool] = ()
     slos: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     broken: Sequence[int] = ()
+    out_of_memory: frozenset[int] = frozenset()
     pending: Sequence[int] = ()
     spent: frozenset[int] = frozenset()
+
+    @property
+    def done_with(self) -> frozenset[int]:
+        return self.spent | frozenset(self.pending)
+
+    def process(self, kernels: Kernels, seed: int = 0) -> Process:
+        """The posterior of the score."""
+        positions, scores = [p for p, _ in self.measured], [s for _, s in self.measured]
+        return Process(kernels, positions, scores, Trust.OBJECTIVE, self.sds or None, seed)
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A candidate, and how much of a logarithm it is expected to improve on the best (None: not known)."""
+    """A candidate, and how much of a logarithm any one launch is expected to improve on the best (None: not known)."""
 
     position: int
     improvement: float | None
@@ -50,53 +68,55 @@ def suggest(kernels: Kernels, seen: Observations, seed: int, number: int) -> Sug
     """The most promising candidate, or None when every candidate is spent.
 
     Args:
-        seed: with the trial's number it breaks ties.
-        number: of the trial; every so many ignore the prior, because where the prior is wrong about the best
-            and right about the rest, its weight alone does not tell.
+        seed: with the trial's number it breaks ties, and draws the samples of the hyper-parameters.
+        number: of the trial.
     """
-    trusts = IGNORING if number % HEDGE == HEDGE - 1 else TRUSTING
-    free = np.ones(len(kernels.encoding), dtype=np.bool_)
-    free[list(seen.spent | set(seen.pending))] = False
-    if not free.any():
+    process = seen.process(kernels, seed)
+    rows = shortlist(kernels, process, seen.done_with, [p for p, _ in seen.measured], (seed, number))
+    if not len(rows):
         return None
-    chance = starts(kernels.encoding, [p for p, _ in seen.measured], seen.broken) * keeps_slos(kernels, seen)
-    process = _with_pending(kernels, seen, trusts)
+    if seen.pending and seen.measured:
+        process = process.expecting(np.array(seen.pending, dtype=np.int64))
+    chance = odds(kernels, seen, rows, seed)
     incumbent = _incumbent(process, seen)
     if incumbent is None:
-        return Suggestion(_best(chance * _rank(process), free, (seed, number)), None)
-    improvement = expected_improvement(process, incumbent) * chance
-    best = _best(improvement, free, (seed, number))
-    return Suggestion(best, float(improvement[best]))
+        return Suggestion(int(rows[_best(chance * _rank(process, rows), (seed, number))]), None)
+    predicted = process.predict(rows)
+    worth = expected_improvement(predicted, incumbent + WORTH_IT) * chance
+    best = _best(worth / kernels.costs[rows], (seed, number))
+    left = expected_improvement(predicted, incumbent) * chance
+    return Suggestion(int(rows[best]), float(left.max()))
 
 
-def expected_improvement(process: Process, incumbent: float) -> Floats:
-    """By how much each candidate is expected to exceed the incumbent, in score units (Jones et al. 1998)."""
+def odds(kernels: Kernels, seen: Observations, rows: Rows, seed: int = 0) -> Floats:
+    """The odds that candidates start and keep every SLO; shape ``(rows,)``."""
+    ran = [p for p, _ in seen.measured]
+    start = starts(kernels.encoding, ran, seen.broken, rows, seen.out_of_memory)
+    return np.asarray(start * kernels.starts[rows] * keeps_slos(kernels, seen, rows, seed), dtype=np.float64)
+
+
+def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incumbent: float) -> Floats:
+    """By how much each candidate is expected to exceed the incumbent, in score units (Jones et al. 1998).
+
+    Args:
+        predicted: as `Process.predict` gives it.
+    """
     total: Floats | float = 0.0
-    for weight, mean, sd in process.predict():
+    for weight, mean, sd in predicted:
         z = (mean - incumbent) / sd
         total = total + weight * sd * (z * ndtr(z) + np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
     return np.asarray(total, dtype=np.float64)
 
 
-def keeps_slos(kernels: Kernels, seen: Observations) -> Floats:
-    """The odds that each candidate keeps every SLO, each modelled on its own metric; shape ``(candidates,)``."""
-    chance = np.ones(len(kernels.encoding))
+def keeps_slos(kernels: Kernels, seen: Observations, rows: Rows, seed: int = 0) -> Floats:
+    """The odds that candidates keep every SLO, each modelled on its own metric; shape ``(rows,)``."""
+    chance = np.ones(len(rows))
     for points in seen.slos.values():
         if not points:
             continue
-        process = Process(kernels, [p for p, _ in points], [v for _, v in points], NEUTRAL)
-        chance *= sum(weight * ndtr(-mean / sd) for weight, mean, sd in process.predict())
+        process = Process(kernels, [p for p, _ in points], [v for _, v in points], Trust.OTHER, seed=seed)
+        chance *= sum(weight * ndtr(-mean / sd) for weight, mean, sd in process.predict(rows))
     return chance
-
-
-def _with_pending(kernels: Kernels, seen: Observations, trusts: tuple[Trust, ...]) -> Process:
-    """Running launches count as if they had come out as predicted, so that parallel ones spread out."""
-    positions, scores = [p for p, _ in seen.measured], [s for _, s in seen.measured]
-    process = Process(kernels, positions, scores, trusts)
-    if not seen.pending or not positions:
-        return process
-    expected = process.mean(np.array(seen.pending, dtype=np.int64))
-    return Process(kernels, [*positions, *seen.pending], [*scores, *expected.tolist()], trusts)
 
 
 def _incumbent(process: Process, seen: Observations) -> float | None:
@@ -105,14 +125,14 @@ def _incumbent(process: Process, seen: Observations) -> float | None:
     return float(process.mean(np.array(good, dtype=np.int64)).max()) if good else None
 
 
-def _rank(process: Process) -> Floats:
+def _rank(process: Process, rows: Rows) -> Floats:
     """Means between 0.5 and 1: while nothing is feasible yet, the odds of running decide and these break ties."""
-    mean = process.mean()
+    mean = process.mean(rows)
     span = float(mean.max() - mean.min())
     return np.asarray(0.5 + 0.5 * (mean - mean.min()) / (span if span > 0 else 1.0), dtype=np.float64)
 
 
-def _best(worth: Floats, free: NDArray[np.bool_], seed: Sequence[int]) -> int:
-    masked = np.where(free, worth, -np.inf)
-    ties = np.flatnonzero(masked >= masked.max() * (1 - 1e-9) if masked.max() > 0 else masked == masked.max())
+def _best(worth: Floats, seed: Sequence[int]) -> int:
+    top = float(worth.max())
+    ties = np.flatnonzero(worth >= top * (1 - 1e-9) if top > 0 else worth == top)
     return int(np.random.default_rng(list(seed)).choice(ties))

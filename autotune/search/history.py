@@ -25,6 +25,7 @@ class Entry:
         shortened_sd: what a load that was cut short adds to the standard deviation of `score`; 0 for a whole one.
         violations: SLO to value beyond its limit, <= 0 keeps it.
         broke: the configuration failed.
+        out_of_memory: it did because memory did not suffice.
         pending: not finished.
     """
 
@@ -35,6 +36,7 @@ class Entry:
     shortened_sd: float = 0.0
     violations: Mapping[str, float] | None = None
     broke: bool = False
+    out_of_memory: bool = False
     pending: bool = False
     seconds: float = 0.0
 
@@ -163,6 +165,7 @@ def _entry(spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Ma
         shortened_sd=launch.result.shortened.get(spec.workloads[0], 0.0),
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
+        out_of_memory=objective.ran_out_of_memory(launch),
         seconds=sum(launch.result.times_s.values()),
     )
 

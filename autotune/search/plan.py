@@ -18,7 +18,8 @@ from autotune.recommendation import Verdict
 from autotune.search.ablation import ablations
 from autotune.search.acquisition import Suggestion
 from autotune.search.history import MAX_UNINFORMATIVE, History
-from autotune.search.process import Floats, Kernels, Process
+from autotune.search.kernels import Floats, Kernels
+from autotune.search.process import Process
 from autotune.search.verdict import judge, settings
 from autotune.trial import Role
 
@@ -104,7 +105,7 @@ class Plan:
 
     def _by_prior(self, history: History, positions: Sequence[int]) -> list[int]:
         """The best of each engine first, then the second best of each …; by the prior, else in the given order."""
-        items, prior = history.candidates.items, self._kernels.prior
+        items, prior = history.candidates.items, self._kernels.opinions
         rank: dict[int, int] = {}
         seen: dict[str, int] = {}
         ordered = sorted(positions, key=lambda p: -prior[p])

@@ -1,150 +1,52 @@
-"""A Gaussian process over the enumerated candidates, averaged over its hyper-parameters.
+"""A Gaussian process over the enumerated candidates, averaged over samples of its hyper-parameters.
 
-The score (a logarithm) of candidate x is modelled as ``c + w·prior(x) + f(x) + noise``. The kernel of f is
-a mixture of a sum over knobs (each knob adds its part: learned from few launches) and a product over
-knobs (knobs interact). The weight w of the prior is learned: one family of models expects it near 1, the
-other ignores the prior, and the marginal likelihood decides between them; so a wrong prior costs little.
-Instead of one best set of hyper-parameters the predictions of the likeliest ones are averaged, because
-with a handful of launches the best one is often confidently wrong (Rasmussen and Williams, Gaussian
-Processes for Machine Learning, 2006, chapters 2 and 5).
+The score (a logarithm) of candidate x is modelled as ``c + Σ w·opinion(x) + f(x) + noise``. The kernel of f is a sum
+over knobs (each knob adds its part: learned from few launches) plus a Matérn 5/2 kernel over all of them (knobs
+interact), with a scale of its own for every knob. Trust w in each opinion is learned like the rest: opinions that
+mislead lose their weight. (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2, 4, 5.)
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass
-from functools import cache
+from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf, dtrtrs
-from threadpoolctl import ThreadpoolController
 
-from autotune.search.encoding import Encoding
+from autotune.search.encoding import ENGINE
+from autotune.search.hyper import Hyper, Shape, sample
+from autotune.search.kernels import Floats, Kernels, Positions, Rows
 
-Floats = NDArray[np.float64]
-Positions = Sequence[int]
-
-# Natural-logarithm units: 0.1 is about 10 % of throughput.
-_LENGTHS = (0.7, 1.4, 2.8)
-_INTERACTIONS = (0.05, 0.2, 0.5)
-"""Standard deviation of what knobs do together."""
-_EFFECTS = (0.1, 0.3, 0.8)
-"""Standard deviation of what one knob does by itself."""
-_NOISES = ((0.01, 0.0), (0.03, 0.7), (0.1, 0.0))
-"""Standard deviation of one launch and the log of its prior odds; 3 % is the usual figure between launches."""
-_EFFECT_LENGTH = 0.5
-"""Of a knob's own effect, where its whole range is 1."""
 _INTERCEPT_SD = 1.0
-_MEMBERS = 4
-_MASS = 0.9
+_LEARNED_FROM = 100
+"""Launches that the hyper-parameters are learned from: the best, and the latest."""
+_BLOCK = 4096
+"""Candidates that are predicted at a time: memory stays small."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """What is expected of the prior's weight: normal with this mean and spread; ``log_odds`` of this family."""
-
-    mean: float
-    sd: float
-    log_odds: float = 0.0
+_FEW = 3
 
 
-TRUSTING = (Trust(1.0, 0.5, math.log(0.7)), Trust(0.0, 0.0, math.log(0.3)))
-"""For the objective: the prior predicts it."""
-IGNORING = (Trust(0.0, 0.0),)
-"""For the objective, as if there were no prior."""
-NEUTRAL = (Trust(0.0, 1.0), Trust(0.0, 0.0))
-"""For another metric: the prior may have to do with it, in either direction."""
+class Trust(Enum):
+    """What is thought of the opinions."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    length: float
-    interaction: float
-    effect: float
-    noise: float
-    trust: Trust
-    log_odds: float
+    OBJECTIVE = "they are about this score"
+    OTHER = "they are about another metric, which may go with this one or against it"
+    NONE = "they are left out"
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One set of hyper-parameters, fitted."""
+    """One set of hyper-parameters, fitted: Cholesky factor of the launches' covariance, and what it makes of them."""
 
-    setting: _Setting
-    weight: float
+    hyper: Hyper
+    offset: float
     chol: Floats
     alpha: Floats
-
-
-class Kernels:
-    """Similarities of all candidates to those that were launched; computed once per launched candidate.
-
-    Attributes:
-        prior: shape ``(candidates,)``, centred and finite; zeros when there is none.
-    """
-
-    def __init__(self, encoding: Encoding, prior: Floats | None) -> None:
-        self.encoding = encoding
-        self.prior = _centred(prior, len(encoding))
-        self._additive_tables = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in encoding.distances]
-        self._columns: dict[int, tuple[Floats, Floats]] = {}
-
-    @property
-    def has_prior(self) -> bool:
-        return bool(np.any(self.prior))
-
-    def column(self, position: int) -> tuple[Floats, Floats]:
-        """Squared distance over all knobs, and the sum of per-knob similarities, of every candidate to one of them."""
-        if position not in self._columns:
-            codes = self.encoding.codes
-            distance = np.zeros(len(codes))
-            additive = np.zeros(len(codes))
-            for k in self.encoding.varying:
-                table = self.encoding.distances[k]
-                mine = codes[position, k]
-                distance += table[:, mine][codes[:, k]]
-                additive += self._additive_tables[k][:, mine][codes[:, k]]
-            self._columns[position] = distance, additive
-        return self._columns[position]
-
-    def distance(self, positions: Positions, rows: NDArray[np.int64] | None = None) -> Floats:
-        """Shape ``(rows or all candidates, positions)``."""
-        return self._stack([self.column(p)[0] for p in positions], rows)
-
-    def additive(self, positions: Positions, rows: NDArray[np.int64] | None = None) -> Floats:
-        """Shape ``(rows or all candidates, positions)``."""
-        return self._stack([self.column(p)[1] for p in positions], rows)
-
-    def _stack(self, columns: list[Floats], rows: NDArray[np.int64] | None) -> Floats:
-        if not columns:
-            return np.zeros((len(self.encoding) if rows is None else len(rows), 0))
-        return np.stack([c if rows is None else c[rows] for c in columns]).T
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-def one_thread() -> AbstractContextManager[object]:
-    """While it lasts, linear algebra runs on one thread.
-
-    The matrices are small: on a busy machine threads wait for each other longer than they work. And sums do
-    not depend on the number of cores, so that a study resumed elsewhere decides the same.
-    """
-    limits: AbstractContextManager[object] = _blas().limit(limits=1, user_api="blas")
-    return limits
-
-
-def product_similarity(distance: Floats, length: float) -> Floats:
-    """Matérn 5/2 in the Euclidean distance over all knobs, given its square."""
-    r = np.sqrt(5.0 * distance) / length
-    return np.asarray((1 + r + r**2 / 3) * np.exp(-r), dtype=np.float64)
 
 
 class Process:
@@ -154,129 +56,192 @@ class Process:
         kernels: of the candidates.
         positions: the measured candidates, repeats allowed.
         scores: shape ``(len(positions),)``, natural-logarithm units.
-        trusts: what is thought of the prior.
+        trust: what is thought of the opinions.
+        extra_sd: shape ``(len(positions),)``: what is added to a launch's own standard deviation, e.g. of a short load.
+        seed: of the samples of the hyper-parameters.
     """
 
     def __init__(
-        self, kernels: Kernels, positions: Positions, scores: Sequence[float], trusts: tuple[Trust, ...] = TRUSTING
+        self,
+        kernels: Kernels,
+        positions: Positions,
+        scores: Sequence[float],
+        trust: Trust = Trust.OBJECTIVE,
+        extra_sd: Sequence[float] | None = None,
+        seed: int = 0,
     ) -> None:
-        self._kernels, self._positions = kernels, list(positions)
-        trusts = trusts if kernels.has_prior else IGNORING
-        y = np.asarray(scores, dtype=np.float64)
-        self._rows = np.array(self._positions, dtype=np.int64)
-        self._p = kernels.prior[self._rows]
-        self._offset = {t: float(np.mean(y - t.mean * self._p)) if len(y) else 0.0 for t in trusts}
-        self._members = self._fit(y, trusts)
+        self._kernels = kernels
+        self._positions = np.array(list(positions), dtype=np.int64)
+        self._y = np.asarray(scores, dtype=np.float64)
+        extra = np.zeros(len(self._y)) if extra_sd is None else np.asarray(extra_sd, dtype=np.float64)
+        self._extra_variance = extra**2
+        self._opinions = kernels.opinions if trust is not Trust.NONE else kernels.opinions[:0]
+        varying = kernels.encoding.varying
+        names = [kernels.encoding.names[k] for k in varying]
+        engine = names.index(ENGINE) if ENGINE in names else None
+        shape = Shape(len(varying), engine, len(self._opinions), trust is Trust.OTHER)
+        learned = _telling(self._y)
+        data = _Data.of(
+            kernels, self._opinions, self._positions[learned], self._y[learned], self._extra_variance[learned]
+        )
+        # Less than two launches say nothing of hyper-parameters.
+        hypers = sample(shape, data.log_likelihood if len(self._y) > 1 else None, seed)
+        whole = data
+        if len(learned) < len(self._y):
+            whole = _Data.of(kernels, self._opinions, self._positions, self._y, self._extra_variance)
+        self._hypers = hypers
+        self._members = [whole.fitted(hyper) for hyper in hypers]
 
-    def _fit(self, y: Floats, trusts: tuple[Trust, ...]) -> list[_Member]:
-        distance = self._kernels.distance(self._positions, self._rows)
-        additive = self._kernels.additive(self._positions, self._rows)
-        products = {length: product_similarity(distance, length) for length in _LENGTHS}
-        members, logs = [], []
-        for setting in _settings(trusts):
-            k = _covariance(setting, products[setting.length], additive, self._p, self._p)
-            k[np.diag_indices_from(k)] += setting.noise**2
-            residual = y - setting.trust.mean * self._p - self._offset[setting.trust]
-            chol, white, alpha = _solve(k, residual)
-            logs.append(setting.log_odds - 0.5 * float(white @ white) - float(np.log(np.diag(chol)).sum()))
-            members.append(_Member(setting, 0.0, chol, alpha))
-        return _likeliest(members, np.array(logs))
+    def expecting(self, rows: Rows) -> Process:
+        """The posterior if launches of these candidates, which run now, came out as predicted.
 
-    def predict(self, rows: NDArray[np.int64] | None = None) -> list[tuple[float, Floats, Floats]]:
-        """Per kept set of hyper-parameters its weight, means and standard deviations (without launch noise).
+        The hyper-parameters stay: what is not known yet teaches nothing, it only keeps parallel launches apart.
+        """
+        other = copy(self)
+        other._positions = np.concatenate([self._positions, rows])
+        other._y = np.concatenate([self._y, self.mean(rows)])
+        other._extra_variance = np.concatenate([self._extra_variance, np.zeros(len(rows))])
+        data = _Data.of(self._kernels, self._opinions, other._positions, other._y, other._extra_variance)
+        other._members = [data.fitted(hyper) for hyper in self._hypers]
+        return other
+
+    def rough_mean(self) -> Floats:
+        """Every candidate's mean without what knobs do together, shape ``(candidates,)``: cheap where they are many."""
+        total = np.zeros(len(self._kernels.encoding))
+        for member in self._members:
+            total += member.hyper.weights @ self._opinions
+            pull = member.alpha * self._kernels.unsure[self._positions]
+            total += self._kernels.summed_effects(member.hyper.effects**2, self._positions, pull)
+        return np.asarray(total / len(self._members), dtype=np.float64)
+
+    def predict(self, rows: Rows | None = None) -> list[tuple[float, Floats, Floats]]:
+        """Per sample of the hyper-parameters its weight, means and standard deviations (without launch noise).
 
         Args:
             rows: positions of the candidates to predict; None = all.
         """
-        distance = self._kernels.distance(self._positions, rows)
-        additive = self._kernels.additive(self._positions, rows)
-        prior = self._kernels.prior if rows is None else self._kernels.prior[rows]
-        products = {
-            length: product_similarity(distance, length) for length in {m.setting.length for m in self._members}
-        }
-        return [(m.weight, *self._predict(m, products[m.setting.length], additive, prior)) for m in self._members]
+        chosen = np.arange(len(self._kernels.encoding)) if rows is None else rows
+        means, sds = np.empty((2, len(self._members), len(chosen)))
+        for begin in range(0, len(chosen), _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            distances = self._kernels.squared_distances(chosen[block], self._positions)
+            effects = self._kernels.effects(chosen[block], self._positions)
+            for i, member in enumerate(self._members):
+                means[i, block], sds[i, block] = self._predicted(member, chosen[block], distances, effects)
+        return [(1 / len(self._members), means[i], sds[i]) for i in range(len(self._members))]
 
-    def _predict(self, member: _Member, product: Floats, additive: Floats, prior: Floats) -> tuple[Floats, Floats]:
-        s = member.setting
-        cross = _covariance(s, product, additive, prior, self._p)
-        mean = s.trust.mean * prior + self._offset[s.trust] + cross @ member.alpha
-        knobs = len(self._kernels.encoding.varying)
-        own = s.interaction**2 + knobs * s.effect**2 + _INTERCEPT_SD**2 + s.trust.sd**2 * prior**2
+    def _predicted(self, member: _Member, rows: Rows, distances: Floats, effects: Floats) -> tuple[Floats, Floats]:
+        h, unsure = member.hyper, self._kernels.unsure
+        cross = _covariance(h, distances, effects, unsure[rows], unsure[self._positions])
+        mean = member.offset + h.weights @ self._opinions[:, rows] + cross @ member.alpha
+        own = (h.interaction**2 + float((h.effects**2).sum())) * unsure[rows] ** 2 + _INTERCEPT_SD**2
         if len(self._positions):
             white = solve_triangular(member.chol, cross.T, lower=True, check_finite=False)
             own = own - np.einsum("ij,ij->j", white, white)
         return mean, np.sqrt(np.maximum(own, 1e-10))
 
-    def mean(self, rows: NDArray[np.int64] | None = None) -> Floats:
+    def mean(self, rows: Rows | None = None) -> Floats:
         """The averaged posterior mean."""
         return np.asarray(sum(w * m for w, m, _ in self.predict(rows)), dtype=np.float64)
 
-    def joint(self, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    def optimistic(self, rows: Rows) -> Floats:
+        """Mean plus standard deviation under a few samples of the hyper-parameters, the highest, shape ``(rows,)``."""
+        few = copy(self)
+        few._members = self._members[-_FEW:]
+        return np.asarray(np.max([mean + sd for _, mean, sd in few.predict(rows)], axis=0), dtype=np.float64)
+
+    def joint(self, rows: Rows) -> tuple[Floats, Floats]:
         """Mean and covariance of some candidates' true scores, shapes ``(rows,)`` and ``(rows, rows)``.
 
         Those of the average over the hyper-parameters: where these disagree the covariance is wider.
         """
-        own = self._kernels.distance(rows.tolist(), rows), self._kernels.additive(rows.tolist(), rows)
-        cross = self._kernels.distance(self._positions, rows), self._kernels.additive(self._positions, rows)
-        parts = [(m.weight, *self._joint(m, rows, own, cross)) for m in self._members]
-        mean = np.asarray(sum(w * mu for w, mu, _ in parts), dtype=np.float64)
-        return mean, np.asarray(sum(w * (c + np.outer(mu - mean, mu - mean)) for w, mu, c in parts), dtype=np.float64)
+        k, at = self._kernels, self._positions
+        own = k.squared_distances(rows, rows), k.effects(rows, rows)
+        cross = k.squared_distances(rows, at), k.effects(rows, at)
+        parts = [self._joint(member, rows, own, cross) for member in self._members]
+        means = np.array([mean for mean, _ in parts])
+        centred = means - means.mean(axis=0)
+        covariance = sum(c for _, c in parts) / len(parts) + centred.T @ centred / len(parts)
+        return means.mean(axis=0), np.asarray(covariance, dtype=np.float64)
 
     def _joint(
-        self, member: _Member, rows: NDArray[np.int64], own: tuple[Floats, Floats], cross: tuple[Floats, Floats]
+        self, member: _Member, rows: Rows, own: tuple[Floats, Floats], cross: tuple[Floats, Floats]
     ) -> tuple[Floats, Floats]:
-        s, prior = member.setting, self._kernels.prior[rows]
-        known = _covariance(s, product_similarity(own[0], s.length), own[1], prior, prior)
-        shared = _covariance(s, product_similarity(cross[0], s.length), cross[1], prior, self._p)
-        mean = s.trust.mean * prior + self._offset[s.trust] + shared @ member.alpha
+        unsure = self._kernels.unsure
+        known = _covariance(member.hyper, *own, unsure[rows], unsure[rows])
+        shared = _covariance(member.hyper, *cross, unsure[rows], unsure[self._positions])
+        mean = member.offset + member.hyper.weights @ self._opinions[:, rows] + shared @ member.alpha
         if len(self._positions):
             white = solve_triangular(member.chol, shared.T, lower=True, check_finite=False)
             known = known - white.T @ white
         return mean, known
 
+    @property
+    def noise(self) -> float:
+        """Standard deviation of one launch, averaged."""
+        return float(np.mean([member.hyper.noise for member in self._members]))
 
-def _settings(trusts: tuple[Trust, ...]) -> list[_Setting]:
-    grid = itertools.product(_LENGTHS, _INTERACTIONS, _EFFECTS, _NOISES, trusts)
-    return [_Setting(length, inter, eff, noise, t, odds + t.log_odds) for length, inter, eff, (noise, odds), t in grid]
-
-
-def _covariance(s: _Setting, product: Floats, additive: Floats, p: Floats, q: Floats) -> Floats:
-    k = s.interaction**2 * product + s.effect**2 * additive + _INTERCEPT_SD**2
-    if s.trust.sd:
-        k += s.trust.sd**2 * np.outer(p, q)
-    return np.asarray(k, dtype=np.float64)
+    @property
+    def trust(self) -> Floats:
+        """The learned weight of each opinion, shape ``(opinions,)``."""
+        return np.asarray(np.mean([member.hyper.weights for member in self._members], axis=0), dtype=np.float64)
 
 
-def _solve(k: Floats, residual: Floats) -> tuple[Floats, Floats, Floats]:
-    """Cholesky factor L of k, then L⁻¹r and k⁻¹r; straight to LAPACK, since it is called some hundred times."""
-    if not len(residual):
-        return np.zeros((0, 0)), residual, residual
-    chol, problem = dpotrf(k, lower=1, clean=1)
-    if problem:
-        raise np.linalg.LinAlgError("the covariance of the launches is not positive definite")
-    white, _ = dtrtrs(chol, residual, lower=1)
-    alpha, _ = dtrtrs(chol, white, lower=1, trans=1)
-    return chol, white, alpha
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """The launches as the likelihood needs them."""
+
+    y: Floats
+    extra_variance: Floats
+    opinions: Floats
+    distances: Floats
+    effects: Floats
+    unsure: Floats
+
+    @classmethod
+    def of(cls, kernels: Kernels, opinions: Floats, rows: Rows, y: Floats, extra_variance: Floats) -> _Data:
+        distances, effects = kernels.squared_distances(rows, rows), kernels.effects(rows, rows)
+        return cls(y, extra_variance, opinions[:, rows], distances, effects, kernels.unsure[rows])
+
+    def log_likelihood(self, hyper: Hyper) -> float:
+        """Of the launches, up to a constant."""
+        _, white, chol = self._whitened(hyper)
+        return -0.5 * float(white @ white) - float(np.log(chol.diagonal()).sum())
+
+    def fitted(self, hyper: Hyper) -> _Member:
+        if not len(self.y):
+            return _Member(hyper, 0.0, np.zeros((0, 0)), self.y)
+        offset, white, chol = self._whitened(hyper)
+        alpha, _ = dtrtrs(chol, white, lower=1, trans=1)
+        return _Member(hyper, offset, chol, alpha)
+
+    def _whitened(self, hyper: Hyper) -> tuple[float, Floats, Floats]:
+        k = _covariance(hyper, self.distances, self.effects, self.unsure, self.unsure)
+        k.flat[:: len(k) + 1] += hyper.noise**2 + self.extra_variance
+        residual = self.y - hyper.weights @ self.opinions
+        offset = float(residual.mean())
+        # Straight to LAPACK: this is called some hundred times per suggestion.
+        chol, problem = dpotrf(k, lower=1, clean=1)
+        if problem:
+            raise np.linalg.LinAlgError("the covariance of the launches is not positive definite")
+        white, _ = dtrtrs(chol, residual - offset, lower=1)
+        return offset, white, chol
 
 
-def _likeliest(members: list[_Member], logs: Floats) -> list[_Member]:
-    weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
-    order = np.argsort(-weights, kind="stable")
-    count = min(_MEMBERS, int(np.searchsorted(np.cumsum(weights[order]), _MASS)) + 1)
-    total = float(weights[order[:count]].sum())
-    kept = [(members[i], float(weights[i]) / total) for i in order[:count]]
-    return [_Member(m.setting, weight, m.chol, m.alpha) for m, weight in kept]
+def _covariance(h: Hyper, distances: Floats, effects: Floats, mine: Floats, theirs: Floats) -> Floats:
+    """Shape ``(rows, positions)`` from shapes ``(knobs, rows, positions)``."""
+    shape = distances.shape[1:]
+    flat = len(distances), shape[0] * shape[1]
+    r = np.sqrt(5.0 * (h.lengths**-2 @ distances.reshape(flat)))
+    together = h.interaction**2 * (1 + r + r**2 / 3) * np.exp(-r)
+    alone = h.effects**2 @ effects.reshape(flat)
+    return np.asarray((together + alone).reshape(shape) * (mine[:, None] * theirs) + _INTERCEPT_SD**2, dtype=np.float64)
 
 
-def _centred(prior: Floats | None, count: int) -> Floats:
-    """Where the prior is not known the lowest that is known stands: usually it means that nothing fits."""
-    if prior is None:
-        return np.zeros(count)
-    if prior.shape != (count,):
-        raise ValueError(f"the prior has shape {prior.shape}, expected ({count},)")
-    known = np.isfinite(prior)
-    if not known.any():
-        return np.zeros(count)
-    filled = np.where(known, prior, prior[known].min())
-    return np.asarray(filled - filled.mean(), dtype=np.float64)
+def _telling(y: Floats) -> Rows:
+    """The launches that hyper-parameters are learned from: all of them while there are few."""
+    if len(y) <= _LEARNED_FROM:
+        return np.arange(len(y))
+    best = np.argsort(-y, kind="stable")[: _LEARNED_FROM // 2]
+    latest = np.setdiff1d(np.arange(len(y)), best)[-(_LEARNED_FROM - len(best)) :]
+    return np.sort(np.concatenate([best, latest]))

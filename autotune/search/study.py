@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from optuna.study import StudyDirection
 
 from autotune.errors import BadInput, UnknownName
-from autotune.search import SAMPLERS
-from autotune.search.acquisition import Suggestion
+from autotune.search import SAMPLERS, peers
+from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.encoding import Encoding
 from autotune.search.history import History
+from autotune.search.kernels import Kernels, one_thread
+from autotune.search.observing import observations
 from autotune.search.plan import Plan, Step, Stop
-from autotune.search.process import Kernels, one_thread
 from autotune.search.record import Form, Record
 from autotune.search.results import Lock, Results
-from autotune.search.sampler import CandidateSampler, propose_flat
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.opinion import Opinion
 from autotune.spec import StudySpec
@@ -49,8 +48,7 @@ class JournaledStudy:
         self._spec, self._candidates, self._command_of = spec, candidates, command_of
         encoding = Encoding(candidates)
         self._form = Form(spec, candidates, encoding)
-        self._kernels = Kernels(encoding, opinions[0].mean if opinions else None)
-        self._sampler = CandidateSampler(self._kernels, spec.seed, spec.slos)
+        self._kernels = Kernels(encoding, opinions)
         self._plan = Plan(self._kernels, self._suggest)
         self._pending: dict[int, Trial] = {}
         self._stop_reason, self._phase = "", "starting"
@@ -134,15 +132,14 @@ class JournaledStudy:
         """The sampler's proposal: a function of the launches in this history, of seed and number alone."""
         if history.exhausted:
             return None
+        if self._spec.sampler == "gp":
+            return suggest(self._kernels, observations(history), self._spec.seed, len(history))
         known = {entry.number: entry.position for entry in history}
         finished = [launch for launch in self.launches if launch.trial.number in known]
         trials = [self._form.finished(launch, known[launch.trial.number]) for launch in finished]
         trials += [self._form.running(t, known[n]) for n, t in sorted(self._pending.items()) if n in known]
-        if self._spec.sampler == "gp":
-            maximise = self._form.direction is StudyDirection.MAXIMIZE
-            return self._sampler.propose(trials, maximise, len(history), history.done_with)
         seed = int(np.random.default_rng([self._spec.seed, len(history)]).integers(2**31))
-        params = propose_flat(self._spec.sampler, trials, self._kernels, self._form.direction, seed)
+        params = peers.propose(self._spec.sampler, trials, self._kernels.encoding, self._form.direction, seed)
         free = np.ones(len(self._candidates), dtype=np.bool_)
         free[list(history.done_with)] = False
         return Suggestion(self._kernels.encoding.nearest(params, free), None)

@@ -24,7 +24,7 @@ from search_landscapes import (
 from autotune.errors import UnknownName
 from autotune.recommend import recommend
 from autotune.search.encoding import Encoding, squared_distances
-from autotune.search.process import Kernels
+from autotune.search.kernels import Kernels
 from autotune.search.sampler import CandidateSampler
 from autotune.space.candidates import CandidateSet
 from autotune.trial import Configuration, Launch, Role
@@ -120,7 +120,7 @@ def test_slos_are_kept() -> None:
     assert ridge(truth) >= 0.9 * max(allowed)
 
 
-@pytest.mark.parametrize("sampler", ["gp", "random", "tpe"])
+@pytest.mark.parametrize("sampler", ["gp", "nsgaii", "random", "tpe"])
 def test_no_sampler_repeats_itself_or_fails_on_a_small_space(sampler: str) -> None:
     few = CandidateSet(GRID.items[:9], 0)
     spec = make_spec(sampler=sampler, launches=40)
@@ -134,7 +134,7 @@ def test_no_sampler_repeats_itself_or_fails_on_a_small_space(sampler: str) -> No
 
 
 def test_an_unknown_sampler_is_answered_with_the_known(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="gp, random, tpe"):
+    with pytest.raises(UnknownName, match="gp, nsgaii, optuna-gp, random, tpe"):
         opened(tmp_path, make_spec(sampler="annealing"), GRID)
 
 
@@ -147,7 +147,7 @@ def test_the_sampler_serves_any_optuna_study() -> None:
     """Through `optimize`, minimising, with failures and without our study around it."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     encoding = Encoding(GRID)
-    sampler = CandidateSampler(Kernels(encoding, None), seed=1)
+    sampler = CandidateSampler(Kernels(encoding), seed=1)
     study = optuna.create_study(direction="minimize", sampler=sampler)
 
     def objective(trial: optuna.Trial) -> float:

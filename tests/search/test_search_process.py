@@ -1,0 +1,154 @@
+"""The process: what it learns of knobs, opinions and noise, and what large spaces and parallel launches do to it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from search_landscapes import grid, ridge, scores
+
+from autotune.search.acquisition import Observations, suggest
+from autotune.search.causes import starts
+from autotune.search.encoding import Encoding
+from autotune.search.kernels import Kernels
+from autotune.search.process import Process
+from autotune.search.shortlist import EVERY, neighbours, shortlist
+from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.opinion import Opinion
+from autotune.trial import Configuration
+
+GRID = grid()
+ENCODING = Encoding(GRID)
+TRUTH = scores(GRID, ridge)
+
+
+def spread_out(count: int) -> list[int]:
+    return np.random.default_rng(5).choice(len(GRID), count, replace=False).tolist()
+
+
+def test_joint_agrees_with_predict() -> None:
+    some = spread_out(12)
+    process = Process(Kernels(ENCODING), some, TRUTH[some].tolist())
+    rows = np.arange(0, len(GRID), 40)
+    mean, covariance = process.joint(rows)
+    parts = process.predict(rows)
+    assert mean == pytest.approx(sum(w * m for w, m, _ in parts))
+    variance = sum(w * (sd**2 + (m - mean) ** 2) for w, m, sd in parts)
+    assert np.diag(covariance) == pytest.approx(variance, rel=1e-6)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-9
+
+
+def test_it_is_surest_where_it_was_measured_often() -> None:
+    some = [*spread_out(10), 7, 7, 7, 7]
+    process = Process(Kernels(ENCODING), some, TRUTH[some].tolist())
+    _, covariance = process.joint(np.array([7, some[0], 300]))
+    assert covariance[0, 0] < covariance[1, 1] < covariance[2, 2]
+
+
+def test_a_shortened_load_counts_for_less() -> None:
+    """Of two contradicting launches of one candidate the whole load decides."""
+    some = [*spread_out(8), 3, 3]
+    told = [*TRUTH[some[:8]].tolist(), float(TRUTH[3]), float(TRUTH[3]) - 0.4]
+    process = Process(Kernels(ENCODING), some, told, extra_sd=[0.0] * 9 + [0.3])
+    assert abs(process.mean(np.array([3]))[0] - TRUTH[3]) < 0.1
+
+
+def test_trust_in_opinions_is_learned() -> None:
+    good = Opinion("right", 0.8 * TRUTH)
+    wrong = Opinion("wrong", np.random.default_rng(1).permutation(TRUTH))
+    some = spread_out(25)
+    right, misled = Process(Kernels(ENCODING, [good, wrong]), some, TRUTH[some].tolist()).trust
+    assert right > 0.4
+    assert misled < 0.5 * right
+
+
+def test_what_an_opinion_thinks_lost_counts_as_lost_before_anything_failed() -> None:
+    best = int(np.argmax(TRUTH))
+    odds = np.ones(len(GRID))
+    odds[best] = 0.01
+    seen = Observations(measured=[(0, float(TRUTH[0]))], feasible=[True], spent=frozenset({0}))
+    kernels = Kernels(ENCODING, [Opinion("knows all", TRUTH, starts=odds)])
+    suggestion = suggest(kernels, seen, 0, 1)
+    assert suggestion is not None
+    assert suggestion.position != best
+    assert TRUTH[suggestion.position] > TRUTH[best] - 0.2
+
+
+def test_parallel_suggestions_differ_and_spread() -> None:
+    some = spread_out(12)
+    kernels = Kernels(ENCODING)
+    seen = Observations([(p, float(TRUTH[p])) for p in some], feasible=[True] * 12, spent=frozenset(some))
+    pending: list[int] = []
+    for number in range(12, 16):
+        found = suggest(
+            kernels,
+            Observations(seen.measured, feasible=seen.feasible, spent=seen.spent, pending=tuple(pending)),
+            0,
+            number,
+        )
+        assert found is not None
+        assert found.position not in (*pending, *some)
+        pending.append(found.position)
+    knobs = {tuple(sorted(GRID.items[p].configuration.knobs.items())) for p in pending}
+    assert len(knobs) == 4
+
+
+def test_out_of_memory_is_monotone() -> None:
+    """What needs at least as much memory is as good as out; what needs less of it stays worth a try."""
+
+    def find(tokens: int, running: int) -> int:
+        wanted = {"tensor_parallel": 2, "data_parallel": 4, "max_batched_tokens": tokens, "kv_cache_dtype": "auto"}
+        wanted |= {"max_running_requests": running, "torch_compile": False}
+        return next(
+            i
+            for i, c in enumerate(GRID.items)
+            if c.configuration.engine == "vllm" and all(c.configuration.knobs[k] == v for k, v in wanted.items())
+        )
+
+    failed = find(8192, 256)
+    odds = starts(ENCODING, [GRID.baseline], [failed], out_of_memory=[failed])
+    more = [find(16384, 256), find(8192, 1024), find(16384, 1024)]
+    assert odds[more].max() < 0.05
+    assert odds[find(2048, 64)] > 0.4
+    crashed = starts(ENCODING, [GRID.baseline], [failed])
+    assert crashed[more].max() > 0.1
+
+
+def large() -> CandidateSet:
+    names = [f"k{i}" for i in range(7)]
+    values = itertools.product(*[range(4)] * 7)
+    return CandidateSet([Candidate(Configuration("x", dict(zip(names, v, strict=True))), "1") for v in values], 0)
+
+
+def test_a_large_space_is_looked_at_in_part_and_its_best_is_found() -> None:
+    candidates = large()
+    assert len(candidates) > EVERY
+    kernels = Kernels(Encoding(candidates))
+    codes = kernels.columns
+    truth = -0.1 * (codes[:, 0] - 2) ** 2 - 0.05 * codes[:, 1] + 0.08 * codes[:, 2] * (codes[:, 0] == 2)
+    measured: list[tuple[int, float]] = [(0, float(truth[0]))]
+    for number in range(1, 16):
+        spent = frozenset(p for p, _ in measured)
+        found = suggest(kernels, Observations(measured, feasible=[True] * len(measured), spent=spent), 0, number)
+        assert found is not None
+        measured.append((found.position, float(truth[found.position])))
+    assert max(v for _, v in measured) > truth.max() - 0.1
+    process = Process(kernels, [0], [0.0])
+    rows = shortlist(kernels, process, {0, 1}, [0], (0, 1))
+    assert len(rows) < EVERY
+    assert not {0, 1} & set(rows.tolist())
+
+
+def test_neighbours_differ_in_one_knob() -> None:
+    kernels = Kernels(ENCODING)
+    for row in neighbours(kernels, np.array([5])):
+        assert (kernels.columns[row] != kernels.columns[5]).sum() == 1
+
+
+def test_without_any_launch_opinions_decide() -> None:
+    kernels = Kernels(ENCODING, [Opinion("knows all", TRUTH)])
+    found = suggest(kernels, Observations(), 0, 0)
+    assert found is not None
+    assert TRUTH[found.position] > math.log(0.9) + TRUTH.max()
