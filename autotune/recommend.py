@@ -20,8 +20,8 @@ from dataclasses import asdict
 
 from autotune.recommendation import (
     Choice,
-    Contribution,
     Exclusion,
+    Explanation,
     Objective,
     Recommendation,
     Resolution,
@@ -29,13 +29,12 @@ from autotune.recommendation import (
     WorkloadComparison,
 )
 from autotune.search import objective, twins
-from autotune.search.ablation import Ablation, ablations, reference
 from autotune.search.estimate import mean, percent
 from autotune.search.history import History
 from autotune.search.verdict import Judgement, evidence, judge, settings_of
 from autotune.space.candidates import CandidateSet
 from autotune.spec import StudySpec
-from autotune.trial import Evidence, Launch, Metrics, Role, Scalar
+from autotune.trial import Evidence, Launch, Metrics, Role
 
 
 def recommend(
@@ -44,6 +43,7 @@ def recommend(
     launches: Sequence[Launch],
     excluded: Sequence[Exclusion] = (),
     stop_reason: str = "",
+    explanation: Explanation | None = None,
 ) -> Recommendation:
     """What to serve with, and how sure that is; the rules stand at the top of this file.
 
@@ -51,11 +51,12 @@ def recommend(
         launches: in any order; of configurations that are candidates (``KeyError`` otherwise).
         excluded: engines that were not searched.
         stop_reason: why the study ended; why nothing could be told is added to it.
+        explanation: of the same launches; None = nothing is explained.
     """
     history = History.of(spec, candidates, launches)
     judgement = judge(history)
     sheet = _Sheet(spec, history, {launch.trial.number: launch for launch in launches}, judgement)
-    gain = judgement.gain
+    gain, told = judgement.gain, explanation or Explanation()
     return Recommendation(
         study=spec.study,
         model=spec.model.id,
@@ -69,7 +70,9 @@ def recommend(
         gain_percent=percent(gain.log) if gain else None,
         gain_ci95=_percents(gain.interval) if gain else None,
         workloads=sheet.workloads(),
-        contributions=sheet.contributions(),
+        contributions=told.contributions,
+        inert=told.inert,
+        untried=told.untried,
         launches=len(launches),
         trials=len(history.by_position),
         failures=_failures(launches),
@@ -169,53 +172,6 @@ class _Sheet:
             means[self._spec.objective] = self._objective(position).value
         return means
 
-    def contributions(self) -> list[Contribution]:
-        """What each knob adds, the largest first; of knobs whose absence was not measured nothing is said."""
-        winner = self._judgement.winner
-        if winner is None or winner == self._base:
-            return []
-        found = [self._contribution(winner, a) for a in ablations(self._history.candidates, winner)]
-        listed = [c for c in [self._engine(winner), *found] if c is not None]
-        return sorted(listed, key=lambda c: -abs(c.gain_percent))
-
-    def _contribution(self, winner: int, ablation: Ablation) -> Contribution | None:
-        base = reference(self._history.candidates, winner)
-        if self._history.canonical(ablation.position) == winner:
-            return None  # The engine runs the same without it.
-        gain = self._difference(winner, ablation.position)
-        if gain is None or base is None:
-            return None
-        items = self._history.candidates.items
-        mine, theirs = items[winner].configuration.knobs, items[base].configuration.knobs
-        return Contribution(
-            knob="+".join(ablation.knobs),
-            from_=_joined([theirs.get(k) for k in ablation.knobs]),
-            to=_joined([mine.get(k) for k in ablation.knobs]),
-            gain_percent=percent(gain[0]),
-            ci95=_percents(gain[1]),
-        )
-
-    def _engine(self, winner: int) -> Contribution | None:
-        """The engine by itself: the default of the winner's against the baseline."""
-        default = reference(self._history.candidates, winner)
-        items = self._history.candidates.items
-        before, after = items[self._base].configuration.engine, items[winner].configuration.engine
-        gain = self._difference(default, self._base) if default is not None and before != after else None
-        if gain is None:
-            return None
-        return Contribution(
-            knob="engine", from_=before, to=after, gain_percent=percent(gain[0]), ci95=_percents(gain[1])
-        )
-
-    def _difference(self, one: int, other: int) -> tuple[float, tuple[float, float] | None] | None:
-        if self._history.broke(one) or self._history.broke(other):
-            return None
-        mine, theirs = evidence(self._history, one), evidence(self._history, other)
-        if not mine or not theirs:
-            return None
-        difference, half = mean(mine) - mean(theirs), self._judgement.spread.half_width((len(mine), len(theirs)))
-        return difference, None if half is None else (difference - half, difference + half)
-
 
 def _resolutions(candidates: CandidateSet, launches: Sequence[Launch]) -> list[Resolution]:
     joined = twins.counts_as(launches, candidates, candidates.items[candidates.baseline].fingerprint)
@@ -247,11 +203,6 @@ def _percents(interval: tuple[float, float] | None) -> tuple[float, float] | Non
 def _failures(launches: Sequence[Launch]) -> dict[str, int]:
     kinds = Counter(launch.result.failure.kind.value for launch in launches if launch.result.failure)
     return dict(sorted(kinds.items()))
-
-
-def _joined(values: Sequence[Scalar]) -> Scalar:
-    """One value as it is, several as text."""
-    return values[0] if len(values) == 1 else " + ".join("none" if v is None else str(v) for v in values)
 
 
 def _mean_of(values: Sequence[object], last: object) -> object:

@@ -82,13 +82,63 @@ class WorkloadComparison(_Value):
 
 
 class Contribution(_Value):
-    """What one knob (or several that only change together, joined by ``+``) adds: winner against winner without it."""
+    """What one knob (or several that only change together, joined by ``+``) adds on the way from baseline to winner.
+
+    The contributions multiply to the gain.
+    """
 
     knob: str
     from_: Scalar
     to: Scalar
     gain_percent: float
     ci95: tuple[float, float] | None
+
+
+class Inert(_Value):
+    """A knob or flag that did nothing for the objective.
+
+    Attributes:
+        knob: a knob's name, or a flag as it stands on the command line.
+        values: what it was set to.
+        reason: one sentence, with inline code as in Markdown: whose word it is.
+        effect_percent: the largest effect of any value, with its interval; None where it is known without measuring.
+        launches: how many launches tell it; 0 where it is known without any.
+    """
+
+    knob: str
+    values: list[Scalar]
+    reason: str
+    effect_percent: float | None = None
+    ci95: tuple[float, float] | None = None
+    launches: int = 0
+
+
+class Untried(_Value):
+    """A configuration that was not launched, and what is believed of it.
+
+    Attributes:
+        changes: the knobs in which it differs from the recommended one; ``engine`` among them where that differs.
+        predicted_gain_percent: over the recommended configuration, with its interval.
+        starts: the odds, from 0 to 1, that it starts.
+        keeps_slos: the odds that it then keeps every limit; 1 where there is none.
+    """
+
+    engine: str
+    config: dict[str, Scalar]
+    changes: dict[str, Scalar]
+    command: str
+    predicted_gain_percent: float
+    ci95: tuple[float, float]
+    starts: float
+    keeps_slos: float
+
+
+class Explanation(_Value):
+    """Why the recommended configuration is as fast as it is, and what else may be said of the candidates."""
+
+    contributions: list[Contribution] = []
+    inert: list[Inert] = []
+    untried: list[Untried] = []
 
 
 class Resolution(_Value):
@@ -132,6 +182,8 @@ class Recommendation(_Value):
     gain_ci95: tuple[float, float] | None
     workloads: dict[str, WorkloadComparison]
     contributions: list[Contribution]
+    inert: list[Inert] = []
+    untried: list[Untried] = []
     launches: int
     trials: int
     failures: dict[str, int]

@@ -18,6 +18,7 @@ from autotune.evaluate import Evaluator, evaluator_for
 from autotune.executors import Executor, executor_for
 from autotune.home import Home
 from autotune.launch.docker_engine import fetch_images
+from autotune.no_ops import no_ops_of
 from autotune.opinions import opinions_of
 from autotune.own_files import library_of
 from autotune.prepare import prepare
@@ -68,8 +69,9 @@ def run(
                 for launch in _launches(study, executor, progress):
                     tracker.record(launch)
                 progress.phase("writing the report")
+                explanation = study.explanation(no_ops_of(prepared))
                 recommendation = recommend(
-                    spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason
+                    spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
                 )
                 write_artefacts(folder, spec, study.launches, recommendation)
                 tracker.finish(recommendation, folder)

@@ -12,8 +12,10 @@ from autotune.recommendation import (
     Choice,
     Contribution,
     Exclusion,
+    Inert,
     Objective,
     Recommendation,
+    Untried,
     Verdict,
     WorkloadComparison,
 )
@@ -186,6 +188,30 @@ def recommendation(**changes: Any) -> Recommendation:
         contributions=[
             Contribution(knob="engine", from_="vllm", to="sglang", gain_percent=16.7, ci95=(12.0, 21.0)),
             Contribution(knob="tensor_parallel + data_parallel", from_="8, 1", to="1, 8", gain_percent=30.0, ci95=None),
+        ],
+        inert=[
+            Inert(knob="--tool-call-parser", values=["deepseekv32"], reason="turns tool calls into API objects"),
+            Inert(knob="--enable-dp-attention", values=[True], reason="there is one replica"),
+            Inert(
+                knob="memory_fraction",
+                values=[0.9, 0.8],
+                reason="its effect is below 3 % with 95 %",
+                effect_percent=0.4,
+                ci95=(-1.5, 2.3),
+                launches=7,
+            ),
+        ],
+        untried=[
+            Untried(
+                engine="sglang",
+                config={**WINNER.knobs, "kv_cache_dtype": "fp8_e4m3"},
+                changes={"kv_cache_dtype": "fp8_e4m3"},
+                command="python3 -m sglang.launch_server --kv-cache-dtype fp8_e4m3",
+                predicted_gain_percent=2.5,
+                ci95=(-6.0, 11.0),
+                starts=0.83,
+                keeps_slos=0.6,
+            )
         ],
         launches=9,
         trials=9,

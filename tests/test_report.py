@@ -144,6 +144,23 @@ def test_the_best_of_each_engine_and_the_engines_left_out(report: str) -> None:
     assert "no known version serves this model on h200" in text
 
 
+def test_what_did_nothing_and_what_is_believed(report: str, tmp_path: Path) -> None:
+    lines = section(report, "What did nothing (SIMULATED)").split("\n")[2:]
+    assert lines == [
+        "- `--tool-call-parser` (`deepseekv32`): turns tool calls into API objects.",
+        "- `--enable-dp-attention`: there is one replica.",
+        "- `memory_fraction` (`0.9`, `0.8`): its effect is below 3 % with 95 %: +0.4 %, -1.5 % to +2.3 %; "
+        "7 launches tell it.",
+        "",
+        "",
+    ]
+    (row,) = cells(section(report, "Believed, not tried (SIMULATED)"))[1:]
+    assert row[:4] == ["kv_cache_dtype=fp8_e4m3", "+2.5 %", "-6.0 % to +11.0 %", "83 %"]
+    silent = small_study.recommendation(inert=[], untried=[], contributions=[])
+    text = render(record(tmp_path, silent), "md")
+    assert not any(heading in text for heading in ("Contribution", "did nothing", "not tried"))
+
+
 def test_contributions_finals_and_launches(report: str) -> None:
     assert ["engine", "vllm", "sglang", "+16.7 %", "+12.0 % to +21.0 %"] in cells(section(report, "Contribution"))
     finals = cells(section(report, "Finals"))

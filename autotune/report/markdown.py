@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.report import StudyRecord, outcome, setup, tables
+from autotune.report import StudyRecord, explained, outcome, setup, tables
 
 _SECTIONS = (
     outcome.opening,
@@ -10,7 +10,9 @@ _SECTIONS = (
     outcome.comparison,
     setup.setup,
     tables.engines,
-    tables.contributions,
+    explained.contributions,
+    explained.inert,
+    explained.untried,
     tables.finals,
     tables.launches,
     tables.resolutions,

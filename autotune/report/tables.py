@@ -1,4 +1,4 @@
-"""The launches in tables: best per engine, what each knob gave, finals, all launches, failures, exclusions."""
+"""The launches in tables: best per engine, finals, all launches, failures, exclusions."""
 
 from __future__ import annotations
 
@@ -47,28 +47,6 @@ def engines(study: StudyRecord) -> str:
         parts.append("Not searched:")
         parts.append("\n".join(f"- **{text.plain(row.engine)}**: {text.plain(row.reason)}" for row in excluded))
     return "\n\n".join(parts)
-
-
-def contributions(study: StudyRecord) -> str:
-    """What each knob of the winner is worth."""
-    rows = [
-        (
-            text.code(row.knob),
-            text.code(text.scalar(row.from_)),
-            text.code(text.scalar(row.to)),
-            text.percent(row.gain_percent),
-            "–" if row.ci95 is None else f"{text.percent(row.ci95[0])} to {text.percent(row.ci95[1])}",
-        )
-        for row in study.recommendation.contributions
-    ]
-    table = text.table(("Knob", "From", "To", "Gain", "95 % interval"), rows, "   rr")
-    if not table:
-        return ""
-    note = (
-        "A knob's gain is that of the winner over the winner without this one change; the engine's is that of its "
-        "default over the baseline, before any tuning. The gains need not add up."
-    )
-    return f"## Contribution per knob ({_label(study)})\n\n{note}\n\n{table}"
 
 
 def finals(study: StudyRecord) -> str:

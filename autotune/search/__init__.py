@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from autotune.recommendation import Explanation, Inert
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.opinion import Opinion
 from autotune.spec import StudySpec
@@ -19,6 +20,9 @@ from autotune.trial import Command, Launch, Trial
 
 SAMPLERS = ("gp", "nsgaii", "optuna-gp", "random", "tpe")
 """What ``--sampler`` takes: ``gp`` is our Gaussian process over the candidates, the others are Optuna's own."""
+
+
+NoOps = Callable[[Trial], Sequence[Inert]]
 
 
 class Study(Protocol):
@@ -41,6 +45,13 @@ class Study(Protocol):
 
     def tell(self, launch: Launch) -> None:
         """Keep a finished launch: on disk when this returns. Raises ``ValueError`` on a trial that was not asked."""
+
+    def explanation(self, no_ops: NoOps) -> Explanation:
+        """What each knob of the winner adds, what did nothing, and what is believed of untried candidates.
+
+        Args:
+            no_ops: what on a launch's command is known to do nothing without measuring it.
+        """
 
     def close(self) -> None:
         """Release the study's lock; the study can be opened again."""

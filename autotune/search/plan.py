@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.recommendation import Verdict
-from autotune.search.ablation import ablations
+from autotune.search.ablation import steps_back
 from autotune.search.acquisition import Suggestion
+from autotune.search.decomposition import most_telling
 from autotune.search.history import MAX_UNINFORMATIVE, History
 from autotune.search.kernels import Floats, Kernels
+from autotune.search.parsimony import spread_of
 from autotune.search.process import Process
 from autotune.search.verdict import judge, settings
 from autotune.trial import Role
@@ -168,22 +170,22 @@ class Plan:
         return [p for p in ranked if p != base and p not in out][:count]
 
     def _means(self, history: History, positions: Sequence[int]) -> Floats:
+        return self._process(history).mean(np.array(positions, dtype=np.int64))
+
+    def _process(self, history: History) -> Process:
         measured = [e for e in history if e.score is not None]
-        process = Process(self._kernels, [e.position for e in measured], [e.score or 0.0 for e in measured])
-        return process.mean(np.array(positions, dtype=np.int64))
+        return Process(self._kernels, [e.position for e in measured], [e.score or 0.0 for e in measured])
 
     def _next_ablation(self, history: History) -> int | None:
-        """The winner with a knob put back, the most telling first; only where the winner's gain is real."""
+        """The winner with some knobs put back, the most telling first; only where the winner's gain is real."""
         judgement = judge(history)
         if judgement.winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
             return None
-        steps = [a.position for a in ablations(history.candidates, judgement.winner)]
-        wanted = [p for p in steps if not history.spent(p)]
-        done = len([p for p in steps if _finals_of(history, p) == 1])
-        if not wanted or done >= ABLATIONS:
+        winner, finals = judgement.winner, {e.position for e in history.of_role(Role.FINAL)}
+        done = len([p for p in steps_back(history.candidates, winner) if p in finals and _finals_of(history, p) == 1])
+        if done >= ABLATIONS:
             return None
-        means = self._means(history.before_finals(), [judgement.winner, *wanted])
-        return wanted[int(np.argmax(np.abs(means[1:] - means[0])))]
+        return most_telling(history, self._process(history), winner, spread_of(history))
 
     def _ending(self, history: History) -> str:
         searched = history.before_finals()

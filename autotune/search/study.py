@@ -8,15 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from autotune.errors import BadInput, UnknownName
-from autotune.search import SAMPLERS, peers
+from autotune.recommendation import Explanation
+from autotune.search import SAMPLERS, NoOps, peers
 from autotune.search.acquisition import Suggestion, suggest
+from autotune.search.beliefs import beliefs
 from autotune.search.encoding import Encoding
+from autotune.search.explain import explain
 from autotune.search.history import History
 from autotune.search.kernels import Kernels, one_thread
 from autotune.search.observing import observations
 from autotune.search.plan import Plan, Step, Stop
+from autotune.search.process import Process
 from autotune.search.record import Form, Record
 from autotune.search.results import Lock, Results
+from autotune.search.verdict import judge
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.opinion import Opinion
 from autotune.spec import StudySpec
@@ -100,6 +105,19 @@ class JournaledStudy:
         self._results.append(launch)
         del self._pending[launch.trial.number]
         self._record.finish(launch)
+
+    def explanation(self, no_ops: NoOps) -> Explanation:
+        """See `autotune.search.Study`."""
+        history = self._history(self.launches)
+        measured = [e for e in history if e.score is not None]
+        judgement = judge(history)
+        with one_thread():
+            model = Process(self._kernels, [e.position for e in measured], [e.score or 0.0 for e in measured])
+            found = explain(history, self.launches, model, judgement, no_ops)
+            if judgement.winner is None:
+                return found
+            untried = beliefs(history, model, self._kernels, judgement.winner, self._command_of)
+        return found.model_copy(update={"untried": untried})
 
     def close(self) -> None:
         """Release the study."""

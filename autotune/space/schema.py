@@ -152,6 +152,16 @@ class Effect(Entry):
     source: str
 
 
+class IdleOption(Entry):
+    """Options that cannot change how fast the engine is: they serve another purpose, or nothing at all."""
+
+    flags: list[str] = Field(min_length=1, description="long spellings; those of an option's table in engines/options/")
+    when: Expression = Field(default="True", description="of the configuration; only where it holds they are idle")
+    versions: VersionRange = "*"
+    reason: str
+    source: str
+
+
 class Start(Entry):
     """A configuration that somebody found good: a head start for the search."""
 
@@ -190,6 +200,7 @@ class EngineCard(Entry):
     always: list[Addition] = []
     knobs: dict[str, Knob]
     effects: list[Effect] = []
+    idle: list[IdleOption] = Field(default=[], description="told as doing nothing where they stand on a command line")
     rules: list[Rule] = []
     starts: list[Start] = []
     serving: Serving = Serving()

@@ -31,10 +31,13 @@ def test_dp_attention_without_replicas_joins_its_twin(tmp_path: Path) -> None:
     assert done.json["objective"]["repeats"] == 1, "what the search measured is no evidence for the baseline"
     (found,) = done.json["resolutions"]
     assert (found["note"], found["launches"], found["repeats_of"]) == (SENTENCE, [1], 0)
+    (idle,) = done.json["inert"]
+    assert (idle["knob"], idle["values"], idle["launches"]) == ("enable_dp_attention", [True], 1)
     folder = home / "studies" / "s"
     report = (folder / "report.md").read_text()
     assert report.count(SENTENCE) == 1
     assert f"{SENTENCE} (launch 1), so that it is a repeat of launch 0." in report
+    assert "- `enable_dp_attention` (`true`): the engine ran with `false` (launch 1)." in report
     kept = json.loads((folder / "trials" / "0001" / "resolved.json").read_text())
     assert kept["told"]["enable_dp_attention"] is False
     assert kept["sources"][0]["settings"]["enable_dp_attention"] is False

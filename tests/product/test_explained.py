@@ -1,0 +1,73 @@
+"""Why the winner wins, end to end on the V3.2 node: parts that add up, and the documents' no-ops told as such."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .cli import autotune, rows
+
+V32 = "deepseek-ai/DeepSeek-V3.2"
+# The document's own command for TP 8: dp attention with one replica, and the parsers of its serving scripts.
+BASELINE = (
+    f"python3 -m sglang.launch_server --model-path {V32} --tp-size 8 --enable-dp-attention "
+    "--reasoning-parser deepseek-v3 --tool-call-parser deepseekv32"
+)
+NO_OPS = {"--enable-dp-attention", "--reasoning-parser", "--tool-call-parser"}
+SPACE = """
+narrow:
+  sglang:
+    search:
+      tensor_parallel: [1, 8]
+      data_parallel: [1, 8]
+      torch_compile: [false, true]
+      max_running_requests: [null, 32]
+      context_length: [163840, 32768]
+    starts:
+      - name: torch.compile with attention data parallelism
+        set: {tensor_parallel: 1, data_parallel: 8, torch_compile: true}
+        source: what nobody foresaw
+"""
+
+
+def explained(home: Path, on: str, launches: int) -> Any:
+    """The recommendation of a study with seed 3, after the checks that hold on every node."""
+    space = home.parent / "space.yaml"
+    space.write_text(SPACE)
+    load = ("--workload", "random:256:16:64", "--launches", str(launches), "--seed", "3", "--space", str(space))
+    where = ("--model", V32, "--hw", "h200", "--on", on, "--baseline", BASELINE, "--study", "s", "--json")
+    done = autotune("run", *where, *load, home=home)
+    assert done.code == 0, done.err
+    found = done.json
+    assert found["verdict"] == "better"
+    parts = {c["knob"]: math.log1p(c["gain_percent"] / 100) for c in found["contributions"]}
+    assert math.fsum(parts.values()) == pytest.approx(math.log1p(found["gain_percent"] / 100), abs=1e-9)
+    low, high = found["gain_ci95"]
+    assert low <= 100 * math.expm1(math.fsum(parts.values())) <= high
+    assert max(parts, key=lambda name: parts[name]) == "data_parallel+tensor_parallel"
+    assert all(c["ci95"][0] <= c["gain_percent"] <= c["ci95"][1] for c in found["contributions"])
+    assert {row["knob"] for row in found["inert"]} >= NO_OPS
+    report = (home / "studies" / "s" / "report.md").read_text()
+    nothing = report.split("## What did nothing", 1)[1].split("\n## ", 1)[0]
+    assert all(f"`{flag}`" in nothing for flag in NO_OPS)
+    return found
+
+
+def test_contributions_add_up_and_the_documents_no_ops_are_told(tmp_path: Path) -> None:
+    found = explained(tmp_path / "home", "simulator", 14)
+    tried = {row["fingerprint"] for row in rows(tmp_path / "home", "s")}
+    for row in found["untried"]:
+        assert row["config"].keys() == found["config"].keys()
+        assert row["command"].startswith("python3 -m sglang.launch_server")
+        assert 0 <= row["starts"] <= 1
+    assert len(found["untried"]) == min(3, 16 - len(tried))
+
+
+@pytest.mark.slow
+def test_the_same_against_emulated_engines_that_fail(tmp_path: Path) -> None:
+    found = explained(tmp_path / "home", "emulator", 16)
+    assert found["evidence"] == "emulated"
+    assert found["failures"], "torch.compile with attention data parallelism fails while graphs are captured"
