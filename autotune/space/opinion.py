@@ -21,17 +21,20 @@ class Opinion:
         sd: shape ``(candidates,)``: standard deviation of ``ln(truth / prediction)`` of each candidate by itself,
             without what all candidates of an engine share; None = not known.
         starts: shape ``(candidates,)``: the odds, from 0 to 1, that the configuration starts; None = nothing known.
+        launch_s: shape ``(candidates,)``: seconds that a launch takes, its loads included; not finite, or None = not
+            known.
     """
 
     name: str
     mean: Floats
     sd: Floats | None = None
     starts: Floats | None = None
+    launch_s: Floats | None = None
 
     def __post_init__(self) -> None:
         shape = self.mean.shape
         if len(shape) != 1:
             raise ValueError(f"opinion {self.name!r}: the mean has shape {shape}, expected one value per candidate")
-        for what, values in (("sd", self.sd), ("starts", self.starts)):
+        for what, values in (("sd", self.sd), ("starts", self.starts), ("launch_s", self.launch_s)):
             if values is not None and values.shape != shape:
                 raise ValueError(f"opinion {self.name!r}: {what} has shape {values.shape}, the mean has {shape}")
