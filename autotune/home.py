@@ -12,6 +12,8 @@ from pydantic import ValidationError
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.spec import StudySpec, check_study_name
 
+RESULTS = "results.jsonl"
+
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part."""
@@ -61,6 +63,21 @@ class Home:
         """The studies that exist, oldest first."""
         found = [path.parent for path in self.studies.glob("*/study.yaml")]
         return [path.name for path in sorted(found, key=lambda p: (p / "study.yaml").stat().st_mtime)]
+
+    def source(self, text: str) -> Path:
+        """The absolute path of what ``--from`` names: a study of this home, a study's folder, or a file.
+
+        Raises `UnknownName` with the studies that there are, `BadInput` for a folder that is no study's.
+        """
+        if text in self.names():
+            return self.study_folder(text).absolute()
+        path = expanded(text, "HOME").absolute()
+        if path.is_dir() and not (path / RESULTS).is_file():
+            raise BadInput(f"--from {text}: that folder is no study's with launches: there is no {RESULTS} in it")
+        if not path.exists():
+            hint = f"Looked in {self.studies}. Or give a study's folder, or a file: FILE.csv or {RESULTS}."
+            raise UnknownName("study", text, self.names(), hint)
+        return path
 
     def check_free(self, study: str) -> None:
         """Raise `BadInput` when a study of this name exists."""

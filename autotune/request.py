@@ -60,6 +60,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
         hours=request.hours,
         executor=request.executor,
         sampler=request.sampler,
+        sources=tuple(request.sources),
         noise=_noise(request, on),
         seed=request.seed,
         space=str(request.space.resolve()) if request.space else None,

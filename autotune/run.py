@@ -19,7 +19,7 @@ from autotune.executors import Executor, executor_for
 from autotune.home import Home
 from autotune.launch.docker_engine import fetch_images
 from autotune.no_ops import no_ops_of
-from autotune.opinions import opinions_of
+from autotune.opinions import keep, opinions_of, sources_of
 from autotune.own_files import library_of
 from autotune.prepare import prepare
 from autotune.progress import Progress
@@ -49,19 +49,21 @@ def run(
         Interrupted: the user stopped it; what is finished is kept.
         StudyLocked: another tuner works on this study.
     """
+    sources = sources_of(spec, home.study_folder(spec.study))
     progress.phase("enumerating what may be tried")
     library = library_of(spec)
     prepared = prepare(spec, library, progress.note)
     if spec.on == "docker":
         fetch_images([spec.images[name] for name in prepared.spaces], progress.note)
     folder = home.open(spec)
+    keep(sources, folder)
     for text in prepared.spec.notes[len(spec.notes) :]:
         progress.note(text)
     # What was left out is told with the answer; the question stays as it was asked.
     spec = prepared.spec
     progress.opened(folder)
     executor = executor_for(spec.executor, evaluator(spec, library, folder, progress.note))
-    study = open_study(folder, spec, prepared.candidates, prepared.command_of, opinions_of(prepared))
+    study = open_study(folder, spec, prepared.candidates, prepared.command_of, opinions_of(prepared, sources))
     with closing(study), closing(executor):
         try:
             with Tracker(home.path, spec) as tracker:

@@ -23,7 +23,9 @@ from autotune.spec import StudySpec
 
 def run(request: Request, home: Path, as_json: bool, dry_run: bool) -> None:
     """``autotune run``."""
-    spec = build_spec(replace(request, calibration=calibration_of_home(request.calibration, home)), say)
+    calibration = calibration_of_home(request.calibration, home)
+    sources = tuple(dict.fromkeys(str(Home(home).source(text)) for text in request.sources))
+    spec = build_spec(replace(request, calibration=calibration, sources=sources), say)
     if request.calibration is not None and spec.calibration is None:
         say(f"--calibration is not used: trials on {spec.on} do not run on the simulated node")
     _check_sampler(spec.sampler)

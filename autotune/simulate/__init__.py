@@ -14,7 +14,10 @@
     prefix.py        its prefix cache
     batching.py      the loop over it in virtual time
     recording.py     when tokens came
-    roofline.py      a cruder prediction, the search's prior
+    loads.py         a load point summed up
+    fluid.py         a load without the loop: ramp, full batch, drain
+    steady.py        a fast prediction of all candidates with it, the search's prior
+    roofline.py      a cruder prediction, the search's prior where the simulator is the evidence
 
 Its numbers are *simulated*: never to be mixed with measured ones.
 """
@@ -31,7 +34,18 @@ from autotune.simulate.memory import MemoryPlan, memory_failure, plan_memory, st
 from autotune.simulate.server import Server, ServerSetup
 from autotune.trial import Failure, FailureKind, Metrics
 
-__all__ = ["LoadPointOutcome", "MemoryPlan", "Outcome", "ServerSetup", "run_server", "simulate", "start_failure"]
+__all__ = [
+    "LoadPointOutcome",
+    "MemoryPlan",
+    "Outcome",
+    "ServerSetup",
+    "beyond_step",
+    "run_server",
+    "simulate",
+    "start_failure",
+    "too_long",
+    "too_many_gpus",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +93,7 @@ def simulate(server: ServerSetup, workload: Workload, seed: int) -> Outcome:
 def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
     """`simulate` for a server whose decisions are taken; calibration passes its own coefficients this way."""
     plan = plan_memory(server)
-    failure = start_failure(server, plan) or _too_long(server, plan, workload)
+    failure = start_failure(server, plan) or too_long(server, plan, workload)
     if failure is not None:
         return Outcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
     runs: list[RequestRecords] = []
@@ -88,7 +102,7 @@ def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
     preemptions = 0
     for position, point in enumerate(workload.points):
         requests = workload.draw(position, seed)
-        failure = _beyond_step(server, int(requests.input_tokens.max()))
+        failure = beyond_step(server, int(requests.input_tokens.max()))
         if failure is not None:
             return Outcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
         batching = Batching(server, requests, plan.capacity_tokens)
@@ -106,17 +120,18 @@ def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
 
 def start_failure(server: Server, plan: MemoryPlan) -> Failure | None:
     """Why a server would not start; None when it does."""
-    return _too_many_gpus(server) or memory_failure(server, plan)
+    return too_many_gpus(server) or memory_failure(server, plan)
 
 
-def _too_many_gpus(server: Server) -> Failure | None:
+def too_many_gpus(server: Server) -> Failure | None:
+    """A layout that needs more GPUs than there are."""
     if server.gpus <= server.setup.gpus:
         return None
     message = f"The layout needs {server.gpus} GPUs, there are {server.setup.gpus}; lower tensor or data parallelism."
     return Failure(FailureKind.BAD_ARGUMENT, message, "")
 
 
-def _too_long(server: Server, plan: MemoryPlan, workload: Workload) -> Failure | None:
+def too_long(server: Server, plan: MemoryPlan, workload: Workload) -> Failure | None:
     """Requests that the server would reject: longer than its context, or than its whole KV pool."""
     longest = workload.longest_request
     pool = plan.capacity_tokens // server.block_tokens * server.block_tokens
@@ -127,7 +142,7 @@ def _too_long(server: Server, plan: MemoryPlan, workload: Workload) -> Failure |
     return None
 
 
-def _beyond_step(server: Server, prompt: int) -> Failure | None:
+def beyond_step(server: Server, prompt: int) -> Failure | None:
     """Prompts that the server would reject: without chunks, what no step can compute whole."""
     if server.prompt_limit is None or prompt <= server.prompt_limit:
         return None

@@ -26,7 +26,7 @@ from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Configuration, Scalar
 
 _UNLIMITED = 1024
-_HOPELESS = 1.0
+HOPELESS = 1.0
 """Tokens per second of what cannot hold one request: the lowest value, so that logarithms stay finite."""
 
 
@@ -56,7 +56,7 @@ def roofline(
     for i, configuration in enumerate(configurations):
         layout = _layout(configuration.knobs, model)
         if layout not in known:
-            known[layout] = float(np.log(max(_HOPELESS, _tokens_per_s(layout, model, hardware, gpus, load))))
+            known[layout] = float(np.log(max(HOPELESS, _tokens_per_s(layout, model, hardware, gpus, load))))
         values[i] = known[layout]
     return values
 
@@ -101,7 +101,7 @@ def _tokens_per_s(c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: in
     kv_token = kv_bytes_per_token_layer(a, c.kv_type, c.tp) * a.layers / c.pp
     batch = min(load.in_flight / c.dp, float(c.running), room / kv_token / (read + written / 2))
     if stage * c.pp > gpus or room < kv_token * load.longest or c.context < load.longest:
-        return _HOPELESS
+        return HOPELESS
     bandwidth, flops = hardware.bandwidth_tb_s * 1e12, hardware.tflops(a.multiplied_in(a.weight_bytes)) * 1e12
     elements = rank_layer_elements(a, c.tp)
     experts = layer_weights(a).expert * a.experts * expert_layers(a) / stage
