@@ -4,7 +4,8 @@
     simulated       on the simulated node, in virtual time
     launched        by launching a server, loading it over HTTP, and stopping it
 
-An evaluator is a picklable callable.
+An evaluator is a picklable callable; `autotune.evaluate.checked` stands around each, so that no figure leaves it that
+cannot be.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def evaluator_for(
     if spec.on == "simulator":
         from autotune.evaluate.simulated import Simulated
 
-        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
+        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed, spec.objective)
     if spec.on in ("process", "docker", "emulator") or spec.on.startswith("external:"):
         from autotune.evaluate.attempts import BackOff
         from autotune.evaluate.launched import Launched
