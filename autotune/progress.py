@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.status import Status
 
 from autotune.load.metrics import METRICS
-from autotune.search import Study
+from autotune.search import Study, objective
 from autotune.spec import StudySpec
 from autotune.trial import Launch, State, Trial
 
@@ -76,20 +76,20 @@ class ConsoleProgress:
         trial, result = launch.trial, launch.result
         head = f"{number}  {trial.role.value:<8}  {trial.configuration.engine:<12}"
         if result.state is State.COMPLETE:
-            value = float(result.metrics[self._spec.workloads[0]][self._spec.objective])
-            outcome = f"{value:>10,.1f}  {result.evidence.value}"
+            value = self._value(launch)
+            cut = ", cut short" if self._spec.workloads[0] in result.shortened else ""
+            outcome = f"{value or 0:>10,.1f}  {result.evidence.value}{cut}"
         else:
             kind = result.failure.kind.value if result.failure else "unknown"
             phase = f" ({result.failure.phase.value})" if result.failure and result.failure.phase else ""
             outcome = f"{result.state.value:>10}  {kind}{phase}"
         self._console.print(f"{head}{outcome}  {self._best(study)}", highlight=False, soft_wrap=True)
 
+    def _value(self, launch: Launch) -> float | None:
+        return objective.value(launch, self._spec.objective, self._spec.workloads[0])
+
     def _best(self, study: Study) -> str:
-        values = [
-            float(launch.result.metrics[self._spec.workloads[0]][self._spec.objective])
-            for launch in study.launches
-            if launch.result.state is State.COMPLETE
-        ]
+        values = [value for launch in study.launches if (value := self._value(launch)) is not None]
         if not values:
             return "no launch has run yet"
         best = max(values) if METRICS[self._spec.objective].maximise else min(values)

@@ -15,6 +15,7 @@ from pathlib import Path
 from autotune.artefacts import write_artefacts
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator, evaluator_for
+from autotune.evaluate.checked import Checked
 from autotune.executors import Executor, executor_for
 from autotune.home import Home
 from autotune.launch.docker_engine import fetch_images
@@ -62,7 +63,7 @@ def run(
     # What was left out is told with the answer; the question stays as it was asked.
     spec = prepared.spec
     progress.opened(folder)
-    executor = executor_for(spec.executor, evaluator(spec, library, folder, progress.note))
+    executor = executor_for(spec.executor, Checked(evaluator(spec, library, folder, progress.note), spec))
     study = open_study(folder, spec, prepared.candidates, prepared.command_of, opinions_of(prepared, sources))
     with closing(study), closing(executor):
         try:

@@ -30,9 +30,9 @@ class Report:
         progress: of this worker's share.
         now_s: when it was told, in seconds of ``CLOCK_MONOTONIC``.
         rows: positions, within the share, of the requests that changed since the last report, shape (k,).
-        columns: of each of them, shape (k, 6): when it was sent, when its first token came, when it finished (seconds
+        columns: of each of them, shape (k, 7): when it was sent, when its first token came, when it finished (seconds
             of ``CLOCK_MONOTONIC``, NaN = not yet), its output tokens (NaN = not yet known), 1 if it succeeded,
-            and when its last event with a choice came.
+            when its last event with a choice came, and how many events with text had come.
     """
 
     progress: Progress
@@ -52,7 +52,7 @@ class Overview:
 
     def __init__(self, requests: int, input_tokens: NDArray[np.int64], workers: int) -> None:
         self._input_tokens, self._workers = input_tokens, workers
-        self._columns = np.full((requests, 6), np.nan)
+        self._columns = np.full((requests, 7), np.nan)
         self._progress = [Progress(0, 0, 0, 0, 0)] * workers
         self._told_s = [-np.inf] * workers
         self._total = requests
@@ -76,6 +76,11 @@ class Overview:
     def now_s(self) -> float:
         """Until when everything is known: the earliest of the workers' last reports; -inf before each has told."""
         return float(min(self._told_s))
+
+    @property
+    def columns(self) -> Floats:
+        """What is known of each request of the load, shape (requests, 7); columns as in `Report`, NaN = nothing."""
+        return self._columns.copy()
 
     def heard_s(self) -> Floats:
         """When the last event of each request of the snapshot came, NaN before the first, shape (requests sent,)."""

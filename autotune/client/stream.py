@@ -89,7 +89,7 @@ class Exchange:
         """It ends here, without an answer."""
         self._end(outcome, perf_counter_ns())
 
-    def so_far(self) -> tuple[float, float, float, float, float, float]:
+    def so_far(self) -> tuple[float, float, float, float, float, float, float]:
         """A row of `Report.columns`: NaN for what has not happened yet."""
         times = self.events.times_ns
         first_s = times[0] / 1e9 if times else nan
@@ -97,7 +97,7 @@ class Exchange:
         written = float(self.usage[1]) if self.usage is not None else nan
         ok = float(self.outcome is not None and self.outcome.ok)
         heard_s = self.events.last_ns / 1e9 if self.events.last_ns else nan
-        return self.sent_ns / 1e9, first_s, finished_s, written, ok, heard_s
+        return self.sent_ns / 1e9, first_s, finished_s, written, ok, heard_s, float(len(times))
 
     def _end(self, outcome: Outcome, at_ns: int) -> None:
         if self.outcome is None:  # the first one stands

@@ -5,7 +5,8 @@
     replayed        from a file of recorded launches
     launched        by launching a server, loading it over HTTP, and stopping it
 
-An evaluator is a picklable callable.
+An evaluator is a picklable callable; `autotune.evaluate.checked` stands around each, so that no figure leaves it that
+cannot be.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def evaluator_for(
     if spec.on == "simulator":
         from autotune.evaluate.simulated import Simulated
 
-        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
+        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed, spec.objective)
     if spec.on.startswith("replay:"):
         from autotune.evaluate.replayed import Replayed
 

@@ -137,7 +137,7 @@ class _Window:
 
 def _window(done: RequestRecords) -> _Window:
     begun_s = _begun_s(done)
-    moments_s, streams = _under_way(begun_s, done.finished_s, ends_first=not _streamed(done))
+    moments_s, streams = under_way(begun_s, done.finished_s, ends_first=not _streamed(done))
     most = max(int(streams.max()), 1)
     marks_s = np.sort(begun_s)[most - 1 :: most]
     if len(marks_s) > TURNOVERS and marks_s[-1] > marks_s[0]:
@@ -156,15 +156,15 @@ def _begun_s(done: RequestRecords) -> Floats:
     return done.first_token_s if _streamed(done) else done.sent_s
 
 
-def _under_way(begun_s: Floats, finished_s: Floats, ends_first: bool) -> tuple[Floats, Floats]:
-    """All moments at which the number under way changes, and that number from then on: two columns of shape (2n,).
+def under_way(begun_s: Floats, finished_s: Floats, ends_first: bool) -> tuple[Floats, Floats]:
+    """All moments at which the number under way changes, and that number from then on: two columns of shape (n + m,).
 
     Args:
         ends_first: of one moment; a closed loop sends when an answer ends, while a first token that comes with the
             last one of another answer was made in the same step as that.
     """
     moments_s = np.concatenate([begun_s, finished_s])
-    change = np.repeat([1.0, -1.0], len(begun_s))
+    change = np.repeat([1.0, -1.0], [len(begun_s), len(finished_s)])
     order = np.lexsort((change if ends_first else -change, moments_s))
     return moments_s[order], np.cumsum(change[order])
 

@@ -13,6 +13,7 @@ from autotune.report.figures import (
     best_per_engine,
     broken_slos,
     by_configuration,
+    cut_short,
     differing,
     lower_is_better,
     objective_value,
@@ -142,6 +143,8 @@ def _state(study: StudyRecord, launch: Launch) -> str:
     result = launch.result
     if result.failure is not None:
         return f"{result.state.value}: {words.failed(result.failure)}"
+    if (sd := cut_short(study, launch)) is not None:
+        return f"cut short, forecast ± {100 * sd:.0f} %"
     broken = broken_slos(study, launch) if result.state is State.COMPLETE else []
     if broken:
         return f"breaks {text.plain('; '.join(broken))}"

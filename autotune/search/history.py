@@ -45,6 +45,11 @@ class Entry:
         return self.score is not None
 
     @property
+    def whole(self) -> bool:
+        """Measured by a whole load: only then is it evidence, or a place in the finals."""
+        return self.measured and not self.shortened_sd
+
+    @property
     def says_nothing(self) -> bool:
         """It ended without a word about the configuration: the measurement or the machine failed."""
         return not (self.pending or self.broke or self.measured)
@@ -128,8 +133,8 @@ class History:
         return len(self.done_with) == len(self.candidates)
 
     def scores(self, position: int, *roles: Role) -> list[float]:
-        """The scores of a candidate's launches, of these roles only when any are given."""
-        entries = self.at(position)
+        """The scores of a candidate's whole loads, of these roles only when any are given."""
+        entries = [e for e in self.at(position) if e.whole]
         return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def broke(self, position: int) -> bool:
@@ -137,7 +142,7 @@ class History:
 
     def keeps_slos(self, position: int, *roles: Role) -> bool:
         """Whether a candidate keeps every SLO in the mean over its launches (of these roles, where it has any)."""
-        entries = [e for e in self.at(position) if e.measured]
+        entries = [e for e in self.at(position) if e.whole]
         chosen = [e for e in entries if not roles or e.role in roles] or entries
         if not chosen:
             return False

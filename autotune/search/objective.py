@@ -15,11 +15,11 @@ def maximises(metric: str) -> bool:
 
 
 def value(launch: Launch, metric: str, workload: str) -> float | None:
-    """A metric of a finished launch, or None where it was not measured or is not a finite number."""
+    """A metric of a finished launch, or None where it was not measured or is no number that it can be."""
     if launch.result.state is not State.COMPLETE:
         return None
     number = launch.result.metrics.get(workload, {}).get(metric)
-    if not isinstance(number, int | float) or not math.isfinite(number):
+    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number < math.inf:
         return None
     return float(number)
 

@@ -27,7 +27,8 @@ class Results:
     def append(self, launch: Launch) -> None:
         """Add a launch; it is on disk when this returns."""
         with self._path.open("ab") as file:
-            file.write(json.dumps(launch.to_json(), separators=(",", ":")).encode() + b"\n")
+            row = json.dumps(launch.to_json(), separators=(",", ":"), allow_nan=False)
+            file.write(row.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         self.launches.append(launch)

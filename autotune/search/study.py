@@ -15,6 +15,7 @@ from autotune.search.beliefs import beliefs
 from autotune.search.encoding import Encoding
 from autotune.search.explain import explain
 from autotune.search.history import History
+from autotune.search.hopeless import hopeless_below
 from autotune.search.kernels import Kernels, one_thread
 from autotune.search.observing import observations
 from autotune.search.plan import Plan, Step, Stop
@@ -131,7 +132,7 @@ class JournaledStudy:
     def _history(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
         return History.of(self._spec, self._candidates, launches, pending)
 
-    def _trial(self, number: int, step: Step, launches: Iterable[Launch]) -> Trial:
+    def _trial(self, number: int, step: Step, launches: Sequence[Launch]) -> Trial:
         candidate = self._candidates.items[step.position]
         others = [*(launch.trial for launch in launches), *self._pending.values()]
         earlier = [t for t in others if t.number < number and t.configuration.fingerprint == candidate.fingerprint]
@@ -144,6 +145,9 @@ class JournaledStudy:
             command=self._command_of(candidate),
             workloads=self._spec.workloads if everything else self._spec.workloads[:1],
             launch_index=len(earlier),
+            hopeless_below=hopeless_below(
+                self._spec, step.role, [row for row in launches if row.trial.number < number]
+            ),
         )
 
     def _suggest(self, history: History) -> Suggestion | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -97,6 +98,32 @@ def test_three_launches_in_a_row_that_no_configuration_is_to_blame_for(home: Pat
     assert states == ["complete", "invalid", "invalid", "invalid", "complete", "complete"]
     report = (home / "studies" / "driver" / "report.md").read_text()
     assert "### infrastructure (not the configuration's fault)" in report
+
+
+def test_figures_that_cannot_be_are_no_measurement_and_reach_no_file(home: Path) -> None:
+    """NaN of one metric, a negative one, no objective at all; the figures beside them stay."""
+    spoilt: list[dict[str, object]] = [{"total_token_throughput": float("nan")}, {"p99_ttft_ms": -1.0}]
+    without = "total_token_throughput"
+
+    def figures_are_bad(result: TrialResult, _: Path) -> TrialResult:
+        workload, metrics = next(iter(result.metrics.items()))
+        if spoilt:
+            return replace(result, metrics={workload: {**metrics, **spoilt.pop(0)}})
+        left = {name: value for name, value in metrics.items() if name != without}
+        return replace(result, metrics={workload: left}, times_s={**result.times_s, "load": float("inf")})
+
+    outcome = study(home, "nan", figures_are_bad)
+    assert outcome.recommended is not None
+    kept = rows(home, "nan")
+    assert {row["state"] for row in kept[1:]} == {"invalid"}
+    said = [row["failure"]["message"] for row in kept[1:4]]
+    assert "random:64:16:16: total_token_throughput is nan; something was divided by nothing" in said[0]
+    assert "random:64:16:16: p99_ttft_ms is -1; it cannot be below zero" in said[1]
+    assert "there is no total_token_throughput among its metrics, and it is the objective" in said[2]
+    assert all(row["metrics"]["random:64:16:16"]["duration"] > 0 for row in kept)
+    folder = home / "studies" / "nan"
+    for path in (folder / "results.jsonl", folder / "recommendation.json"):
+        assert not re.search(r"\b(NaN|Infinity)\b", path.read_text())
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, the one disk that is always full")

@@ -1,0 +1,55 @@
+"""Below which value of the objective a load of the search may be cut short.
+
+Cutting a load saves seconds of a node, cutting the best configuration costs the study its answer, so the margin is
+wide: two launches of equal configurations are `MARGIN` spreads of one launch apart in 1 of 90,000 cases, and where the
+incumbent was lucky by two of them, as the best of 30 is, in 1 of 30,000.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from autotune.load.racing import RACED
+from autotune.search import objective
+from autotune.search.estimate import Spread
+from autotune.spec import StudySpec
+from autotune.trial import Launch, Role
+
+MARGIN = 6.0
+"""In standard deviations of one launch, of ln(objective); a difference of two launches has 1.41 of these."""
+
+UNKNOWN_NOISE = 0.06
+"""Of one launch where nobody knows it: twice what is given to simulated ones. Repeats come late, and only widen it."""
+
+_ENOUGH = 2
+"""Degrees of freedom from which on the spread of repeats is believed where it is larger."""
+
+
+def hopeless_below(spec: StudySpec, role: Role, launches: Sequence[Launch]) -> float | None:
+    """The objective's value below which a launch is of no use to the study; None = its load runs to its end.
+
+    Only in the search, where a launch tells where not to go on, and only where the objective is one throughput and
+    nothing else: latencies, SLOs and a second workload or metric need whole loads. None until something was measured.
+
+    Args:
+        launches: those that the launch can know of.
+    """
+    alone = not (spec.slos or spec.weights or spec.pareto)
+    if role is not Role.SEARCH or not alone or spec.objective not in RACED:
+        return None
+    whole = [row for row in launches if spec.workloads[0] not in row.result.shortened]
+    scores = [(row.trial.configuration.fingerprint, objective.score(spec, row)) for row in whole]
+    known = [(fingerprint, score) for fingerprint, score in scores if score is not None]
+    if not known:
+        return None
+    return objective.from_score(spec, max(score for _, score in known) - MARGIN * _noise(spec, known))
+
+
+def _noise(spec: StudySpec, scores: Iterable[tuple[str, float]]) -> float:
+    groups: dict[str, list[float]] = {}
+    for fingerprint, score in scores:
+        groups.setdefault(fingerprint, []).append(score)
+    repeats = Spread.pooled(groups.values())
+    least = spec.noise or UNKNOWN_NOISE
+    return max(least, repeats.sd) if repeats.degrees >= _ENOUGH and math.isfinite(repeats.sd) else least
