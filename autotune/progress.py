@@ -11,8 +11,9 @@ from rich.status import Status
 
 from autotune.load.metrics import METRICS
 from autotune.search import Study
+from autotune.search.objective import achieved
 from autotune.spec import StudySpec
-from autotune.trial import Launch, State, Trial
+from autotune.trial import Launch, Trial
 
 
 class Progress(Protocol):
@@ -75,8 +76,8 @@ class ConsoleProgress:
         number = f"{len(study.launches):>3}/{self._spec.launches}"
         trial, result = launch.trial, launch.result
         head = f"{number}  {trial.role.value:<8}  {trial.configuration.engine:<12}"
-        if result.state is State.COMPLETE:
-            value = float(result.metrics[self._spec.workloads[0]][self._spec.objective])
+        value = achieved(self._spec, launch)
+        if value is not None:
             outcome = f"{value:>10,.1f}  {result.evidence.value}"
         else:
             kind = result.failure.kind.value if result.failure else "unknown"
@@ -85,11 +86,7 @@ class ConsoleProgress:
         self._console.print(f"{head}{outcome}  {self._best(study)}", highlight=False, soft_wrap=True)
 
     def _best(self, study: Study) -> str:
-        values = [
-            float(launch.result.metrics[self._spec.workloads[0]][self._spec.objective])
-            for launch in study.launches
-            if launch.result.state is State.COMPLETE
-        ]
+        values = [value for launch in study.launches if (value := achieved(self._spec, launch)) is not None]
         if not values:
             return "no launch has run yet"
         best = max(values) if METRICS[self._spec.objective].maximise else min(values)

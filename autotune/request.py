@@ -15,9 +15,9 @@ from autotune.engines import engine, recognise, settings_in_front, split_command
 from autotune.engines.chosen import choose, named_binaries
 from autotune.engines.installed_options import Tell
 from autotune.errors import BadInput, UnknownName
+from autotune.goals import goals_of
 from autotune.launch.images import asked_images, choose_images
 from autotune.launch.secrets import refuse_secrets, secret_sources
-from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.machine import has, node
 from autotune.options import Request
@@ -25,7 +25,7 @@ from autotune.own_files import calibration_in, library_for
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
-from autotune.spec import AUTO, EngineChoice, Slo, StudySpec, check_study_name
+from autotune.spec import AUTO, EngineChoice, StudySpec, check_study_name
 from autotune.trial import Scalar
 
 AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL")
@@ -42,9 +42,10 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
     hardware = node(request.hardware, library)
     model = _model(request, library)
     _check_budget(request)
-    workloads = tuple(request.workloads) or ("sharegpt",)
+    workloads = tuple(dict.fromkeys(request.workloads)) or ("sharegpt",)
     for name in workloads:
         load_workload(name, library)
+    goals = goals_of(request, workloads)
     engines = _engines(request, library)
     on = _on(request, library, hardware)
     calibration, fitted = _calibration(request, on)
@@ -61,16 +62,18 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
         hardware=hardware,
         gpus=check_gpus(request.gpus, hardware),
         engines=tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
-        workloads=tuple(dict.fromkeys(workloads)),
-        objective=_objective(request.objective),
-        slos=_slos(request.slos),
+        workloads=workloads,
+        objective=goals.objective,
+        weights=goals.weights,
+        pareto=goals.pareto,
+        slos=goals.slos,
         baseline=chosen.baseline,
         pins=_pins(request.pins, engines),
         engine_args=dict(chosen.engine_args),
         launches=request.launches,
         hours=request.hours,
         installed=dict(chosen.installed),
-        notes=(*chosen.notes, *_unused_images(request, on, images, library), *fitted),
+        notes=(*goals.notes, *chosen.notes, *_unused_images(request, on, images, library), *fitted),
         on=on,
         executor=request.executor,
         sampler=request.sampler,
@@ -203,26 +206,6 @@ def _engines(request: Request, library: Library) -> list[EngineCard]:
         # vLLM first: it is the default baseline, and first in every table.
         return sorted(searched, key=lambda card: (card.engine != "vllm", card.engine))
     return list({card.engine: card for card in map(library.engine, request.engines)}.values())
-
-
-def _metric(name: str, what: str) -> str:
-    if name not in METRICS:
-        raise UnknownName(f"{what} metric", name, METRICS)
-    return name
-
-
-def _objective(name: str) -> str:
-    goals = [metric for metric, known in METRICS.items() if known.time_power != 0]
-    if name not in goals:
-        raise UnknownName("objective metric", name, goals)
-    return name
-
-
-def _slos(texts: Sequence[str]) -> tuple[Slo, ...]:
-    slos = tuple(Slo.parse(text) for text in texts)
-    for slo in slos:
-        _metric(slo.metric, "SLO")
-    return slos
 
 
 def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:

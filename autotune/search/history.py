@@ -160,7 +160,7 @@ def _entry(spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Ma
         role=launch.trial.role,
         position=joined.get(position, position),
         score=objective.score(spec, launch),
-        shortened_sd=launch.result.shortened.get(spec.workloads[0], 0.0),
+        shortened_sd=objective.shortened_sd(spec, launch),
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
         seconds=sum(launch.result.times_s.values()),

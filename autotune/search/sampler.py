@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,9 @@ from autotune.search.process import Kernels, one_thread
 from autotune.spec import Slo
 
 _STARTS = "starts"
+
+Criterion = Callable[[Kernels, Observations, int, int], Suggestion | None]
+"""Given what is known, the seed and the trial's number: what to try."""
 
 
 class CandidateSampler(BaseSampler):
@@ -66,17 +69,23 @@ class CandidateSampler(BaseSampler):
         return self._fallback.sample_independent(study, trial, param_name, param_distribution)
 
     def propose(
-        self, trials: Sequence[FrozenTrial], maximise: bool, number: int, done_with: Set[int] = frozenset()
+        self,
+        trials: Sequence[FrozenTrial],
+        maximise: bool,
+        number: int,
+        done_with: Set[int] = frozenset(),
+        criterion: Criterion = suggest,
     ) -> Suggestion | None:
         """The most promising candidate after these trials, or None when all were tried.
 
         Args:
             done_with: candidates that are not to be tried, besides those that these trials have settled.
+            criterion: what chooses among the candidates.
         """
         observations = self._observations(trials, maximise)
         with one_thread():
             spent = observations.spent | done_with
-            return suggest(self._kernels, replace(observations, spent=spent), self._seed, number)
+            return criterion(self._kernels, replace(observations, spent=spent), self._seed, number)
 
     def _observations(self, trials: Sequence[FrozenTrial], maximise: bool) -> Observations:
         placed = [(p, t) for t in trials if (p := self._kernels.encoding.position(t.params)) is not None]

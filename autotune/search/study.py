@@ -9,15 +9,16 @@ import numpy as np
 from optuna.study import StudyDirection
 
 from autotune.errors import BadInput, UnknownName
-from autotune.search import SAMPLERS
-from autotune.search.acquisition import Suggestion
+from autotune.search import SAMPLERS, objective
+from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.encoding import Encoding
+from autotune.search.front import suggest_front
 from autotune.search.history import History
 from autotune.search.plan import Plan, Step, Stop
 from autotune.search.process import Kernels, one_thread
 from autotune.search.record import Form, Record
 from autotune.search.results import Lock, Results
-from autotune.search.sampler import CandidateSampler, propose_flat
+from autotune.search.sampler import CandidateSampler, Criterion, propose_flat
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.opinion import Opinion
 from autotune.spec import StudySpec
@@ -119,14 +120,13 @@ class JournaledStudy:
         candidate = self._candidates.items[step.position]
         others = [*(launch.trial for launch in launches), *self._pending.values()]
         earlier = [t for t in others if t.number < number and t.configuration.fingerprint == candidate.fingerprint]
-        everything = step.role in (Role.BASELINE, Role.FINAL)
         return Trial(
             number=number,
             role=step.role,
             configuration=candidate.configuration,
             engine_version=candidate.engine_version,
             command=self._command_of(candidate),
-            workloads=self._spec.workloads if everything else self._spec.workloads[:1],
+            workloads=objective.workloads_of(self._spec, step.role),
             launch_index=len(earlier),
         )
 
@@ -140,12 +140,21 @@ class JournaledStudy:
         trials += [self._form.running(t, known[n]) for n, t in sorted(self._pending.items()) if n in known]
         if self._spec.sampler == "gp":
             maximise = self._form.direction is StudyDirection.MAXIMIZE
-            return self._sampler.propose(trials, maximise, len(history), history.done_with)
+            criterion = self._criterion([(known[launch.trial.number], launch) for launch in finished])
+            return self._sampler.propose(trials, maximise, len(history), history.done_with, criterion)
         seed = int(np.random.default_rng([self._spec.seed, len(history)]).integers(2**31))
         params = propose_flat(self._spec.sampler, trials, self._kernels, self._form.direction, seed)
         free = np.ones(len(self._candidates), dtype=np.bool_)
         free[list(history.done_with)] = False
         return Suggestion(self._kernels.encoding.nearest(params, free), None)
+
+    def _criterion(self, finished: Sequence[tuple[int, Launch]]) -> Criterion:
+        """Of one goal the improvement of the best, of two the growth of their front."""
+        if self._spec.pareto is None:
+            return suggest
+        scores = [(position, objective.second(self._spec, launch)) for position, launch in finished]
+        second = [(position, score) for position, score in scores if score is not None]
+        return lambda kernels, seen, seed, number: suggest_front(kernels, seen, second, seed, number)
 
     def _by_number(self) -> Mapping[int, Launch]:
         return {launch.trial.number: launch for launch in self._results.launches}
