@@ -24,7 +24,7 @@ from autotune.replay.choosing import candidates_of, known_engines
 from autotune.replay.commands import command_of as replayed_command
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
-from autotune.space.enumeration import Enumeration, enumerate_engine
+from autotune.space.enumeration import Enumeration, enumerate_engine, why_empty
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective, unsuited
 from autotune.space.library import Library, spaces_root
@@ -126,7 +126,8 @@ def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, 
             refusals = _drop_refused(kind, context, space)
             spaces[card.engine] = EngineSpace(kind, context, space, pins)
             notes += [f"{card.title} {context.version}: {text}" for text in refusals]
-            reason = None if space.configurations else _emptied(card, space, refusals)
+            if not space.configurations:
+                reason = f"no valid configuration remains{'; '.join(['', *refusals]) or why_empty(card, space, pins)}"
         if reason is not None:
             spaces.pop(card.engine, None)
             excluded.append(Exclusion(engine=card.engine, reason=reason))
@@ -195,14 +196,6 @@ def _drop_refused(kind: Engine, context: Context, space: Enumeration) -> list[st
     if refusals:
         space.removed[RULE] = sum(refusals.values())
     return [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in refusals.items()]
-
-
-def _emptied(card: EngineCard, space: Enumeration, refusals: Sequence[str]) -> str:
-    if refusals:
-        return f"no valid configuration remains; {'; '.join(refusals)}"
-    worst = max(space.removed, key=lambda name: space.removed[name], default="none")
-    why = next((f" ({rule.reason})" for rule in card.rules if rule.name == worst), "")
-    return f"no valid configuration remains; rule {worst} removed the most{why}"
 
 
 def _narrow(

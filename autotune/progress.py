@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.status import Status
 
 from autotune.load.metrics import METRICS
-from autotune.search import Study, objective
+from autotune.search import Study
+from autotune.search.objective import achieved
 from autotune.spec import StudySpec
-from autotune.trial import Launch, State, Trial
+from autotune.trial import Launch, Trial
 
 
 class Progress(Protocol):
@@ -75,21 +76,18 @@ class ConsoleProgress:
         number = f"{len(study.launches):>3}/{self._spec.launches}"
         trial, result = launch.trial, launch.result
         head = f"{number}  {trial.role.value:<8}  {trial.configuration.engine:<12}"
-        if result.state is State.COMPLETE:
-            value = self._value(launch)
+        value = achieved(self._spec, launch)
+        if value is not None:
             cut = ", cut short" if self._spec.workloads[0] in result.shortened else ""
-            outcome = f"{value or 0:>10,.1f}  {result.evidence.value}{cut}"
+            outcome = f"{value:>10,.1f}  {result.evidence.value}{cut}"
         else:
             kind = result.failure.kind.value if result.failure else "unknown"
             phase = f" ({result.failure.phase.value})" if result.failure and result.failure.phase else ""
             outcome = f"{result.state.value:>10}  {kind}{phase}"
         self._console.print(f"{head}{outcome}  {self._best(study)}", highlight=False, soft_wrap=True)
 
-    def _value(self, launch: Launch) -> float | None:
-        return objective.value(launch, self._spec.objective, self._spec.workloads[0])
-
     def _best(self, study: Study) -> str:
-        values = [value for launch in study.launches if (value := self._value(launch)) is not None]
+        values = [value for launch in study.launches if (value := achieved(self._spec, launch)) is not None]
         if not values:
             return "no launch has run yet"
         best = max(values) if METRICS[self._spec.objective].maximise else min(values)

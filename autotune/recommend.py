@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from autotune import comparison
 from autotune.recommendation import (
     Choice,
     Exclusion,
@@ -73,6 +74,8 @@ def recommend(
         contributions=told.contributions,
         inert=told.inert,
         untried=told.untried,
+        matrix=comparison.matrix(history, judgement, sheet._measured, sheet.choice),
+        front=comparison.front(history, sheet._measured, sheet.choice),
         launches=len(launches),
         trials=len(history.by_position),
         failures=_failures(launches),
@@ -126,7 +129,7 @@ class _Sheet:
         values = sorted(objective.from_score(self._spec, end) for end in ends) if ends else None
         return Objective(
             metric=self._spec.objective,
-            workload=self._spec.workloads[0],
+            workload=objective.on_workloads(self._spec),
             value=objective.from_score(self._spec, middle),
             ci95=(values[0], values[1]) if values else None,
             repeats=len(scores),
@@ -167,9 +170,13 @@ class _Sheet:
         if not rows:
             return None
         means = {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
-        if workload == self._spec.workloads[0]:
-            # The objective has one mean everywhere, the geometric one that gains are ratios of.
-            means[self._spec.objective] = self._objective(position).value
+        # Goals have one mean everywhere, the geometric one that gains are ratios of.
+        scores = self._scores(position, workload)
+        if workload in objective.weights(self._spec) and scores:
+            means[self._spec.objective] = objective.from_score(self._spec, mean(scores))
+        seconds = [s for launch in self._measured(position) if (s := objective.second(self._spec, launch)) is not None]
+        if workload == self._spec.workloads[0] and self._spec.pareto and seconds:
+            means[self._spec.pareto] = objective.from_score(self._spec, mean(seconds), self._spec.pareto)
         return means
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -34,7 +34,10 @@ class _Value(BaseModel):
 
 
 class Objective(_Value):
-    """The objective on one workload. ``ci95`` is for the mean of the repeats (fresh launches), None below two."""
+    """A goal's metric on one workload. ``ci95`` is for the mean of the repeats (fresh launches), None below two.
+
+    ``workload`` of a weighted geometric mean over several names them with their weights: ``sharegpt=2,long=1``.
+    """
 
     metric: str
     workload: str
@@ -79,6 +82,40 @@ class WorkloadComparison(_Value):
     baseline: Metrics | None
     recommended: Metrics | None
     gain_percent: float | None
+
+
+class MatrixCell(_Value):
+    """A configuration's objective on one workload.
+
+    Attributes:
+        gain_percent: over the baseline, with its 95 % interval; None without a baseline, and of the baseline itself.
+        repeats: fresh launches behind it.
+        best: whether nothing else in the matrix that keeps the SLOs has a better mean.
+    """
+
+    value: float
+    gain_percent: float | None
+    ci95: tuple[float, float] | None
+    repeats: int
+    best: bool
+
+
+class MatrixRow(Choice):
+    """The baseline, or a finalist that keeps the SLOs, on every workload that it was measured on."""
+
+    role: Literal["baseline", "recommended", "finalist"]
+    workloads: dict[str, MatrixCell]
+
+
+class FrontPoint(Choice):
+    """A measured configuration that no other one beats in one goal without losing in the other.
+
+    Attributes:
+        second: the second goal.
+    """
+
+    second: Objective
+    evidence: Evidence
 
 
 class Contribution(_Value):
@@ -184,6 +221,8 @@ class Recommendation(_Value):
     contributions: list[Contribution]
     inert: list[Inert] = []
     untried: list[Untried] = []
+    matrix: list[MatrixRow] = []
+    front: list[FrontPoint] = []
     launches: int
     trials: int
     failures: dict[str, int]

@@ -15,9 +15,9 @@ from autotune.engines import engine, recognise, settings_in_front, split_command
 from autotune.engines.chosen import choose, named_binaries
 from autotune.engines.installed_options import Tell
 from autotune.errors import BadInput, UnknownName
+from autotune.goals import goals_of
 from autotune.launch.images import asked_images, choose_images
 from autotune.launch.secrets import refuse_secrets, secret_sources
-from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
 from autotune.machine import has, node
 from autotune.options import Request
@@ -28,7 +28,7 @@ from autotune.replay.question import replay_fields
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
-from autotune.spec import AUTO, EngineChoice, Slo, StudySpec, check_study_name
+from autotune.spec import AUTO, EngineChoice, StudySpec, check_study_name
 from autotune.trial import Scalar
 
 AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL", "replay:FILE")
@@ -49,13 +49,17 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
     _check_model_path(request.model, on)
     replayed = file_of(on) is not None
     asked = replay_fields(request, on, library) if replayed else _served(request, on, hardware, library, tell)
+    goals = goals_of(request, asked["workloads"])
+    notes = (*goals.notes, *asked.pop("notes"))
     return StudySpec(
         study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
         model=model,
         hardware=hardware,
         gpus=check_gpus(request.gpus, hardware),
-        objective=_objective(request.objective),
-        slos=_slos(request.slos),
+        objective=goals.objective,
+        weights=goals.weights,
+        pareto=goals.pareto,
+        slos=goals.slos,
         launches=request.launches,
         hours=request.hours,
         executor=request.executor,
@@ -64,6 +68,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
         noise=_noise(request, on),
         seed=request.seed,
         space=str(request.space.resolve()) if request.space else None,
+        notes=notes,
         **asked,
         **secret_sources(on, request.api_key_env, request.api_key_file, request.hf_token_file),
     )
@@ -71,7 +76,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
 
 def _served(request: Request, on: str, hardware: HardwareCard, library: Library, tell: Tell) -> dict[str, Any]:
     """What is asked of servers, simulated ones too: the fields of a `StudySpec`."""
-    workloads = tuple(request.workloads) or ("sharegpt",)
+    workloads = tuple(dict.fromkeys(request.workloads)) or ("sharegpt",)
     for name in workloads:
         load_workload(name, library)
     engines = _engines(request, library)
@@ -85,7 +90,7 @@ def _served(request: Request, on: str, hardware: HardwareCard, library: Library,
     return {
         "on": on,
         "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
-        "workloads": tuple(dict.fromkeys(workloads)),
+        "workloads": workloads,
         "baseline": chosen.baseline,
         "pins": _pins(request.pins, engines),
         "engine_args": dict(chosen.engine_args),
@@ -217,26 +222,6 @@ def _engines(request: Request, library: Library) -> list[EngineCard]:
         # vLLM first: it is the default baseline, and first in every table.
         return sorted(searched, key=lambda card: (card.engine != "vllm", card.engine))
     return list({card.engine: card for card in map(library.engine, request.engines)}.values())
-
-
-def _metric(name: str, what: str) -> str:
-    if name not in METRICS:
-        raise UnknownName(f"{what} metric", name, METRICS)
-    return name
-
-
-def _objective(name: str) -> str:
-    goals = [metric for metric, known in METRICS.items() if known.time_power != 0]
-    if name not in goals:
-        raise UnknownName("objective metric", name, goals)
-    return name
-
-
-def _slos(texts: Sequence[str]) -> tuple[Slo, ...]:
-    slos = tuple(Slo.parse(text) for text in texts)
-    for slo in slos:
-        _metric(slo.metric, "SLO")
-    return slos
 
 
 def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:

@@ -13,9 +13,7 @@ from autotune.errors import BadInput
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
-_SLO = re.compile(
-    r"\s*(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[-+]?[0-9]*\.?[0-9]+(?:e[-+]?\d+)?)\s*"
-)
+_SLO = re.compile(r"\s*(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[^\s<>=]+)\s*")
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 AUTO = "auto"
@@ -35,11 +33,15 @@ class Slo(BaseModel):
     def parse(cls, text: str) -> Slo:
         """Read ``metric<=limit`` or ``metric>=limit``; raises `BadInput` on anything else."""
         match = _SLO.fullmatch(text)
-        if match is None:
+        try:
+            limit = float(match["limit"]) if match else None
+        except ValueError:
+            limit = None
+        if match is None or limit is None:
             raise BadInput(f"malformed SLO {text!r}: write metric<=limit or metric>=limit, e.g. 'p99_ttft_ms<=2000'")
-        sense: Literal["<=", ">="] = "<=" if match["sense"].startswith("<") else ">="
-        if not math.isfinite(limit := float(match["limit"])):
+        if not math.isfinite(limit):
             raise BadInput(f"SLO {text!r}: the limit must be a finite number")
+        sense: Literal["<=", ">="] = "<=" if match["sense"].startswith("<") else ">="
         return cls(metric=match["metric"], sense=sense, limit=limit)
 
     def violation(self, value: float) -> float:

@@ -7,6 +7,7 @@ from statistics import geometric_mean
 
 from autotune.load.metrics import METRICS
 from autotune.report import StudyRecord, text
+from autotune.search import objective
 from autotune.search.twins import counts_as
 from autotune.trial import Launch, Role, Scalar, State
 
@@ -17,11 +18,8 @@ def lower_is_better(metric: str) -> bool:
 
 
 def objective_value(study: StudyRecord, launch: Launch) -> float | None:
-    """The objective on its workload; None where the launch has no valid figure."""
-    if launch.result.state is not State.COMPLETE:
-        return None
-    value = launch.result.metrics.get(study.spec.workloads[0], {}).get(study.spec.objective)
-    return float(value) if isinstance(value, int | float) else None
+    """The objective on its workload or workloads; None where the launch has no valid figure."""
+    return objective.achieved(study.spec, launch)
 
 
 def broken_slos(study: StudyRecord, launch: Launch) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from autotune.report import StudyRecord, explained, outcome, setup, tables
+from autotune.report import StudyRecord, explained, outcome, setup, tables, workloads
 
 _SECTIONS = (
     outcome.opening,
     outcome.conclusion,
     outcome.comparison,
+    workloads.matrix,
+    workloads.front,
     setup.setup,
     tables.engines,
     explained.contributions,

@@ -92,11 +92,22 @@ def comparison(study: StudyRecord) -> str:
         f"## Before and after ({label})",
         f"{text.title(objective)}, {label}. Means over the launches that count; a positive gain is better; "
         "– was not measured.",
-        text.table(("Workload", "Baseline", "Recommended", "Gain"), rows, " rrr"),
+        text.table(("Workload", "Baseline", "Recommended", "Gain"), [*rows, *_weighted(study)], " rrr"),
     ]
     for name, row in outcome.workloads.items():
         parts += [f"### {text.code(name)} ({label})", _metrics_table(study, row.baseline, row.recommended)]
     return "\n\n".join([*parts, _worse(study)]).rstrip()
+
+
+def _weighted(study: StudyRecord) -> list[tuple[str, ...]]:
+    """The weighted mean over the workloads, where that is the objective."""
+    outcome = study.recommendation
+    choices = [choice.objective if choice else None for choice in (outcome.baseline, outcome.recommended)]
+    goal = next((choice for choice in choices if choice and choice.workload not in outcome.workloads), None)
+    if goal is None:
+        return []
+    values = [text.number(choice.value if choice else None) for choice in choices]
+    return [(f"weighted geometric mean, {text.code(goal.workload)}", *values, text.percent(outcome.gain_percent))]
 
 
 def _worse(study: StudyRecord) -> str:
@@ -111,7 +122,8 @@ def _worse(study: StudyRecord) -> str:
 
 
 def _metrics_table(study: StudyRecord, before: Metrics | None, after: Metrics | None) -> str:
-    asked = (study.spec.objective, *(slo.metric for slo in study.spec.slos))
+    goals = (study.spec.objective, study.spec.pareto)
+    asked = (*(goal for goal in goals if goal), *(slo.metric for slo in study.spec.slos))
     names = dict.fromkeys((*_SHOWN, *asked))
     pairs = [(name, (before or {}).get(name), (after or {}).get(name)) for name in names]
     rows = [

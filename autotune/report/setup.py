@@ -10,7 +10,9 @@ from autotune import redact
 from autotune.errors import BadInput
 from autotune.load.workloads import load_workload
 from autotune.report import StudyRecord, text, words
+from autotune.search import objective
 from autotune.space.cards import HardwareCard
+from autotune.spec import StudySpec
 from autotune.trial import Evidence, Metrics, State
 
 _CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
@@ -35,7 +37,8 @@ def setup(study: StudyRecord) -> str:
         ("Hardware", _hardware(spec.hardware, spec.gpus)),
         ("Engines searched", engines),
         ("Trials ran on", f"{spec.on} ({words.label(study.recommendation.evidence)})"),
-        ("Objective", f"{text.title(spec.objective)} on {text.code(spec.workloads[0])}"),
+        ("Objective", f"{text.title(spec.objective)} on {_aim(spec)}"),
+        *([("Second goal", f"{text.title(spec.pareto)} on {text.code(spec.workloads[0])}")] if spec.pareto else []),
         ("Limits (SLOs)", limits),
         ("Pinned knobs", pins),
         ("Baseline", text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)"),
@@ -46,6 +49,11 @@ def setup(study: StudyRecord) -> str:
     notes = "\n".join(f"- {text.plain(redact.text(note))}" for note in spec.notes)
     sections = ["## Setup", text.table(("What", "Value"), rows), *([notes] if notes else []), _loads(study)]
     return "\n\n".join(sections)
+
+
+def _aim(spec: StudySpec) -> str:
+    several = " (weighted geometric mean)" if len(objective.weights(spec)) > 1 else ""
+    return f"{text.code(objective.on_workloads(spec))}{several}"
 
 
 def _hardware(card: HardwareCard, gpus: int) -> str:
@@ -112,8 +120,8 @@ def limits(study: StudyRecord) -> str:
     points += [
         f"They hold for one node of {outcome.gpus} × {outcome.hardware} and for the engine versions named; "
         "another version is another engine.",
-        f"The objective was {text.title(spec.objective)} on {text.code(spec.workloads[0])}. Another mix of lengths, or "
-        "another way to offer the load, can turn the order round.",
+        f"The objective was {text.title(spec.objective)} on {_aim(spec)}. Another mix of "
+        "lengths, or another way to offer the load, can turn the order round.",
         "The search tried some of the valid configurations, not all: a better one may exist.",
         "The interval covers the spread between launches, not a fault that all launches share.",
         "The quality of the answers was not judged.",
@@ -147,6 +155,8 @@ def command_line(study: StudyRecord) -> str:
     pairs += [("engine", engine.name) for engine in spec.engines]
     pairs += [("workload", name) for name in spec.workloads]
     pairs += [("objective", spec.objective), *(("slo", slo) for slo in spec.slos)]
+    weights = ",".join(f"{name}={weight:g}" for name, weight in spec.weights.items())
+    pairs += [(name, asked) for name, asked in (("weights", weights), ("pareto", spec.pareto)) if asked]
     pairs += [("baseline", spec.baseline)] if spec.baseline else []
     pairs += [("set", f"{knob}={_set(value)}") for knob, value in spec.pins.items()]
     pairs += [("engine-arg", f"{engine}={argument}") for engine, argument in spec.engine_args.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.recommendation import Choice, Objective, Recommendation, Verdict
-from autotune.report import text
+from autotune.report import remarks, text
 from autotune.trial import Evidence, Failure, Phase
 
 _DOING = {
@@ -25,8 +25,8 @@ def failed(failure: Failure) -> str:
 
 
 def conclusion(outcome: Recommendation) -> str:
-    """What the study found, in two or three plain sentences; never more than the evidence carries."""
-    return f"{_sentence(outcome)} {_gain(outcome)}".strip()
+    """What the study found, in a few plain sentences; never more than the evidence carries."""
+    return " ".join(part for part in (_sentence(outcome), _gain(outcome), remarks.beside(outcome)) if part)
 
 
 def _sentence(outcome: Recommendation) -> str:
@@ -34,25 +34,26 @@ def _sentence(outcome: Recommendation) -> str:
     choice, baseline = outcome.recommended, outcome.baseline
     if choice is None:
         return f"No configuration was feasible {where}: there is no command to recommend."
-    figure = f"{choice.engine} {choice.engine_version} reaches {_value(choice.objective)} {where}"
+    figure = f"{choice.engine} {choice.engine_version} reaches {_value(outcome, choice.objective)} {where}"
     if baseline is None:
         return f"{figure}. The baseline could not run, so there is nothing to compare it with."
     if choice.fingerprint == baseline.fingerprint:
         return f"{figure}. This is the baseline itself: nothing was found that is shown to be better."
     if outcome.verdict is Verdict.INDISTINGUISHABLE:
         return (
-            f"{figure}. It cannot be told apart from the baseline ({_of(baseline)}) by these launches; "
+            f"{figure}. It cannot be told apart from the baseline ({_of(outcome, baseline)}) by these launches; "
             "of the configurations that are as good, the simplest command is given."
         )
-    return f"{figure}; the baseline reaches {_of(baseline)}."
+    return f"{figure}; the baseline reaches {_of(outcome, baseline)}."
 
 
-def _of(baseline: Choice) -> str:
-    return f"{_value(baseline.objective)} with {baseline.engine} {baseline.engine_version}"
+def _of(outcome: Recommendation, baseline: Choice) -> str:
+    return f"{_value(outcome, baseline.objective)} with {baseline.engine} {baseline.engine_version}"
 
 
-def _value(objective: Objective) -> str:
-    return f"a {text.measure(objective.metric, objective.value)} on {objective.workload}"
+def _value(outcome: Recommendation, objective: Objective) -> str:
+    weighted = "" if objective.workload in outcome.workloads else " (weighted geometric mean)"
+    return f"a {text.measure(objective.metric, objective.value)} on {objective.workload}{weighted}"
 
 
 def _gain(outcome: Recommendation) -> str:

@@ -31,6 +31,7 @@ class Observations:
         feasible: beside each of `measured`: whether it kept every SLO.
         slos: SLO to position and slack-free violation of every launch that measured it, in logarithms of the
             metric over its limit, or any unit in which 0 is the limit and less is good.
+        second: position and score of every launch that measured a second goal.
         broken: positions that failed to run.
         out_of_memory: those of `broken` that ran out of memory.
         pending: positions that run now.
@@ -41,6 +42,7 @@ class Observations:
     sds: Sequence[float] = ()
     feasible: Sequence[bool] = ()
     slos: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    second: Sequence[tuple[int, float]] = ()
     broken: Sequence[int] = ()
     out_of_memory: frozenset[int] = frozenset()
     pending: Sequence[int] = ()
@@ -80,10 +82,10 @@ def suggest(kernels: Kernels, seen: Observations, seed: int, number: int) -> Sug
     chance = odds(kernels, seen, rows, seed)
     incumbent = _incumbent(process, seen)
     if incumbent is None:
-        return Suggestion(int(rows[_best(chance * _rank(process, rows), (seed, number))]), None)
+        return Suggestion(int(rows[best_of(chance * _rank(process, rows), (seed, number))]), None)
     predicted = process.predict(rows)
     worth = expected_improvement(predicted, incumbent + WORTH_IT) * chance
-    best = _best(worth / kernels.costs[rows], (seed, number))
+    best = best_of(worth / kernels.costs[rows], (seed, number))
     left = expected_improvement(predicted, incumbent) * chance
     return Suggestion(int(rows[best]), float(left.max()))
 
@@ -132,7 +134,8 @@ def _rank(process: Process, rows: Rows) -> Floats:
     return np.asarray(0.5 + 0.5 * (mean - mean.min()) / (span if span > 0 else 1.0), dtype=np.float64)
 
 
-def _best(worth: Floats, seed: Sequence[int]) -> int:
+def best_of(worth: Floats, seed: Sequence[int]) -> int:
+    """Where the most is, among equals by lot."""
     top = float(worth.max())
     ties = np.flatnonzero(worth >= top * (1 - 1e-9) if top > 0 else worth == top)
     return int(np.random.default_rng(list(seed)).choice(ties))

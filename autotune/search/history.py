@@ -23,6 +23,7 @@ class Entry:
         position: of the candidate that it measures: the one that the engine says it ran.
         score: logarithm of the objective, more is better; None unless it was measured.
         shortened_sd: what a load that was cut short adds to the standard deviation of `score`; 0 for a whole one.
+        second: score of the second goal, where there is one and it was measured.
         violations: SLO to value beyond its limit, <= 0 keeps it.
         broke: the configuration failed.
         out_of_memory: it did because memory did not suffice.
@@ -34,6 +35,7 @@ class Entry:
     position: int
     score: float | None = None
     shortened_sd: float = 0.0
+    second: float | None = None
     violations: Mapping[str, float] | None = None
     broke: bool = False
     out_of_memory: bool = False
@@ -167,7 +169,8 @@ def _entry(spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Ma
         role=launch.trial.role,
         position=joined.get(position, position),
         score=objective.score(spec, launch),
-        shortened_sd=launch.result.shortened.get(spec.workloads[0], 0.0),
+        shortened_sd=objective.shortened_sd(spec, launch),
+        second=objective.second(spec, launch),
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
         out_of_memory=objective.ran_out_of_memory(launch),

@@ -1,4 +1,9 @@
-"""What one launch says of the objective and of the SLOs."""
+"""What one launch says of the objective, of the second goal and of the SLOs.
+
+The objective is a metric of one workload, or the weighted geometric mean of it over several: with values v and
+weights w its score is ``sum(w ln v) / sum(w)``. A gain in it is the weighted geometric mean of the gains, so that no
+workload counts for more because its figures are larger.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import math
 
 from autotune.load.metrics import METRICS, check_metric
 from autotune.spec import StudySpec
-from autotune.trial import FailureKind, Launch, State
+from autotune.trial import FailureKind, Launch, Role, State
 
 
 def maximises(metric: str) -> bool:
@@ -14,12 +19,34 @@ def maximises(metric: str) -> bool:
     return METRICS[check_metric(metric)].maximise
 
 
+def weights(spec: StudySpec) -> dict[str, float]:
+    """Workload to its share of the objective, in the study's order; the shares add up to 1."""
+    given = {name: spec.weights[name] for name in spec.workloads if name in spec.weights} or {spec.workloads[0]: 1.0}
+    largest = max(given.values())
+    total = math.fsum(weight / largest for weight in given.values())
+    return {name: weight / largest / total for name, weight in given.items()}
+
+
+def on_workloads(spec: StudySpec) -> str:
+    """The objective's workload, or its workloads with their weights as ``--weights`` takes them."""
+    names = list(weights(spec))
+    return names[0] if len(names) == 1 else ",".join(f"{name}={spec.weights[name]:g}" for name in names)
+
+
+def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
+    """What a launch measures: in the search what decides, else everything. SLOs and the front are of the first."""
+    if role in (Role.BASELINE, Role.FINAL):
+        return spec.workloads
+    needed = {*weights(spec), *(spec.workloads[:1] if spec.slos or spec.pareto else ())}
+    return tuple(name for name in spec.workloads if name in needed)
+
+
 def value(launch: Launch, metric: str, workload: str) -> float | None:
-    """A metric of a finished launch, or None where it was not measured or is no number that it can be."""
+    """A metric of a finished launch; None where it was not measured, or is no finite number of at least 0."""
     if launch.result.state is not State.COMPLETE:
         return None
     number = launch.result.metrics.get(workload, {}).get(metric)
-    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number < math.inf:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
         return None
     return float(number)
 
@@ -28,16 +55,51 @@ def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float
     """The natural logarithm of the objective, turned so that more is better; None where there is none.
 
     Logarithms, because effects and noise are factors, and because a gain in percent is a difference of scores.
+
+    Args:
+        workload: this one alone; None: the objective's, all of which must have been measured.
     """
-    number = value(launch, spec.objective, workload or spec.workloads[0])
+    shares = weights(spec) if workload is None else {workload: 1.0}
+    total = []
+    for name, share in shares.items():
+        part = _score(launch, spec.objective, name)
+        if part is None:
+            return None
+        total.append(share * part)
+    return math.fsum(total)
+
+
+def second(spec: StudySpec, launch: Launch) -> float | None:
+    """The score of the second goal, in the shape of `score`; None where there is none."""
+    return None if spec.pareto is None else _score(launch, spec.pareto, spec.workloads[0])
+
+
+def _score(launch: Launch, metric: str, workload: str) -> float | None:
+    number = value(launch, metric, workload)
     if number is None or number <= 0:
         return None
-    return math.log(number) if maximises(spec.objective) else -math.log(number)
+    return math.log(number) if maximises(metric) else -math.log(number)
 
 
-def from_score(spec: StudySpec, score_: float) -> float:
-    """The objective's value of a score."""
-    return math.exp(score_ if maximises(spec.objective) else -score_)
+def from_score(spec: StudySpec, score_: float, metric: str | None = None) -> float:
+    """The value of a score, of the objective or of another metric."""
+    return math.exp(score_ if maximises(metric or spec.objective) else -score_)
+
+
+def achieved(spec: StudySpec, launch: Launch) -> float | None:
+    """The objective's value in a launch; None where it has no score."""
+    shares = weights(spec)
+    if len(shares) > 1:
+        mean = score(spec, launch)
+        return None if mean is None else from_score(spec, mean)
+    number = value(launch, spec.objective, next(iter(shares)))
+    return number or None
+
+
+def shortened_sd(spec: StudySpec, launch: Launch) -> float:
+    """What loads that were cut short add to the standard deviation of `score`; the workloads' errors are their own."""
+    parts = [share * launch.result.shortened.get(name, 0.0) for name, share in weights(spec).items()]
+    return math.hypot(*parts)
 
 
 def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:

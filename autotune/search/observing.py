@@ -20,6 +20,7 @@ def observations(history: History) -> Observations:
         sds=[e.shortened_sd for e in measured],
         feasible=[history.feasible(e.position) for e in measured],
         slos={str(slo): scaled(slo, _violations(history, slo)) for slo in history.spec.slos},
+        second=[(e.position, e.second) for e in history if e.second is not None],
         broken=[e.position for e in history if e.broke],
         out_of_memory=frozenset(e.position for e in history if e.out_of_memory),
         pending=[e.position for e in history.pending],

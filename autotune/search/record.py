@@ -22,7 +22,7 @@ from autotune.search import objective
 from autotune.search.encoding import Encoding
 from autotune.space.candidates import CandidateSet
 from autotune.spec import StudySpec
-from autotune.trial import Launch, Role, State, Trial
+from autotune.trial import Launch, Role, Trial
 
 STARTS = "starts"
 """Constraint of every trial that failed to run: violated, so that samplers learn from it."""
@@ -50,7 +50,9 @@ class Form:
     def finished(self, launch: Launch, position: int | None = None) -> FrozenTrial:
         """A trial with its outcome; `position` as in `running`."""
         state, value, constraints = self.outcome(launch)
-        return create_trial(state=state, value=value, constraints=constraints, **self._content(launch.trial, position))
+        content = self._content(launch.trial, position)
+        content["user_attrs"].update(self.told(launch))
+        return create_trial(state=state, value=value, constraints=constraints, **content)
 
     def outcome(self, launch: Launch) -> tuple[TrialState, float | None, dict[str, float]]:
         """State, value and constraints.
@@ -60,10 +62,16 @@ class Form:
         """
         if objective.broke(launch):
             return TrialState.PRUNED, None, {STARTS: 1.0}
-        number = objective.value(launch, self.spec.objective, self.spec.workloads[0])
-        if launch.result.state is not State.COMPLETE or number is None or number <= 0:
+        number = objective.achieved(self.spec, launch)
+        if number is None:
             return TrialState.FAIL, None, {}
         return TrialState.COMPLETE, number, objective.violations(self.spec, launch)
+
+    def told(self, launch: Launch) -> dict[str, float]:
+        """The second goal's metric: Optuna's pruning and constraints want one objective, so it is an attribute."""
+        metric = self.spec.pareto
+        number = objective.value(launch, metric, self.spec.workloads[0]) if metric else None
+        return {metric: number} if metric and number is not None else {}
 
     def _content(self, trial: Trial, position: int | None) -> dict[str, Any]:
         if position is None:
@@ -111,6 +119,8 @@ class Record:
         told = self._study.get_trials(deepcopy=False)[launch.trial.number].constraints
         for name in constraints.keys() - told.keys():
             trial.set_constraint(name, constraints[name])
+        for name, number in self._form.told(launch).items():
+            trial.set_user_attr(name, number)
         self._study.tell(trial, value, state)
 
     def running(self) -> list[tuple[int, Role, str]]:

@@ -9,11 +9,12 @@ import numpy as np
 
 from autotune.errors import BadInput, UnknownName
 from autotune.recommendation import Explanation
-from autotune.search import SAMPLERS, NoOps, peers
+from autotune.search import SAMPLERS, NoOps, objective, peers
 from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.beliefs import beliefs
 from autotune.search.encoding import Encoding
 from autotune.search.explain import explain
+from autotune.search.front import suggest_front
 from autotune.search.history import History
 from autotune.search.hopeless import hopeless_below
 from autotune.search.kernels import Kernels, one_thread
@@ -136,14 +137,13 @@ class JournaledStudy:
         candidate = self._candidates.items[step.position]
         others = [*(launch.trial for launch in launches), *self._pending.values()]
         earlier = [t for t in others if t.number < number and t.configuration.fingerprint == candidate.fingerprint]
-        everything = step.role in (Role.BASELINE, Role.FINAL)
         return Trial(
             number=number,
             role=step.role,
             configuration=candidate.configuration,
             engine_version=candidate.engine_version,
             command=self._command_of(candidate),
-            workloads=self._spec.workloads if everything else self._spec.workloads[:1],
+            workloads=objective.workloads_of(self._spec, step.role),
             launch_index=len(earlier),
             hopeless_below=hopeless_below(
                 self._spec, step.role, [row for row in launches if row.trial.number < number]
@@ -155,7 +155,8 @@ class JournaledStudy:
         if history.exhausted:
             return None
         if self._spec.sampler == "gp":
-            return suggest(self._kernels, observations(history), self._spec.seed, len(history))
+            criterion = suggest if self._spec.pareto is None else suggest_front
+            return criterion(self._kernels, observations(history), self._spec.seed, len(history))
         known = {entry.number: entry.position for entry in history}
         finished = [launch for launch in self.launches if launch.trial.number in known]
         trials = [self._form.finished(launch, known[launch.trial.number]) for launch in finished]

@@ -23,12 +23,15 @@ class Enumeration:
         configurations: distinct effective configurations, in a fixed order.
         combinations: size of the raw product, knobs without effect at their default only.
         removed: rule name to the combinations that it removed first.
+        last: rule name to the combinations that it removed where the walk came deepest. Where nothing remains, these
+            were the last ones: everything else had been forbidden by fewer knobs.
         twins: combinations that turned out to be another one under the engine's own effects.
     """
 
     configurations: list[Configuration] = field(default_factory=list)
     combinations: int = 0
     removed: dict[str, int] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
     twins: int = 0
 
 
@@ -41,6 +44,22 @@ def enumerate_engine(card: EngineCard, context: Context, pins: Mapping[str, Scal
     return _Walk(card, context, dict(pins or {})).run()
 
 
+def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) -> str:
+    """Which rule removed the last combinations of an empty space and why, with the pins that it is about.
+
+    The end of a sentence that says that nothing remains.
+    """
+    last = max(space.last, key=lambda name: space.last[name], default=None)
+    if last is None:
+        return ": a knob has no value here"
+    rule = next(rule for rule in card.rules if rule.name == last)
+    about = [f"{knob}={value}" for knob, value in pins.items() if knob in names(rule.forbid)]
+    return (
+        f"{' with ' if about else ''}{', '.join(about)}: the last {space.last[last]:,} of {space.combinations:,} "
+        f"combinations were removed by rule {last} ({rule.reason.strip().rstrip('.')})"
+    )
+
+
 class _Walk:
     def __init__(self, card: EngineCard, context: Context, pins: dict[str, Scalar]) -> None:
         self.card, self.context, self.pins = card, context, pins
@@ -48,6 +67,7 @@ class _Walk:
         self.normaliser = Normaliser(card, context)
         self.scope: dict[str, Any] = context.scope({})
         self.result = Enumeration(removed={rule.name: 0 for rule in self.normaliser.rules})
+        self.deepest = -1
         self.seen: set[tuple[Scalar, ...]] = set()
         self.values = [self._fixed_values(name) for name in self.order]
         self.sizes = [len(values) if values else 1 for values in self.values]
@@ -106,9 +126,17 @@ class _Walk:
                 self._descend(position + 1)
             else:
                 below = math.prod(self.sizes[position + 1 :])
-                self.result.removed[rule.name] += below
                 self.result.combinations += below
+                self._remove(rule, position, below)
         del self.scope[name]
+
+    def _remove(self, rule: Rule, position: int, count: int) -> None:
+        self.result.removed[rule.name] += count
+        if position > self.deepest:
+            self.deepest = position
+            self.result.last.clear()
+        if position == self.deepest:
+            self.result.last[rule.name] = self.result.last.get(rule.name, 0) + count
 
     def _leaf(self) -> None:
         self.result.combinations += 1
@@ -117,7 +145,7 @@ class _Walk:
         if scope != self.scope:
             broken = self.normaliser.broken(scope)
             if broken:
-                self.result.removed[broken[0].name] += 1
+                self._remove(broken[0], len(self.order), 1)
                 return
         key = tuple(scope[name] for name in self.order)
         if key in self.seen:

@@ -80,6 +80,8 @@ def study_params(spec: StudySpec) -> dict[str, Any]:
         "hardware": spec.hardware.name,
         "engines": ", ".join(f"{engine.name} {engine.version}" for engine in spec.engines),
         "workloads": ", ".join(spec.workloads),
+        "weights": ", ".join(f"{name}={weight:g}" for name, weight in spec.weights.items()) or "none",
+        "pareto": spec.pareto or "none",
         "slos": ", ".join(map(str, spec.slos)) or "none",
         "pins": json.dumps(spec.pins),
         **{name: getattr(spec, name) for name in names},

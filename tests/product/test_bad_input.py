@@ -33,6 +33,13 @@ def refused(done: Finished, *words: str) -> None:
         ([*GOOD, "--objective", "total_tokens"], ["total_token_throughput"]),
         ([*GOOD, "--slo", "p99_ttft_ms=2000"], ["metric<=limit"]),
         ([*GOOD, "--slo", "p98_ttft_ms<=2000"], ["p99_ttft_ms"]),
+        ([*GOOD, "--slo", "p99_ttft_ms<=100", "--slo", "p99_ttft_ms>=200"], ["p99_ttft_ms<=100", "p99_ttft_ms>=200"]),
+        ([*GOOD, "--weights", "long=1"], ["'long'", "sharegpt", "--workload"]),
+        ([*GOOD, "--pareto", "total_token_throughput"], ["--objective total_token_throughput", "two metrics"]),
+        (
+            [*GOOD, "--set", "tensor_parallel=3"],
+            ["sglang", "tensorrt_llm", "vllm", "tensor_parallel=3", "heads-not-divisible", "split evenly"],
+        ),
         ([*GOOD, "--set", "kv_cache_dtyp=auto"], ["did you mean 'kv_cache_dtype'"]),
         ([*GOOD, "--set", "kv_cache_dtype"], ["knob=value"]),
         ([*GOOD, "--set", "kv_cache_dtype=fp7"], ["fp7", "auto"]),

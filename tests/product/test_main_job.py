@@ -144,10 +144,11 @@ def test_r1_on_mi300x_comes_with_its_rocm_environment(tmp_path: Path) -> None:
     assert found["launches"] <= 12
 
 
-def test_several_workloads_slos_and_pins(tmp_path: Path) -> None:
+def test_several_workloads_goals_slos_and_pins(tmp_path: Path) -> None:
     found = tuned(
         tmp_path / "home",
         *[*V32, "--launches", "8", "--workload", "sharegpt-c4", "--workload", "random:1000:100:50"],
+        *["--weights", "random:1000:100:50=1,sharegpt-c4=2", "--pareto", "p99_ttft_ms", "--study", "several"],
         *[
             "--slo",
             "mean_tpot_ms<=200",
@@ -165,6 +166,20 @@ def test_several_workloads_slos_and_pins(tmp_path: Path) -> None:
     assert set(found["workloads"]) == {"sharegpt-c4", "random:1000:100:50"}
     assert all(entry["baseline"] and entry["recommended"] for entry in found["workloads"].values())
     assert found["workloads"]["sharegpt-c4"]["recommended"]["mean_tpot_ms"] <= 200
+    assert found["objective"]["workload"] == "sharegpt-c4=2,random:1000:100:50=1"
+    one, other = (entry["recommended"]["total_token_throughput"] for entry in found["workloads"].values())
+    assert found["objective"]["value"] == pytest.approx((one**2 * other) ** (1 / 3))
+    searched = [row for row in rows(tmp_path / "home", "several") if row["role"] == "search"]
+    assert all(set(row["metrics"]) == set(found["workloads"]) for row in searched if row["state"] == "complete")
+    assert found["matrix"][0]["role"] == "baseline"
+    assert all(set(row["workloads"]) == set(found["workloads"]) for row in found["matrix"])
+    report = autotune("report", "several", home=tmp_path / "home").out
+    front = [(point["objective"]["value"], point["second"]["value"]) for point in found["front"]]
+    assert front == sorted(front, reverse=True), "less throughput at more latency is no point of a front"
+    assert [latency for _, latency in front] == sorted((latency for _, latency in front), reverse=True)
+    for point in found["front"]:
+        assert (point["evidence"], point["second"]["metric"]) == ("simulated", "p99_ttft_ms")
+        assert point["command"] in report
 
 
 def test_a_baseline_as_typed_is_launched_as_typed(tmp_path: Path) -> None:

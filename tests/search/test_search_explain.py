@@ -120,7 +120,7 @@ WINNER = len(BOTH) - 1
 def known(scores: Sequence[tuple[int, float | None]], candidates: CandidateSet = BOTH) -> tuple[History, Process]:
     history = History(make_spec(), candidates, entries(scores))
     done = [e for e in history if e.score is not None]
-    kernels = Kernels(Encoding(candidates), None)
+    kernels = Kernels(Encoding(candidates))
     return history, Process(kernels, [e.position for e in done], [e.score or 0.0 for e in done])
 
 

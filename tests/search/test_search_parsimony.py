@@ -28,7 +28,7 @@ ITEMS = tuple(
 )
 NODE = CandidateSet(ITEMS, 0, (0,))
 LEADER = len(NODE) - 1
-KERNELS = Kernels(Encoding(NODE), None)
+KERNELS = Kernels(Encoding(NODE))
 WORTH = {"big": 0.2, "three": 0.03, "idle": 0.0, "still": 0.0}
 """What each setting adds: two do nothing."""
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.space.enumeration import enumerate_engine
+from autotune.space.enumeration import enumerate_engine, why_empty
 from autotune.space.fingerprint import Normaliser, broken_rules, effective
 from autotune.space.knobs import defaults
 from autotune.space.schema import Case
@@ -52,6 +52,17 @@ def test_every_combination_is_accounted_for() -> None:
     assert space.combinations == len(space.configurations) + space.twins + sum(space.removed.values())
     assert space.removed["all-gpus"] > 0
     assert space.removed["tree-needs-two"] > 0
+
+
+def test_the_rule_that_removed_the_last_is_named_not_the_one_that_removed_most() -> None:
+    """Layouts that do not use all GPUs go first and are many; the pinned tree fails where all else had passed."""
+    pins = {"speculative_mode": "tree", "speculative_tokens": 1}
+    space = enumerate_engine(TOY, context("2.0"), pins)
+    assert not space.configurations
+    assert space.removed["all-gpus"] > space.removed["tree-needs-two"] == sum(space.last.values()) > 0
+    said = why_empty(TOY, space, pins)
+    assert said.startswith(" with speculative_mode=tree, speculative_tokens=1: ")
+    assert "rule tree-needs-two (" in said
 
 
 def test_rules_hold_in_their_version_range_only() -> None:

@@ -1,0 +1,151 @@
+"""Which candidate to launch next where two goals are traded: by how much the front of both is expected to grow.
+
+The front are the configurations that no other one beats in one goal without losing in the other. What it is worth is
+the area between it and a reference point, its hypervolume, here in units of logarithms squared. A candidate's two
+scores are taken as independent and normal; the expected growth of the area is then exact, a sum over the steps of the
+front's staircase (Emmerich, Yang, Deutz, Wang and Fonseca, A Multicriteria Generalization of Bayesian Global
+Optimization, 2016): with E(t) the expected improvement of one score over t, each step from a to b at height h gives
+``(E1(a) - E1(b)) E2(h)``.
+
+The reference point is the nadir of the measured front, the worst of each goal on it, moved away by a tenth of the
+front's extent and by no less than a tenth of a logarithm, so that a new end of the front is worth something too
+(Ishibuchi, Imada, Setoguchi and Nojima, How to Specify a Reference Point in Hypervolume Calculation for Fair
+Performance Comparison, 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.search.acquisition import (
+    Observations,
+    Suggestion,
+    best_of,
+    expected_improvement,
+    odds,
+    suggest,
+)
+from autotune.search.kernels import Floats, Kernels, Rows
+from autotune.search.process import Process, Trust
+from autotune.search.shortlist import shortlist
+
+_BEYOND = 0.1
+"""How far the reference point lies beyond the nadir: share of the front's extent, and least logarithm."""
+
+_WORTH_A_TURN = 0.5
+"""Share of the largest expected improvement below which another turn's is not launched."""
+
+Posterior = Sequence[tuple[float, Floats, Floats]]
+"""Weights, means and standard deviations of a mixture, as `Process.predict` gives them."""
+
+
+def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) -> Suggestion | None:
+    """What to launch next to find the front, or None when every candidate is spent.
+
+    In turns: where the front is expected to grow most; the best of the first goal, which is what is recommended; the
+    best of the second. The last two are the ends of the front, beyond which the first one would hardly look. A turn
+    that expects much less than another one gives way to it.
+
+    `Suggestion.improvement` is the largest that any turn expects, in logarithms; the growth of the front is divided by
+    the longer side of the box that holds it: how much one goal would gain all along it.
+
+    Args:
+        seen: `second` are the scores of the second goal (logarithm, more is better).
+        seed, number: as of `acquisition.suggest`.
+    """
+    turn, turns = number % 3, number // 3
+    alone = suggest(kernels, seen, seed, turns)
+    positions = _on_both(seen)
+    if alone is None or alone.improvement is None or not positions:
+        return alone
+    one, two = _posteriors(kernels, seen, seed)
+    rows = shortlist(kernels, one, seen.done_with, positions, (seed, number))
+    chance = odds(kernels, seen, rows, seed)
+    found = []
+    for worth in _worths(one, two, np.array(positions, dtype=np.int64), rows):
+        best = best_of(worth * chance, (seed, number))
+        found.append((int(rows[best]), float(worth[best] * chance[best])))
+    found.insert(1, (alone.position, alone.improvement))
+    most = max(found, key=lambda place: place[1])
+    position, _ = found[turn] if found[turn][1] >= _WORTH_A_TURN * most[1] else most
+    return Suggestion(position, most[1])
+
+
+def _posteriors(kernels: Kernels, seen: Observations, seed: int) -> tuple[Process, Process]:
+    """Of both goals. The opinions are of the first; for the second they may say something, in either direction."""
+    one = seen.process(kernels, seed)
+    positions, scores = [p for p, _ in seen.second], [s for _, s in seen.second]
+    two = Process(kernels, positions, scores, Trust.OTHER, seed=seed)
+    if not seen.pending:
+        return one, two
+    pending = np.array(seen.pending, dtype=np.int64)
+    return one.expecting(pending), two.expecting(pending)
+
+
+def _worths(one: Process, two: Process, measured: Rows, rows: Rows) -> tuple[Floats, Floats]:
+    """What candidates are expected to add to the front, and to the best of the second goal; shapes ``(rows,)``."""
+    front = non_dominated(np.stack([one.mean(measured), two.mean(measured)], axis=1))
+    reference = reference_point(front)
+    seconds = two.predict(rows)
+    growth = expected_growth(one.predict(rows), seconds, front, reference)
+    return growth / (front.max(axis=0) - reference).max(), _above(seconds, float(front[:, 1].max()))
+
+
+def dominated(points: Floats) -> NDArray[np.bool_]:
+    """Which points another one beats in one coordinate and is not behind in the other, shape ``(points,)``."""
+    no_better = np.all(points[:, None, :] <= points[None, :, :], axis=2)
+    worse = np.any(points[:, None, :] < points[None, :, :], axis=2)
+    return np.asarray(np.any(no_better & worse, axis=1), dtype=np.bool_)
+
+
+def non_dominated(points: Floats) -> Floats:
+    """The front of some points, by rising first and falling second coordinate, shape ``(points, 2)``."""
+    return np.unique(points[~dominated(points)], axis=0)
+
+
+def reference_point(front: Floats) -> Floats:
+    """Where the area of a front begins, shape ``(2,)``; see the top of this file."""
+    nadir = front.min(axis=0)
+    return np.asarray(nadir - np.maximum(_BEYOND * (front.max(axis=0) - nadir), _BEYOND), dtype=np.float64)
+
+
+def area(front: Floats, reference: Floats) -> float:
+    """The hypervolume of a front: what lies below it and above the reference point."""
+    end, floor = float(front[-1, 0]), float(reference[1])
+    return sum((min(b, end) - a) * (height - floor) for a, b, height in _steps(front, reference))
+
+
+def expected_growth(one: Posterior, two: Posterior, front: Floats, reference: Floats) -> Floats:
+    """By how much a candidate's two scores are expected to enlarge the area of a front, shape ``(candidates,)``.
+
+    Args:
+        one, two: what is believed of the candidates' scores; more is better.
+        front: as of `non_dominated`, nowhere below `reference`.
+    """
+    total: Floats | float = 0.0
+    for a, b, height in _steps(front, reference):
+        total = total + (_above(one, a) - _above(one, b)) * _above(two, height)
+    return np.asarray(total, dtype=np.float64)
+
+
+def _steps(front: Floats, reference: Floats) -> Iterator[tuple[float, float, float]]:
+    """From where to where in the first score the front has which height in the second; beyond its end none."""
+    edges = [float(reference[0]), *front[:, 0].tolist(), np.inf]
+    heights = [*front[:, 1].tolist(), float(reference[1])]
+    return zip(edges, edges[1:], heights, strict=False)
+
+
+def _above(posterior: Posterior, threshold: float) -> Floats:
+    """The expected improvement over a threshold (Jones et al. 1998)."""
+    if threshold == np.inf:
+        return np.zeros(1)
+    return expected_improvement(posterior, threshold)
+
+
+def _on_both(seen: Observations) -> list[int]:
+    """The candidates that were measured on both goals and kept every SLO."""
+    kept = {p for (p, _), feasible in zip(seen.measured, seen.feasible, strict=True) if feasible}
+    return sorted(kept & {p for p, _ in seen.second})
