@@ -1,0 +1,252 @@
+"""Landscapes that are made up, and what can be wrong with any other: its prior, its best, its names."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from landscapes import Absent, Landscape, believed
+from landscapes_simulated import layout_of
+from scipy.stats import rankdata
+
+from autotune.search.encoding import Encoding, is_size
+from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.library import Library
+from autotune.space.opinion import Opinion
+from autotune.spec import EngineChoice, StudySpec
+from autotune.trial import Configuration, Failure, FailureKind, Scalar
+
+_SLOWER = 0.5
+"""What is left of a layout whose fast kernels are taken out."""
+_MISPLACED_REGRET, _MISPLACED_SHARE = 0.15, 0.05
+_WALL = 0.1
+_CRASHING = 0.2
+_MEMORY = ("max_running_requests", "max_batched_tokens", "memory_fraction", "context_length")
+
+
+def study_of(name: str, model: str, engines: Sequence[str], workload: str = "sharegpt") -> StudySpec:
+    """A study's question over a table."""
+    library = Library()
+    return StudySpec(
+        study=name,
+        model=library.model(model),
+        hardware=library.node("h200"),
+        gpus=8,
+        engines=tuple(EngineChoice(name=engine, version=library.engine(engine).newest) for engine in engines),
+        workloads=(workload,),
+    )
+
+
+def toy() -> Landscape:
+    """24 candidates of one engine, for a quick look at the benchmark itself."""
+    grid = itertools.product((1, 4, 8), (2048, 8192), (64, 1024), ("auto", "fp8"))
+    items, truth = [], []
+    for dp, tokens, running, kv in grid:
+        knobs: dict[str, Scalar] = {"tensor_parallel": 8 // dp, "data_parallel": dp, "max_batched_tokens": tokens}
+        knobs |= {"max_running_requests": running, "kv_cache_dtype": kv}
+        items.append(Candidate(Configuration("vllm", knobs), "0.11"))
+        score = -0.2 * (math.log2(dp) - 2) ** 2 + 0.1 * (tokens == 8192) + 0.1 * math.log2(running / 64) * (dp > 1)
+        truth.append(math.nan if dp == 8 and running == 1024 else 1000 * math.exp(score + 0.1 * (kv == "fp8")))
+    values = np.array(truth)
+    prior = np.array([0.1 * math.log2(float(str(i.configuration.knobs["max_running_requests"]))) for i in items])
+    spec = study_of("toy", "deepseek-ai/DeepSeek-R1-0528", ["vllm"])
+    words = "24 made-up candidates; the prior knows one of five knobs"
+    return Landscape("toy", words, "useful", spec, CandidateSet(tuple(items), 0), values, (Opinion("made up", prior),))
+
+
+def needle() -> Landscape:
+    """Two engines, 1,280 candidates; five conditions that help only together, each seen a little by itself."""
+    grid = itertools.product(
+        ("vllm", "sglang"),
+        ((8, 1), (4, 2), (2, 4), (1, 8)),
+        (1024, 2048, 4096, 8192, 16384),
+        (64, 128, 256, 512),
+        ("auto", "fp8"),
+        ("plain", "fast"),
+        (0, 1),
+    )
+    items, truth = [], []
+    for engine, (tp, dp), tokens, running, kv, kernel, drafts in grid:
+        knobs: dict[str, Scalar] = {"tensor_parallel": tp, "data_parallel": dp, "max_batched_tokens": tokens}
+        knobs |= {"max_running_requests": running, "kv_cache_dtype": kv, "kernel": kernel, "speculative_tokens": drafts}
+        items.append(Candidate(Configuration(engine, knobs), "1"))
+        met = (engine == "sglang") + (dp == 2) + (tokens == 2048) + (running == 512) + (kernel == "fast")
+        smooth = 0.10 * math.log2(tp) / 3 + 0.06 * math.log2(tokens / 1024) / 4 - 0.05 * drafts - 0.04 * (kv == "fp8")
+        truth.append(4000 * math.exp(smooth + 0.9 * (met / 5) ** 4))
+    base = next(i for i, c in enumerate(items) if c.configuration.knobs["max_batched_tokens"] == 8192)
+    spec = study_of("needle", "deepseek-ai/DeepSeek-R1-0528", ["vllm", "sglang"])
+    words = "made up; the best lies in a corner where five knobs must agree, against the slopes; no prior"
+    return Landscape("needle", words, "none", spec, CandidateSet(tuple(items), base), np.array(truth))
+
+
+def misplaced(base: Landscape) -> Landscape:
+    """The best layouts lose half of their speed, one after the other, until the prior's favourite is a bad one."""
+    truth = base.truth.copy()
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for position, item in enumerate(base.candidates.items):
+        groups.setdefault(layout_of(item.configuration), []).append(position)
+    taken: set[tuple[object, ...]] = set()
+    changed = base
+    while not taken or not _is_misplaced(changed):
+        best = layout_of(base.candidates.items[int(np.nanargmax(truth))].configuration)
+        if best in taken:
+            break
+        taken.add(best)
+        truth[groups[best]] *= _SLOWER
+        changed = replace(base, truth=truth.copy())
+    words = (
+        f"{base.name}, with its {len(taken)} best layouts half as fast as they were: the prior puts the best elsewhere"
+    )
+    return replace(changed, words=words, kind="misplaced")
+
+
+def _is_misplaced(landscape: Landscape) -> bool:
+    found = landscape.prior_quality()
+    if found is None:
+        return True
+    far = found["rank_of_best"] > _MISPLACED_SHARE * len(landscape.candidates)
+    return far and found["regret_of_top"] > _MISPLACED_REGRET
+
+
+def walled(base: Landscape) -> Landscape:
+    """The tenth of the candidates that is nearest to the best does not start, the best included."""
+    encoding = Encoding(base.candidates)
+    best = int(np.nanargmax(base.truth))
+    distance = np.zeros(len(encoding))
+    for column, table in enumerate(encoding.distances):
+        distance += table[:, encoding.codes[best, column]][encoding.codes[:, column]]
+    distance[base.candidates.baseline] = np.inf
+    inside = distance <= np.quantile(distance, _WALL)
+    words = f"{base.name}; the {inside.sum()} candidates nearest to its best do not start"
+    return replace(base, words=words, kind="walled", truth=np.where(inside, np.nan, base.truth))
+
+
+def crashing(base: Landscape) -> Landscape:
+    """A fifth of what started crashes: by single values, by pairs of values, and by memory from some size on."""
+    generator = np.random.default_rng(20)
+    encoding = Encoding(base.candidates)
+    started = np.isfinite(base.truth)
+    crashes = np.zeros(len(encoding), dtype=np.bool_)
+    failures = dict(base.failures or {})
+    told = []
+    for number in range(400):
+        share = float((crashes & started).sum() / started.sum())
+        if share >= _CRASHING - 0.01:
+            break
+        words, kind, hit = _cause(encoding, generator, number % 3)
+        grown = float(((crashes | hit) & started).sum() / started.sum())
+        # Each cause may take a share of its own; the baseline runs.
+        if hit[base.candidates.baseline] or grown - share < 0.02 or grown > _CRASHING + 0.02 or grown - share > 0.12:
+            continue
+        failures |= {int(p): Failure(kind, words) for p in np.flatnonzero(hit & ~crashes)}
+        crashes |= hit
+        told.append(words)
+    words = f"{base.name}; {(crashes & started).sum() / started.sum():.0%} of what started crashes: {'; '.join(told)}"
+    truth = np.where(crashes, np.nan, base.truth)
+    return replace(base, words=words, truth=truth, failures=failures)
+
+
+def _cause(encoding: Encoding, generator: np.random.Generator, shape: int) -> tuple[str, FailureKind, np.ndarray]:
+    """A cause of crashes in words, its kind, and whom it hits: a value, a pair of values, or memory."""
+    names = [encoding.names[k] for k in encoding.varying]
+    if shape == 2 and (sizes := [n for n in names if n in _MEMORY]):
+        name = sizes[int(generator.integers(len(sizes)))]
+        listed = [v for v in encoding.choices[name] if is_size(v)]
+        size = listed[-1 - int(generator.integers(max(1, len(listed) // 2)))]
+        other, value = _value(encoding, generator, [n for n in names if n != name])
+        column = encoding.codes[:, encoding.names.index(name)]
+        large = np.array([is_size(v) and float(v) >= float(size) for v in encoding.choices[name]])[column]  # type: ignore[arg-type]
+        return f"{name}>={size} with {other}={value}", FailureKind.OUT_OF_MEMORY, large & _has(encoding, other, value)
+    name, value = _value(encoding, generator, names)
+    if shape == 0:
+        return f"{name}={value}", FailureKind.UNSUPPORTED, _has(encoding, name, value)
+    other, second = _value(encoding, generator, [n for n in names if n != name])
+    hit = _has(encoding, name, value) & _has(encoding, other, second)
+    return f"{name}={value} with {other}={second}", FailureKind.CRASHED, hit
+
+
+def _value(encoding: Encoding, generator: np.random.Generator, names: Sequence[str]) -> tuple[str, Scalar]:
+    name = names[int(generator.integers(len(names)))]
+    values = [v for v in encoding.choices[name] if v is not None]
+    return name, values[int(generator.integers(len(values)))]
+
+
+def _has(encoding: Encoding, name: str, value: Scalar) -> np.ndarray:
+    column = encoding.names.index(name)
+    return np.asarray(encoding.codes[:, column] == encoding.choices[name].index(value))
+
+
+def unknown_knobs(base: Landscape) -> Landscape:
+    """Names and words mean nothing, sizes are numbered by their order: a table of knobs that nobody knows."""
+    words = f"{base.name}; knobs and words renamed, sizes numbered by their order; no prior"
+    return _renamed(base, words, keep_order=True)
+
+
+def relabelled(base: Landscape) -> Landscape:
+    """Every name and every value is a label that means nothing, sizes too."""
+    words = f"{base.name}; knobs and all values, sizes too, renamed to labels without order; no prior"
+    return _renamed(base, words, keep_order=False)
+
+
+def _renamed(base: Landscape, words: str, *, keep_order: bool) -> Landscape:
+    generator = np.random.default_rng(7)
+    encoding = Encoding(base.candidates)
+    knobs = list(encoding.names[1:])
+    letters = [f"knob_{chr(97 + int(i))}" for i in generator.permutation(len(knobs))]
+    labels: dict[str, Mapping[Scalar, Scalar]] = {}
+    for name in encoding.names:
+        present = [v for v in encoding.choices[name] if v is not None]
+        order = generator.permutation(len(present))
+        ordered = keep_order and name != "engine" and all(is_size(v) for v in present)
+        # `True` and 1 are one key: a column has either sizes or switches.
+        labels[name] = {v: i + 1 if ordered else f"v{order[i]}" for i, v in enumerate(present)}
+    items = []
+    for item in base.candidates.items:
+        own = item.configuration
+        values = {new: labels[old][v] for new, old in zip(letters, knobs, strict=True)
+                  if (v := own.knobs.get(old)) is not None}  # fmt: skip
+        items.append(Candidate(Configuration(str(labels["engine"][own.engine]), values), "1"))
+    candidates = CandidateSet(tuple(items), base.candidates.baseline, base.candidates.defaults, base.candidates.starts)
+    return replace(base, words=words, kind="none", candidates=candidates, opinions=())
+
+
+def reversed_prior(base: Landscape) -> Landscape:
+    """The prior puts what runs in exactly the wrong order; what does not start it puts in the middle."""
+    believed = base.opinions[0].mean if base.opinions else np.log(np.where(np.isfinite(base.truth), base.truth, 1.0))
+    runs = np.isfinite(base.truth)
+    values = np.sort(believed[runs])
+    wrong = np.full(len(base.truth), float(np.median(values)))
+    wrong[runs] = values[(rankdata(-base.truth[runs], method="ordinal") - 1).astype(int)]
+    words = f"{base.name}; the prior's values are handed out in the reversed order of the truth"
+    return replace(base, words=words, kind="reversed", opinions=(Opinion("reversed", wrong),))
+
+
+def calibrated(base: Landscape) -> Landscape:
+    """The prior that a study of real servers has: the simulator with the packaged figures, and the roofline."""
+    opinions = believed(base.spec.model_copy(update={"calibration": None}), base.candidates, on="process")
+    if not opinions or opinions[0].name == "the roofline":
+        raise Absent("this version of autotune believes the roofline alone")
+    words = f"{base.words.split('; prior:')[0]}; prior: the simulator with the packaged coefficients"
+    return replace(base, words=words, opinions=opinions)
+
+
+def noisy(base: Landscape) -> Landscape:
+    """5 % noise per launch."""
+    return replace(base, words=f"{base.name} with 5 % noise per launch", noise=0.05)
+
+
+MADE_UP: dict[str, Callable[[], Landscape]] = {"toy": toy, "needle": needle}
+ALTERED: dict[str, tuple[str, Callable[[Landscape], Landscape]]] = {
+    "calibrated": ("kernels-r1", calibrated),
+    "misplaced": ("v32", misplaced),
+    "walled": ("v32", walled),
+    "crashing": ("v32", crashing),
+    "unknown-knobs": ("v32", unknown_knobs),
+    "relabelled": ("r1", relabelled),
+    "reversed": ("v32", reversed_prior),
+    "noisy": ("v32", noisy),
+}
+"""By name: what it alters unless said otherwise, and how."""

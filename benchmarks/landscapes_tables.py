@@ -1,0 +1,99 @@
+"""Landscapes that are tables of somebody else's figures: kernel measurements, and the performance-lab documents."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+from landscapes import Absent, Landscape, Sources, believed
+from landscapes_altered import study_of
+
+from autotune.calibrate.readers import read_file
+from autotune.space.candidates import Candidate, CandidateSet
+from autotune.trial import Configuration, Failure, FailureKind, Scalar
+
+MODELS = {"kernels-r1": "deepseek-ai/DeepSeek-R1-0528", "kernels-v32": "deepseek-ai/DeepSeek-V3.2"}
+METRIC = "total_token_throughput"
+_LOAD = "random:3200:800:1024"
+"""What `kernel_tables.py` has predicted: tokens in, tokens out, requests at once."""
+
+
+def kernels(name: str, sources: Sources) -> Landscape:
+    """A table that `kernel_tables.py` wrote; the prior is the roofline on the same knobs and load."""
+    path = next((p for p in sources.kernel_tables if p.stem == name), None)
+    if path is None:
+        raise Absent(f"give --kernel-tables FOLDER/{name}.csv; benchmarks/kernel_tables.py writes it")
+    rows = _rows(path)
+    spec = study_of(name, MODELS[name], list(dict.fromkeys(str(row["engine"]) for row in rows)), _LOAD)
+    versions = {choice.name: choice.version for choice in spec.engines}
+    items: list[Candidate] = []
+    truth: list[float] = []
+    failures: dict[int, Failure] = {}
+    for row in rows:
+        if row.pop("failure"):
+            failures[len(items)] = Failure(FailureKind.OUT_OF_MEMORY, "no request fits beside the weights")
+        value, engine = row.pop(METRIC), str(row.pop("engine"))
+        truth.append(float(value) if isinstance(value, int | float) else math.nan)
+        items.append(Candidate(Configuration(engine, row), versions[engine]))
+    words = (
+        f"measured kernels of {spec.model.id}, 8xh200, {_LOAD}, added up by aiconfigurator-core; prior: the roofline"
+    )
+    candidates = CandidateSet(tuple(items), _baseline(items))
+    opinions = believed(spec, candidates)
+    return Landscape(name, words, "useful", spec, candidates, np.array(truth), opinions, failures)
+
+
+def _rows(path: Path) -> list[dict[str, Scalar]]:
+    with path.open(newline="") as file:
+        return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(text: str) -> Scalar:
+    """A cell: empty is not set, whole numbers are integers."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None
+
+
+def _baseline(items: list[Candidate]) -> int:
+    """vLLM on all GPUs as it comes: tensor parallel 8, no expert parallelism, 8192 tokens a step, 256 requests."""
+    wanted: dict[str, Scalar] = {"tensor_parallel": 8, "expert_parallel": 1, "kv_cache_dtype": "bfloat16"}
+    wanted |= {"max_batched_tokens": 8192, "max_running_requests": 256}
+    for position, item in enumerate(items):
+        knobs = item.configuration.knobs
+        if item.configuration.engine == "vllm" and all(knobs.get(k) == v for k, v in wanted.items()):
+            return position
+    raise ValueError("the table has no row of vLLM's defaults")
+
+
+def measured(sources: Sources) -> Landscape:
+    """The commands of the DeepSeek-V3.2 document on ShareGPT; those that are one configuration are averaged."""
+    if sources.measured is None or not sources.measured.is_file():
+        raise Absent("give --measured FILE, the performance lab's documents as JSON (docs/calibration.md)")
+    found: dict[str, Candidate] = {}
+    logs: dict[str, list[float]] = {}
+    failed: dict[str, Failure] = {}
+    for row in read_file(sources.measured).rows:
+        setup, configuration = row.understood.setup, row.understood.effective.configuration
+        if setup.model.id != MODELS["kernels-v32"] or row.workload.name != "sharegpt":
+            continue
+        key = configuration.fingerprint
+        found.setdefault(key, Candidate(configuration, setup.version))
+        if row.metrics:
+            logs.setdefault(key, []).append(math.log(row.metrics[METRIC]))
+        else:
+            failed[key] = row.understood.failure or Failure(FailureKind.CRASHED, str(row.failure))
+    items = tuple(found.values())
+    truth = [math.exp(np.mean(logs[key])) if key in logs else math.nan for key in found]
+    spec = study_of("measured", MODELS["kernels-v32"], list(dict.fromkeys(c.configuration.engine for c in items)))
+    words = "the measured commands of the DeepSeek-V3.2 document on ShareGPT; prior: the roofline"
+    failures = {i: failed[key] for i, key in enumerate(found) if key not in logs}
+    # The document's first command is its baseline: vLLM with tensor parallel 8.
+    candidates = CandidateSet(items, 0)
+    opinions = believed(spec, candidates)
+    return Landscape("measured", words, "useful", spec, candidates, np.array(truth), opinions, failures)
