@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial
 
 from autotune.errors import BadInput, UnknownName
 from autotune.search import SAMPLERS
 from autotune.search.acquisition import Suggestion
+from autotune.search.drift import Drift
 from autotune.search.encoding import Encoding
 from autotune.search.history import History
 from autotune.search.plan import Plan, Step, Stop
@@ -130,22 +133,30 @@ class JournaledStudy:
             launch_index=len(earlier),
         )
 
-    def _suggest(self, history: History) -> Suggestion | None:
+    def _suggest(self, history: History, number: int) -> Suggestion | None:
         """The sampler's proposal: a function of the launches in this history, of seed and number alone."""
         if history.exhausted:
             return None
         known = {entry.number: entry.position for entry in history}
         finished = [launch for launch in self.launches if launch.trial.number in known]
         trials = [self._form.finished(launch, known[launch.trial.number]) for launch in finished]
+        self._correct(trials, finished, history.corrected().drift)
         trials += [self._form.running(t, known[n]) for n, t in sorted(self._pending.items()) if n in known]
         if self._spec.sampler == "gp":
             maximise = self._form.direction is StudyDirection.MAXIMIZE
-            return self._sampler.propose(trials, maximise, len(history), history.done_with)
-        seed = int(np.random.default_rng([self._spec.seed, len(history)]).integers(2**31))
+            return self._sampler.propose(trials, maximise, number, history.done_with)
+        seed = int(np.random.default_rng([self._spec.seed, number]).integers(2**31))
         params = propose_flat(self._spec.sampler, trials, self._kernels, self._form.direction, seed)
         free = np.ones(len(self._candidates), dtype=np.bool_)
         free[list(history.done_with)] = False
         return Suggestion(self._kernels.encoding.nearest(params, free), None)
+
+    def _correct(self, trials: Sequence[FrozenTrial], launches: Sequence[Launch], drift: Drift | None) -> None:
+        """Values as they would be at the end, where the node drifts."""
+        sign = 1.0 if self._form.direction is StudyDirection.MAXIMIZE else -1.0
+        for trial, launch in zip(trials, launches, strict=True):
+            if drift is not None and trial.value is not None:
+                trial.value *= math.exp(-sign * drift.offset(launch.trial.number))
 
     def _by_number(self) -> Mapping[int, Launch]:
         return {launch.trial.number: launch for launch in self._results.launches}
