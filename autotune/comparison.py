@@ -15,7 +15,7 @@ from autotune.search import objective
 from autotune.search.estimate import Spread, mean, percent
 from autotune.search.front import dominated
 from autotune.search.history import History
-from autotune.search.verdict import Judgement, finalists
+from autotune.search.verdict import Judgement
 from autotune.trial import Launch, Role
 
 Measured = Callable[[int], Sequence[Launch]]
@@ -27,10 +27,10 @@ Chosen = Callable[[int], Choice | None]
 def matrix(history: History, judgement: Judgement, measured: Measured, chosen: Chosen) -> list[MatrixRow]:
     """The baseline and the finalists that keep the SLOs, the recommended one first among them, on every workload.
 
-    Gains are ratios of geometric means. Their intervals are widened for the number of finalists, as the verdict's is.
+    Gains are ratios of geometric means.
     """
     base = history.candidates.baseline
-    contenders = finalists(history) if history.of_role(Role.FINAL) else []
+    contenders = dict.fromkeys(entry.position for entry in history.of_role(Role.FINAL))
     kept = [p for p in contenders if history.feasible(p, Role.FINAL)]
     others = [p for p in dict.fromkeys([judgement.winner, *kept]) if p is not None and p != base]
     listed = [*([base] if history.scores(base) else []), *others]
@@ -65,7 +65,7 @@ def _column(
         gain, interval = None, None
         if position != base and base in groups:
             gain = mean(scores) - mean(groups[base])
-            half = spread.half_width((len(scores), len(groups[base])), judgement.comparisons)
+            half = spread.half_width((len(scores), len(groups[base])))
             interval = None if half is None else (gain - half, gain + half)
             if position == judgement.winner and judgement.gain and list(objective.weights(spec)) == [workload]:
                 interval = judgement.gain.interval  # One gain has one interval.

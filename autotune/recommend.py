@@ -1,12 +1,11 @@
 """From the launches of a study to its recommendation: the winner, its gain with an interval, the verdict.
 
-The winner is the feasible finalist with the highest mean over the launches of the finals. Its gain over the
-baseline is a ratio of geometric means; positive is better, also for latencies. The 95 % interval is
-Student's t on logarithms, with the spread of one launch pooled over finalists and baseline, widened by
-Bonferroni for the number of finalists. The verdict is ``better`` where the interval lies above zero,
+The winner is the finalist, if the sequential test of its fresh launches against the baseline's stopped at a bound:
+``better``. Its gain is the test's median-unbiased estimate with its 95 % interval (`search.sequential`), so it can
+differ a little from the ratio of the geometric means; positive is better, also for latencies. The verdict is
 ``unopposed`` where the baseline could not run, ``infeasible`` where nothing ran or kept the SLOs, and else
-``indistinguishable``: then the configuration with the fewest settings is recommended, the baseline
-included. Where no configuration was launched twice, nothing can be told.
+``indistinguishable``: then the one of baseline and finalist with the fewest settings is recommended. Where the node
+drifted, scores are corrected for it, and the recommendation says so.
 
 The judgement itself is in `autotune.search.verdict`, because the study needs it too, to decide which launches
 of the finals are worth making; here it is put into words and figures.
@@ -31,7 +30,8 @@ from autotune.recommendation import (
 )
 from autotune.search import objective, twins
 from autotune.search.estimate import mean, percent
-from autotune.search.history import History
+from autotune.search.history import BASELINE_ROLES, History
+from autotune.search.sequential import Outcome
 from autotune.search.verdict import Judgement, evidence, judge, settings_of
 from autotune.space.candidates import CandidateSet
 from autotune.spec import StudySpec
@@ -54,7 +54,7 @@ def recommend(
         stop_reason: why the study ended; why nothing could be told is added to it.
         explanation: of the same launches; None = nothing is explained.
     """
-    history = History.of(spec, candidates, launches)
+    history = History.of(spec, candidates, launches).corrected()
     judgement = judge(history)
     sheet = _Sheet(spec, history, {launch.trial.number: launch for launch in launches}, judgement)
     gain, told = judgement.gain, explanation or Explanation()
@@ -138,7 +138,8 @@ class _Sheet:
     def _measured(self, position: int) -> list[Launch]:
         """The launches behind `evidence`, in order."""
         entries = [e for e in self._history.at(position) if e.measured]
-        chosen = [e for e in entries if e.role is Role.FINAL or (position == self._base and e.role is Role.BASELINE)]
+        roles = BASELINE_ROLES if position == self._base else (Role.FINAL,)
+        chosen = [e for e in entries if e.role in roles]
         return [self._launches[e.number] for e in chosen or entries]
 
     def workloads(self) -> dict[str, WorkloadComparison]:
@@ -190,17 +191,26 @@ def _resolutions(candidates: CandidateSet, launches: Sequence[Launch]) -> list[R
 
 def _explained(stop_reason: str, judgement: Judgement, challenged: bool) -> str:
     parts = [stop_reason] if stop_reason else []
-    gain = judgement.challenger_gain
-    if judgement.verdict is Verdict.INDISTINGUISHABLE and not judgement.decided:
-        # Where challengers were tried and none ran, more launches of the same would not have helped.
-        if judgement.challenger is not None or not challenged:
-            parts.append("too few launches to tell the best from the baseline: one of them must run twice")
-    elif judgement.verdict is Verdict.INDISTINGUISHABLE and gain is not None and gain.interval is not None:
-        low, high = (percent(end) for end in gain.interval)
-        parts.append(
-            f"the best challenger's gain is {percent(gain.log):+.1f} % (95 % interval {low:+.1f} to {high:+.1f} %)"
-        )
+    if judgement.verdict is Verdict.INDISTINGUISHABLE:
+        parts += _undecided(judgement, challenged)
+    if judgement.drift is not None:
+        change = f"the node changed the baseline's score by {percent(judgement.drift.change):+.1f} % during the study"
+        much = "more than can be corrected reliably, so that smaller gains are not called better"
+        parts.append(f"{change}, {'for which the scores are corrected' if judgement.drift.corrigible else much}")
     return "; ".join(parts)
+
+
+def _undecided(judgement: Judgement, challenged: bool) -> list[str]:
+    gain = judgement.challenger_gain
+    if gain is None or gain.interval is None:
+        # Where challengers were tried and none ran, more launches of the same would not have helped.
+        few = judgement.challenger is not None or not challenged
+        return ["too few launches to tell the best from the baseline: it must run again, and the baseline too"] * few
+    low, high = (percent(end) for end in gain.interval)
+    short = "too few launches to tell: " if judgement.outcome is Outcome.OPEN else ""
+    return [
+        f"{short}the best challenger's gain is {percent(gain.log):+.1f} % (95 % interval {low:+.1f} to {high:+.1f} %)"
+    ]
 
 
 def _percents(interval: tuple[float, float] | None) -> tuple[float, float] | None:

@@ -53,11 +53,11 @@ def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str
 
 
 def counted(group: Sequence[Launch]) -> list[Launch]:
-    """The launches of one configuration that count as evidence: of the finals, and the baseline's first.
+    """The launches of one configuration that count as evidence: of the finals, and the baseline's own.
 
     Those of the search decided what came into the finals, so they are biased; they count where there are no others.
     """
-    chosen = [launch for launch in group if launch.trial.role in (Role.FINAL, Role.BASELINE)]
+    chosen = [launch for launch in group if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.DRIFT)]
     return chosen or list(group)
 
 

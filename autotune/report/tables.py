@@ -54,13 +54,13 @@ def finals(study: StudyRecord) -> str:
     """Each repeat of the finalists and the baseline."""
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return ""
-    compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE))
+    compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.DRIFT))
     rows = [_final_row(study, fingerprint, group) for fingerprint, group in by_configuration(study, compared).items()]
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
     table = text.table(headings, rows, "  rr")
     note = (
         f"{text.title(study.spec.objective)}, {_label(study)}. Every repeat is a fresh launch, taken in turn; the "
-        "baseline's first launch counts too, those of the search do not."
+        "baseline's earlier launches count too, those of the search do not."
     )
     return f"## Finals ({_label(study)})\n\n{note}\n\n{table}"
 

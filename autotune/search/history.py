@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autotune.search import objective, twins
+from autotune.search.drift import Drift, find
 from autotune.space.candidates import CandidateSet
 from autotune.spec import StudySpec
 from autotune.trial import Launch, Role, Trial
 
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate that may end without saying anything before it is given up."""
+
+BASELINE_ROLES = (Role.BASELINE, Role.DRIFT, Role.FINAL)
+"""What the baseline is launched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +67,14 @@ class History:
 
     Attributes:
         counts_as: position of a candidate to that of its twin, for which all its launches count.
+        drift: of the node, where the scores are corrected for it.
     """
 
     spec: StudySpec
     candidates: CandidateSet
     entries: tuple[Entry, ...]
     counts_as: Mapping[int, int] = field(default_factory=dict)
+    drift: Drift | None = None
 
     @classmethod
     def of(
@@ -95,8 +101,44 @@ class History:
     def before_finals(self) -> History:
         """The history as it was when the finals began; all of it while they have not."""
         first = next((i for i, e in enumerate(self.entries) if e.role is Role.FINAL), len(self.entries))
-        # What the finals taught about twins holds for what came before, or finals could be asked for without end.
-        return History(self.spec, self.candidates, self.entries[:first], self.counts_as)
+        return self.upto(first)
+
+    def upto(self, count: int) -> History:
+        """The first launches alone."""
+        # What later launches taught about twins holds for them too, or finals could be asked for without end.
+        return replace(self, entries=self.entries[:count])
+
+    def repeats(self) -> dict[tuple[int, bool], list[float]]:
+        """Scores whose spread is that of one launch, of whole loads: of a position, in the finals or before.
+
+        A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
+        The baseline was not, and has one group.
+        """
+        found: dict[tuple[int, bool], list[float]] = {}
+        for entry in self.entries:
+            if entry.score is not None and not entry.shortened_sd:
+                fresh = entry.role is Role.FINAL and entry.position != self.candidates.baseline
+                found.setdefault((entry.position, fresh), []).append(entry.score)
+        return found
+
+    def suspected_drift(self) -> Drift | None:
+        """The likeliest change of the node by the launches of the baseline so far, however sure."""
+        base = self.candidates.baseline
+        fresh: dict[int, list[tuple[int, float]]] = {}
+        for entry in self.entries:
+            if entry.score is not None and (entry.position == base or entry.role is Role.FINAL):
+                fresh.setdefault(entry.position, []).append((entry.number, entry.score))
+        return find(fresh.pop(base, []), list(fresh.values()))
+
+    def corrected(self) -> History:
+        """With every score as it would be at the end, where the node is known to drift; itself on a steady node."""
+        drift = self.drift or self.suspected_drift()
+        if self.drift is not None or drift is None or not drift.certain:
+            return self
+        entries = tuple(
+            e if e.score is None else replace(e, score=e.score - drift.offset(e.number)) for e in self.entries
+        )
+        return replace(self, entries=entries, drift=drift)
 
     @cached_property
     def by_position(self) -> dict[int, list[Entry]]:
@@ -138,6 +180,11 @@ class History:
         """The scores of a candidate's whole loads, of these roles only when any are given."""
         entries = [e for e in self.at(position) if e.whole]
         return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
+
+    @property
+    def baseline_scores(self) -> list[float]:
+        """The baseline's scores that count: of all launches that were made to know it, none of them chosen for it."""
+        return self.scores(self.candidates.baseline, *BASELINE_ROLES)
 
     def broke(self, position: int) -> bool:
         return any(e.broke for e in self.at(position))

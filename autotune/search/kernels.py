@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from copy import copy
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,13 @@ class Kernels:
     def knobs(self) -> int:
         """How many columns differ among the candidates."""
         return len(self._distances)
+
+    @cached_property
+    def unbiased(self) -> Kernels:
+        """The same without opinions on the score; odds of starting and costs stay."""
+        other = copy(self)
+        other.opinions, other.unsure = self.opinions[:0], np.ones(len(self.encoding))
+        return other
 
     def squared_distances(self, rows: Rows, positions: Rows) -> Floats:
         """Knob by knob, shape ``(knobs, rows, positions)``."""

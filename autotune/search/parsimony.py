@@ -81,7 +81,7 @@ def shortened(history: History, model: Process, leader: int) -> int:
 
 def spread_of(history: History) -> float:
     """Standard deviation of one launch: from repeats where there are enough, else the usual one."""
-    spread = Spread.pooled([history.scores(p) for p in history.by_position])
+    spread = Spread.pooled(history.repeats().values())
     return spread.sd if spread.degrees >= 3 else USUAL_SPREAD
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial
 
 from autotune.errors import BadInput, UnknownName
 from autotune.recommendation import Explanation
 from autotune.search import SAMPLERS, NoOps, objective, peers
 from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.beliefs import beliefs
+from autotune.search.drift import Drift
 from autotune.search.encoding import Encoding
 from autotune.search.explain import explain
 from autotune.search.front import suggest_front
@@ -20,8 +24,8 @@ from autotune.search.hopeless import hopeless_below
 from autotune.search.kernels import Kernels, one_thread
 from autotune.search.observing import observations
 from autotune.search.plan import Plan, Step, Stop
-from autotune.search.process import Process
 from autotune.search.record import Form, Record
+from autotune.search.repeats import model_of
 from autotune.search.results import Lock, Results
 from autotune.search.verdict import judge
 from autotune.space.candidates import Candidate, CandidateSet
@@ -110,11 +114,10 @@ class JournaledStudy:
 
     def explanation(self, no_ops: NoOps) -> Explanation:
         """See `autotune.search.Study`."""
-        history = self._history(self.launches)
-        measured = [e for e in history if e.score is not None]
+        history = self._history(self.launches).corrected()
         judgement = judge(history)
         with one_thread():
-            model = Process(self._kernels, [e.position for e in measured], [e.score or 0.0 for e in measured])
+            model = model_of(self._kernels, history)
             found = explain(history, self.launches, model, judgement, no_ops)
             if judgement.winner is None:
                 return found
@@ -150,22 +153,35 @@ class JournaledStudy:
             ),
         )
 
-    def _suggest(self, history: History) -> Suggestion | None:
-        """The sampler's proposal: a function of the launches in this history, of seed and number alone."""
+    def _suggest(self, history: History, believing: bool = True) -> Suggestion | None:
+        """The sampler's proposal: a function of the launches in this history and of the seed alone.
+
+        Args:
+            believing: whether opinions count; Optuna's samplers know of none.
+        """
         if history.exhausted:
             return None
         if self._spec.sampler == "gp":
+            seen, kernels = observations(history.corrected()), self._kernels if believing else self._kernels.unbiased
             criterion = suggest if self._spec.pareto is None else suggest_front
-            return criterion(self._kernels, observations(history), self._spec.seed, len(history))
+            return criterion(kernels, seen, self._spec.seed, len(history))
         known = {entry.number: entry.position for entry in history}
         finished = [launch for launch in self.launches if launch.trial.number in known]
         trials = [self._form.finished(launch, known[launch.trial.number]) for launch in finished]
+        self._correct(trials, finished, history.corrected().drift)
         trials += [self._form.running(t, known[n]) for n, t in sorted(self._pending.items()) if n in known]
         seed = int(np.random.default_rng([self._spec.seed, len(history)]).integers(2**31))
         params = peers.propose(self._spec.sampler, trials, self._kernels.encoding, self._form.direction, seed)
         free = np.ones(len(self._candidates), dtype=np.bool_)
         free[list(history.done_with)] = False
         return Suggestion(self._kernels.encoding.nearest(params, free), None)
+
+    def _correct(self, trials: Sequence[FrozenTrial], launches: Sequence[Launch], drift: Drift | None) -> None:
+        """Values as they would be at the end, where the node drifts."""
+        sign = 1.0 if self._form.direction is StudyDirection.MAXIMIZE else -1.0
+        for trial, launch in zip(trials, launches, strict=True):
+            if drift is not None and trial.value is not None:
+                trial.value *= math.exp(-sign * drift.offset(launch.trial.number))
 
     def _by_number(self) -> Mapping[int, Launch]:
         return {launch.trial.number: launch for launch in self._results.launches}

@@ -1,12 +1,15 @@
 """The order of launches, and the budget."""
 
+import math
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_landscapes import (
     Throughput,
+    command_of,
     decisions,
     evaluate,
     flat,
@@ -21,6 +24,8 @@ from search_landscapes import (
 
 from autotune.recommend import recommend
 from autotune.recommendation import Verdict
+from autotune.search.budget import search_budget
+from autotune.search.history import History
 from autotune.space.candidates import CandidateSet
 from autotune.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
@@ -36,46 +41,58 @@ def run(spec: StudySpec, candidates: CandidateSet, throughput: Throughput) -> tu
     return launches, study.stop_reason
 
 
-@settings(max_examples=25, deadline=None)
-@given(launches=st.integers(1, 40), noise=st.sampled_from([0.0, 0.03]), node=st.sampled_from([ridge, walled, flat]))
+@settings(max_examples=10, deadline=None)
+@given(launches=st.integers(1, 26), noise=st.sampled_from([0.0, 0.1]), node=st.sampled_from([ridge, walled, flat]))
 def test_the_budget_holds_and_the_finals_get_their_share(launches: int, noise: float, node: Throughput) -> None:
-    spec = make_spec(launches=launches, noise=noise)
-    made, reason = run(spec, SMALL, node)
+    made, reason = run(make_spec(launches=launches, noise=noise), SMALL, node)
     assert len(made) <= launches
-    assert made[0].trial.role is Role.BASELINE
-    assert [x.trial.number for x in made] == list(range(len(made)))
-    finals = [x for x in made if x.trial.role is Role.FINAL]
-    assert len(finals) <= max(14, launches / 2)
-    if launches >= 6:
-        assert len(finals) >= 3
     assert reason
     roles = [x.trial.role for x in made]
-    order = list(dict.fromkeys(roles))
-    assert order == sorted(order, key=[Role.BASELINE, Role.DEFAULT, Role.START, Role.SEARCH, Role.FINAL].index)
-    searched = [x.trial.configuration.fingerprint for x in made if x.trial.role is not Role.FINAL]
-    assert len(set(searched)) == len(searched)
+    assert roles[0] is Role.BASELINE
+    assert Role.BASELINE not in roles[1:]
+    assert [x.trial.number for x in made] == list(range(len(made)))
+    finals = roles.count(Role.FINAL)
+    assert roles[len(roles) - finals :] == [Role.FINAL] * finals
+    # Behind the wall there may be nothing to put to the test for a while, and the search goes on.
+    assert node is walled or len(made) - finals <= search_budget(launches)
+    assert node is walled or len(made) < 4 or finals >= 2
+    tried = [x.trial.configuration.fingerprint for x in made if x.trial.role in (Role.DEFAULT, Role.START)]
+    assert len(set(tried)) == len(tried), "what is launched again has no other name than search"
 
 
-def test_order_and_workloads() -> None:
+@pytest.mark.parametrize(("launches", "roles"), [(1, ["baseline"]), (2, ["baseline", "search"])])
+def test_the_smallest_budgets_try_what_they_can_and_say_that_it_is_too_little(launches: int, roles: list[str]) -> None:
+    made, reason = run(make_spec(launches=launches), CandidateSet(SMALL.items, 0), ridge)
+    assert [x.trial.role.value for x in made] == roles
+    outcome = recommend(make_spec(launches=launches), SMALL, made, (), reason)
+    assert (outcome.verdict, outcome.gain_percent) == (Verdict.INDISTINGUISHABLE, 0)
+    assert outcome.stop_reason.startswith(f"the budget of {launches} launches is used; too few launches")
+
+
+def test_only_the_baseline_has_a_fixed_place_and_the_finals_measure_every_workload() -> None:
+    """The engines' defaults and the good starts are poor here, so none of them is worth a launch."""
     spec = make_spec(workloads=("chat", "long"), noise=0.02)
-    made, _ = run(spec, GRID, ridge)
-    assert made[1].trial.role is Role.DEFAULT
-    assert made[1].trial.configuration.engine == "sglang"
-    assert {x.trial.configuration.engine for x in made if x.trial.role is Role.START} == {"vllm", "sglang"}
+    made, reason = run(spec, GRID, ridge)
+    assert not {x.trial.role for x in made} & {Role.DEFAULT, Role.START}
     for launch in made:
         everything = launch.trial.role in (Role.BASELINE, Role.FINAL)
         assert launch.trial.workloads == (("chat", "long") if everything else ("chat",))
+    assert "more than the best, less than 0.5 %" in reason
 
 
-def test_finals_interleave_finalists_and_baseline() -> None:
-    made, _ = run(make_spec(noise=0.03), GRID, ridge)
-    finals = [x.trial.configuration.fingerprint for x in made if x.trial.role is Role.FINAL]
-    base = GRID.items[GRID.baseline].fingerprint
-    rounds = [finals[i : i + 3] for i in (0, 3, 6)]
-    assert all(base in r and len(set(r)) == 3 for r in rounds)
-    assert rounds[0] == rounds[1][::-1]
-    indices = [x.trial.launch_index for x in made if x.trial.configuration.fingerprint == base]
-    assert indices == list(range(len(indices)))
+def test_a_finalist_and_the_baseline_take_turns_on_fresh_launches() -> None:
+    made, _ = run(make_spec(noise=0.1, launches=24), SMALL, flat)
+    finals = [SMALL.position(x.trial.configuration.fingerprint) for x in made if x.trial.role is Role.FINAL]
+    (finalist,) = set(finals) - {0}
+    assert finals == ([finalist, 0, 0, finalist] * 6)[: len(finals)]
+    for position in (0, finalist):
+        rows = [x for x in made if x.trial.configuration == SMALL.items[position].configuration]
+        assert [x.trial.launch_index for x in rows] == list(range(len(rows)))
+
+
+def test_the_baseline_is_launched_again_in_a_long_search() -> None:
+    made, _ = run(make_spec(noise=0.03, launches=36, sampler="random"), SMALL, flat)
+    assert [x.trial.number for x in made if x.trial.role is Role.DRIFT] == [10, 20]
 
 
 def test_one_candidate() -> None:
@@ -114,10 +131,10 @@ def test_the_baseline_cannot_run() -> None:
 def test_hours_bound_the_time() -> None:
     spec = make_spec(hours=1.0, noise=0.02)
     made, reason = run(spec, GRID, ridge)
-    # 300 s per launch: twelve fit into the hour.
-    assert len(made) == 12
-    assert reason == "the budget of 1 hours is used"
-    assert sum(x.trial.role is Role.FINAL for x in made) == 6
+    # 300 s per launch: twelve fit into the hour, and half of them are the finals' unless these decide sooner.
+    assert 6 + 2 <= len(made) <= 12
+    assert [x.trial.role is Role.FINAL for x in made].index(True) == 6
+    assert reason
 
 
 def test_a_measurement_that_says_nothing_is_made_again() -> None:
@@ -144,6 +161,16 @@ def test_a_measurement_that_says_nothing_is_made_again() -> None:
     assert recommend(spec, SMALL, made).verdict is Verdict.BETTER
 
 
+@pytest.mark.parametrize("metric", [math.nan, math.inf, -5.0, 0.0])
+def test_a_figure_that_cannot_be_a_throughput_never_reaches_the_model(metric: float) -> None:
+    spec = make_spec()
+    trial = Trial(0, Role.BASELINE, SMALL.items[0].configuration, "0.11", command_of(SMALL.items[0]), ("chat",))
+    result = TrialResult(State.COMPLETE, Evidence.MEASURED, metrics={"chat": {"total_token_throughput": metric}})
+    (entry,) = History.of(spec, SMALL, [Launch(trial, result)])
+    assert entry.says_nothing
+    assert entry.score is None
+
+
 def test_parallel_asking_never_repeats_and_waits_for_the_finals(tmp_path: Path) -> None:
     spec = make_spec(noise=0.02, launches=20)
     study = opened(tmp_path, spec, GRID)
@@ -160,9 +187,10 @@ def test_parallel_asking_never_repeats_and_waits_for_the_finals(tmp_path: Path) 
         made += 1
     assert study.stop_reason
     assert made == len(study.launches) <= 20
-    searched = [x.trial.configuration.fingerprint for x in study.launches if x.trial.role is not Role.FINAL]
-    assert len(set(searched)) == len(searched)
-    assert sum(x.trial.role is Role.FINAL for x in study.launches) >= 9
+    roles = [x.trial.role for x in study.launches]
+    assert 2 <= roles.count(Role.FINAL) == len(roles) - roles.index(Role.FINAL)
+    named = [x.trial.configuration.fingerprint for x in study.launches[:10]]
+    assert len(set(named)) == len(named)
     study.close()
 
 
