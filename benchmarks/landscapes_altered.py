@@ -241,12 +241,12 @@ def noisy(base: Landscape) -> Landscape:
 MADE_UP: dict[str, Callable[[], Landscape]] = {"toy": toy, "needle": needle}
 ALTERED: dict[str, tuple[str, Callable[[Landscape], Landscape]]] = {
     "calibrated": ("kernels-r1", calibrated),
-    "misplaced": ("v32", misplaced),
-    "walled": ("v32", walled),
-    "crashing": ("v32", crashing),
+    "misplaced": ("calibrated:v32", misplaced),
+    "walled": ("calibrated:v32", walled),
+    "crashing": ("calibrated:v32", crashing),
     "unknown-knobs": ("v32", unknown_knobs),
     "relabelled": ("r1", relabelled),
     "reversed": ("v32", reversed_prior),
-    "noisy": ("v32", noisy),
+    "noisy": ("calibrated:v32", noisy),
 }
 """By name: what it alters unless said otherwise, and how."""

@@ -9,8 +9,8 @@ the sampler alone, for tuning it.
 
 Tables of simulated landscapes are computed on the first run (minutes) and kept in ``--cache``. Data that is not there
 is skipped and said so: kernel tables (``--kernel-tables``, see `kernel_tables.py`), the documents' measurements
-(``--measured``), torch for Optuna's GPSampler, which takes minutes for a run and so gets fewer (``--gp-seeds``) and
-shorter ones (``--gp-launches``).
+(``--measured``), torch for Optuna's GPSampler, which takes half a minute for a run and so gets fewer (``--gp-seeds``),
+and shorter ones if asked (``--gp-launches``).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _arguments() -> argparse.Namespace:
     add("--landscape", nargs="+", default=list(NAMES), metavar="NAME", help=names)
     add("--sampler", nargs="+", default=list(COMPARED), choices=list(LOOPS), metavar="NAME", help=", ".join(LOOPS))
     add("--seeds", type=int, default=20)
-    add("--gp-seeds", type=int, default=3, help="of Optuna's GPSampler")
-    add("--gp-launches", type=int, default=20, choices=BUDGETS, help="of Optuna's GPSampler")
+    add("--gp-seeds", type=int, default=5, help="of Optuna's GPSampler")
+    add("--gp-launches", type=int, default=40, choices=BUDGETS, help="of Optuna's GPSampler")
     add("--jobs", type=int, default=2, help="processes")
     add("--cache", type=Path, default=Path(tempfile.gettempdir()) / "autotune-search-benchmark", help="for tables")
     add("--kernel-tables", type=Path, nargs="+", default=[], metavar="FILE", help="kernels-r1.csv, kernels-v32.csv")

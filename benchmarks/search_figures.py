@@ -58,8 +58,11 @@ def _target(row: Told, kind: str, rows: Sequence[Told]) -> str:
         return ""
     if kind == "reversed":
         without = next((r for r in rows if _same(r, row)), None)
-        limit = None if without is None else without["to"]["0.98"][1]
-        return "" if limit is None else _told([(median, limit + REVERSED_MORE, "")])
+        if without is None:
+            return ""
+        limit = without["to"]["0.98"][1]
+        # Who never gets there without a prior cannot be worse with a bad one.
+        return "never without: reached" if limit is None else _told([(median, limit + REVERSED_MORE, "")])
     limits = [(median, MEDIAN[kind], "")]
     return _told([*limits, (worst, WORST_QUARTILE[kind], "q3 ")] if kind in WORST_QUARTILE else limits)
 
