@@ -24,15 +24,10 @@ _EQUAL = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The standard deviation of one launch, and on how many degrees of freedom it is known.
-
-    Attributes:
-        usual: whether the usual figure is among them, as repeats are few.
-    """
+    """The standard deviation of one launch, and on how many degrees of freedom it is known."""
 
     sd: float
     degrees: int
-    usual: bool = False
 
     @classmethod
     def of(cls, squares: float, degrees: int) -> Spread:
@@ -43,10 +38,9 @@ class Spread:
         # Equal repeats must give exactly 0 although their mean is rounded.
         if degrees >= 2 and math.sqrt(squares / degrees) <= _EQUAL:
             return cls(0.0, degrees)
-        few = degrees < FEW_DEGREES
-        if few:
+        if degrees < FEW_DEGREES:
             squares, degrees = squares + USUAL_SD**2, degrees + 1
-        return cls(math.sqrt(squares / degrees), degrees, few)
+        return cls(math.sqrt(squares / degrees), degrees)
 
     @classmethod
     def pooled(cls, groups: Iterable[Sequence[float]]) -> Spread:

@@ -15,6 +15,9 @@ from autotune.search.history import MAX_UNINFORMATIVE, Entry, History
 from autotune.search.sequential import Look
 from autotune.trial import Role
 
+LEAST_DEGREES = 4
+"""Of freedom of the spread before the test may end early: with fewer it ends where the spread looks smaller than it is."""
+
 
 def finalist(history: History) -> int | None:
     """The configuration that the finals put to the test: the first of them that did not fall; None before any.
@@ -50,7 +53,7 @@ def looks(history: History, position: int) -> list[Look]:
         mine, theirs = finals_of(so_far, position), finals_of(so_far, base)
         whole = min(len(mine), len(theirs))
         last = capacity(so_far) <= count and fresh > 0 and bool(mine) and len(so_far.baseline_scores) >= 2
-        if last or (whole > pairs and not _spread(so_far).usual):
+        if last or (whole > pairs and _known(_spread(so_far))):
             pairs, fresh = whole, 0
             found.append(_look(so_far, position, capacity(so_far) - count))
     return found
@@ -67,6 +70,10 @@ def _look(history: History, position: int, left: int) -> Look:
     planned = _information(len(mine) + (left + 1) // 2, len(theirs) + left // 2)
     spread = _spread(history)
     return Look(now / planned, now, mean(mine) - mean(theirs), spread.sd, spread.degrees)
+
+
+def _known(spread: Spread) -> bool:
+    return spread.sd == 0 or spread.degrees >= LEAST_DEGREES
 
 
 def _spread(history: History) -> Spread:
