@@ -125,7 +125,7 @@ def space(count: int) -> CandidateSet:
 def prepared(count: int, launches: int) -> tuple[CandidateSet, StudySpec, Kernels]:
     """What studies of one size share."""
     candidates = space(count)
-    return candidates, study_spec(launches), Kernels(Encoding(candidates), None)
+    return candidates, study_spec(launches), Kernels(Encoding(candidates))
 
 
 def study_spec(launches: int) -> StudySpec:
@@ -161,7 +161,9 @@ def play(index: int, seed: int) -> Played:
         while isinstance(step := plan.next(history), Step):
             number = len(history)
             score = truth[step.position] + scenario.drift * number / scenario.launches
-            entry = Entry(number, step.role, step.position, float(score + scenario.noise * rng.standard_normal()), {})
+            entry = Entry(
+                number, step.role, step.position, float(score + scenario.noise * rng.standard_normal()), violations={}
+            )
             history = replace(history, entries=(*history.entries, entry))
     repeats = sum(e.role is Role.SEARCH for e in history) - len({e.position for e in history.of_role(Role.SEARCH)})
     return Played(truth, judge(history), len(history), repeats)

@@ -21,6 +21,10 @@ WORTH_IT = 0.02
 apart what is as good as equal, where a larger gain that is less certain would be left untried."""
 
 
+_LATELY = 3
+"""Posteriors that are kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observations:
     """What is known, as numbers.
@@ -53,9 +57,15 @@ class Observations:
         return self.spent | frozenset(self.pending)
 
     def process(self, kernels: Kernels, seed: int = 0) -> Process:
-        """The posterior of the score."""
-        positions, scores = [p for p, _ in self.measured], [s for _, s in self.measured]
-        return Process(kernels, positions, scores, Trust.OBJECTIVE, self.sds or None, seed)
+        """The posterior of the score; one that was computed lately is taken again, as decisions share it."""
+        key = (tuple(self.measured), tuple(self.sds), seed)
+        if key not in kernels.lately:
+            positions, scores = [p for p, _ in self.measured], [s for _, s in self.measured]
+            found = Process(kernels, positions, scores, Trust.OBJECTIVE, self.sds or None, seed)
+            kernels.lately[key] = found
+            while len(kernels.lately) > _LATELY:
+                del kernels.lately[next(iter(kernels.lately))]
+        return kernels.lately[key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from autotune.search.sequential import Look
 from autotune.trial import Role
 
 LEAST_DEGREES = 4
-"""Of freedom of the spread before the test may end early: with fewer it ends where the spread looks smaller than it is."""
+"""Of freedom of the spread before the test may end early: with fewer it ends where the spread looks too small."""
 
 
 def finalist(history: History) -> int | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from threadpoolctl import ThreadpoolController
 
 from autotune.search.encoding import Encoding
 from autotune.space.opinion import Opinion
+
+if TYPE_CHECKING:
+    from autotune.search.process import Process
 
 Floats = NDArray[np.float64]
 Positions = Sequence[int]
@@ -32,6 +36,7 @@ class Kernels:
         opinions: shape ``(opinions, candidates)``, centred and finite.
         unsure: shape ``(candidates,)``: how unsure the opinions are of it, 1 where they are as usual.
         costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
+        lately: posteriors that were computed lately, by what they were computed from.
         starts: shape ``(candidates,)``: the odds of starting before anything was launched.
     """
 
@@ -51,6 +56,7 @@ class Kernels:
                 self.starts = np.minimum(self.starts, np.clip(np.nan_to_num(opinion.starts, nan=1.0), 0.0, 1.0))
         self.costs = _costs(opinions, len(encoding))
         self.columns = np.ascontiguousarray(encoding.codes[:, encoding.varying])
+        self.lately: dict[Hashable, Process] = {}
         self._distances = [encoding.distances[k] for k in encoding.varying]
         self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
 
@@ -63,6 +69,7 @@ class Kernels:
     def unbiased(self) -> Kernels:
         """The same without opinions on the score; odds of starting and costs stay."""
         other = copy(self)
+        other.lately = {}
         other.opinions, other.unsure = self.opinions[:0], np.ones(len(self.encoding))
         return other
 

@@ -29,7 +29,7 @@ from autotune.trial import Configuration, Role
 
 SMALL = small()
 PAIR = CandidateSet(SMALL.items[:2], 0)
-KERNELS = Kernels(Encoding(PAIR), None)
+KERNELS = Kernels(Encoding(PAIR))
 
 
 def study(seed: int, throughput: Throughput, noise: float, launches: int, **changes: object) -> Recommendation:
@@ -48,7 +48,7 @@ def duel(gain: float, sd: float, seed: int, launches: int = 22, slowdown: float 
     history = History(make_spec(launches=launches), PAIR, ())
     while isinstance(step := plan.next(history), Step):
         score = gain * (step.position == 1) + sd * rng.standard_normal() - slowdown * len(history)
-        entry = Entry(len(history), step.role, step.position, score, {})
+        entry = Entry(len(history), step.role, step.position, score, violations={})
         history = History(history.spec, PAIR, (*history.entries, entry))
     assert isinstance(plan.next(history), Stop)
     return history
@@ -56,7 +56,9 @@ def duel(gain: float, sd: float, seed: int, launches: int = 22, slowdown: float 
 
 def fixed(rows: Sequence[tuple[Role, int, float]], launches: int, candidates: CandidateSet = SMALL) -> History:
     """A history of given launches."""
-    entries = [Entry(number, role, position, score, {}) for number, (role, position, score) in enumerate(rows)]
+    entries = [
+        Entry(number, role, position, score, violations={}) for number, (role, position, score) in enumerate(rows)
+    ]
     return History(make_spec(launches=launches), candidates, tuple(entries))
 
 
@@ -126,7 +128,7 @@ def test_launches_that_still_run_leave_the_looks_as_they_were() -> None:
     rows = [(Role.BASELINE, 0, 0.0), (Role.SEARCH, 1, 0.3)]
     rows += [(Role.FINAL, 1, 0.1), (Role.FINAL, 0, 0.01), (Role.FINAL, 0, -0.01), (Role.FINAL, 1, 0.12)]
     history = fixed(rows, 20)
-    late = Entry(6, Role.FINAL, 1, pending=True), Entry(7, Role.FINAL, 0, 0.5, {})
+    late = Entry(6, Role.FINAL, 1, pending=True), Entry(7, Role.FINAL, 0, 0.5, violations={})
     longer = History(history.spec, SMALL, (*history.entries, *late))
     assert looks(longer, 1) == looks(history, 1) != []
 
