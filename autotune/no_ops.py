@@ -23,7 +23,10 @@ def no_ops_of(prepared: Prepared) -> Callable[[Trial], Sequence[Inert]]:
     """For a launch of the study, what on its command, or asked for, does nothing."""
 
     def no_ops(trial: Trial) -> list[Inert]:
-        space = prepared.spaces[trial.configuration.engine]
+        space = prepared.spaces.get(trial.configuration.engine)
+        if space is None:
+            # A replayed table may have engines that nothing is known of.
+            return []
         typed = prepared.baseline_command is not None and trial.configuration == _baseline(prepared)
         return [*_on_command(space, trial, typed), *([] if typed else _pinned(space, trial.configuration))]
 

@@ -24,7 +24,7 @@ _LENGTH = (math.log(2.5), 1.2)
 """Length scale of one knob in what they do together, where its whole range is 1."""
 _ALIKE = 0.7
 """Correlation of the two: a knob that does nothing by itself mostly does nothing together with others."""
-_ENGINE = (math.log(0.3), 0.6)
+_ENGINE = (math.log(0.5), 0.4)
 _ENGINE_LENGTH = (math.log(3.0), 0.5)
 """Of the engine, which always matters; engines that differ in level are alike in what their knobs do."""
 _INTERACTION = (math.log(0.4), 0.5)
