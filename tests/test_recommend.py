@@ -50,6 +50,7 @@ def spec(**changes: object) -> StudySpec:
         "gpus": 8,
         "engines": (EngineChoice(name="vllm", version="1.0"), EngineChoice(name="sglang", version="1.0")),
         "workloads": ("chat", "long"),
+        "launches": 10,
     }
     return StudySpec.model_validate({**fields, **changes})
 

@@ -15,8 +15,8 @@ from autotune.search.history import MAX_UNINFORMATIVE, Entry, History
 from autotune.search.sequential import Look
 from autotune.trial import Role
 
-LEAST_DEGREES = 4
-"""Of freedom of the spread before the test may end early: with fewer it ends where the spread looks too small."""
+LEAST_DEGREES = 5
+"""Of freedom of the spread before the test may end early: with fewer it ends where the spread came out too small."""
 
 
 def finalist(history: History) -> int | None:
