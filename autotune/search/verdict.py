@@ -88,7 +88,7 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
     mine, theirs = evidence(history, challenger), evidence(history, history.candidates.baseline)
     if not theirs:
         return None, None
-    seen = finals.looks(history, challenger)
+    seen = finals.looks_at_end(history, challenger)
     if not seen:
         return Gain(mean(mine) - mean(theirs), None), None
     return Gain(*estimate(seen)), outcome(seen)[0]
