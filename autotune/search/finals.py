@@ -59,6 +59,17 @@ def looks(history: History, position: int) -> list[Look]:
     return found
 
 
+def looks_at_end(history: History, position: int) -> list[Look]:
+    """As `looks`, where nothing more will come: an open test is looked at once more, with all the error that is left."""
+    found = looks(history, position)
+    if found and sequential.outcome(found)[0] is not sequential.Outcome.OPEN:
+        return found
+    if not history.scores(position, Role.FINAL) or len(history.baseline_scores) < 2:
+        return found
+    last = _look(history, position, 0)
+    return [*(look for look in found if look.information < last.information), last]
+
+
 def _look(history: History, position: int, left: int) -> Look:
     """One look.
 

@@ -88,9 +88,9 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
     mine, theirs = evidence(history, challenger), evidence(history, history.candidates.baseline)
     if not theirs:
         return None, None
-    seen = finals.looks(history, challenger)
     # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a tenth of the interval.
     gain = mean(mine) - mean(theirs)
+    seen = finals.looks_at_end(history, challenger)
     if not seen:
         return Gain(gain, None), None
     _, (low, high) = estimate(seen)

@@ -126,9 +126,9 @@ def test_the_search_s_lucky_launch_does_not_count() -> None:
 
 def test_launches_that_still_run_leave_the_looks_as_they_were() -> None:
     rows = [(Role.BASELINE, 0, 0.0), (Role.SEARCH, 1, 0.3)]
-    rows += [(Role.FINAL, 1, 0.1), (Role.FINAL, 0, 0.01), (Role.FINAL, 0, -0.01), (Role.FINAL, 1, 0.12)]
+    rows += [(Role.FINAL, p, 0.02 * n) for n, p in enumerate((1, 0, 0, 1, 1, 0))]
     history = fixed(rows, 20)
-    late = Entry(6, Role.FINAL, 1, pending=True), Entry(7, Role.FINAL, 0, 0.5, violations={})
+    late = Entry(8, Role.FINAL, 0, pending=True), Entry(9, Role.FINAL, 1, 0.5, violations={})
     longer = History(history.spec, SMALL, (*history.entries, *late))
     assert looks(longer, 1) == looks(history, 1) != []
 
