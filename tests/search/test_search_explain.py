@@ -212,11 +212,10 @@ def test_beliefs_are_of_candidates_that_were_not_launched_and_likely_start() -> 
     for row in result.untried:
         configuration = Configuration(row.engine, row.config)
         assert configuration.fingerprint not in launched
-        assert row.config["max_running_requests"] == 64, "what was seen to fail is not worth telling of"
         assert result.recommended is not None
         assert {**result.recommended.config, **row.changes} == row.config
         assert row.ci95[0] < row.predicted_gain_percent < row.ci95[1]
-        assert 0 <= row.starts <= 1 == row.keeps_slos
+        assert 0.5 <= row.starts <= 1 == row.keeps_slos, "what likely fails is not worth telling of"
         assert row.command.startswith("vllm --")
     gains = [row.predicted_gain_percent for row in result.untried]
     assert gains == sorted(gains, reverse=True)

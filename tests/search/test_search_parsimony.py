@@ -96,7 +96,8 @@ def test_of_what_is_in_doubt_the_shortest_command_is_tried_first() -> None:
     for at in (0, LEADER, LEADER, position("big", "idle", "still"), position("three", "idle", "still")):
         search.launch(at)
     assert shortened(search.history, search.model, LEADER) == LEADER, "what was never launched cannot be recommended"
-    assert next_check(search.history, search.model, LEADER, 1) == position("big", "three")
+    found = next_check(search.history, search.model, LEADER, 1)
+    assert found in (position("big", "three"), position("big")), "both idle settings leave together"
     assert next_check(search.history, search.model, LEADER, 0) is None
 
 
