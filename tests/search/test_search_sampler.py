@@ -12,6 +12,7 @@ from search_landscapes import (
     SLO_ON_TPOT,
     Throughput,
     best_of,
+    evaluate,
     grid,
     make_spec,
     opened,
@@ -34,13 +35,17 @@ BARE = CandidateSet(GRID.items, GRID.baseline)
 
 
 def search(throughput: Throughput, prior: np.ndarray | None = None, **changes: object) -> list[Launch]:
-    """The launches before the finals."""
+    """The launches before the finals, or until one is truly within 5 % of the best."""
     spec = make_spec(**{"noise": 0.03, "launches": 40, **changes})
     with tempfile.TemporaryDirectory() as folder:
         study = opened(Path(folder), spec, BARE, prior)
-        launches = play(study, spec, throughput)
+        while (trial := study.ask()) is not None and trial.role is not Role.FINAL:
+            study.tell(evaluate(spec, throughput, trial))
+            if (throughput(trial.configuration) or 0.0) >= 0.95 * best_of(GRID, throughput):
+                break
+        launches = list(study.launches)
         study.close()
-    return [x for x in launches if x.trial.role is not Role.FINAL]
+    return launches
 
 
 def launches_to(share: float, launches: list[Launch], throughput: Throughput, never: int = 99) -> int:
@@ -57,14 +62,17 @@ def smooth_prior() -> np.ndarray:
     )
 
 
-def median_launches(sampler: str, prior: np.ndarray | None, throughput: Throughput = ridge) -> float:
+def median_launches(
+    sampler: str, prior: np.ndarray | None, throughput: Throughput = ridge, launches: int = 40
+) -> float:
     return statistics.median(
-        launches_to(0.95, search(throughput, prior, sampler=sampler, seed=seed), throughput) for seed in range(3)
+        launches_to(0.95, search(throughput, prior, sampler=sampler, seed=seed, launches=launches), throughput)
+        for seed in range(3)
     )
 
 
 def test_the_process_needs_far_fewer_launches_than_random() -> None:
-    ours, random = median_launches("gp", None), median_launches("random", None)
+    ours, random = median_launches("gp", None), median_launches("random", None, launches=20)
     assert ours <= 15
     assert ours < random
 
