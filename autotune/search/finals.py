@@ -60,7 +60,7 @@ def looks(history: History, position: int) -> list[Look]:
 
 
 def looks_at_end(history: History, position: int) -> list[Look]:
-    """As `looks`, where nothing more will come: an open test gets a last look, with all the error that is left."""
+    """As `looks`, where nothing more will come: an open test is looked at once more, the rest of the error is spent."""
     found = looks(history, position)
     if found and sequential.outcome(found)[0] is not sequential.Outcome.OPEN:
         return found
