@@ -30,7 +30,7 @@ from autotune.recommendation import (
 )
 from autotune.search import objective, twins
 from autotune.search.estimate import mean, percent
-from autotune.search.history import BASELINE_ROLES, History
+from autotune.search.history import History
 from autotune.search.sequential import Outcome
 from autotune.search.verdict import Judgement, evidence, judge, settings_of
 from autotune.space.candidates import CandidateSet
@@ -138,7 +138,7 @@ class _Sheet:
     def _measured(self, position: int) -> list[Launch]:
         """The launches behind `evidence`, in order."""
         entries = [e for e in self._history.at(position) if e.measured]
-        roles = BASELINE_ROLES if position == self._base else (Role.FINAL,)
+        roles = self._history.baseline_roles if position == self._base else (Role.FINAL,)
         chosen = [e for e in entries if e.role in roles]
         return [self._launches[e.number] for e in chosen or entries]
 

@@ -72,4 +72,4 @@ def mean(values: Sequence[float]) -> float:
 
 def percent(log_ratio: float) -> float:
     """A difference of logarithms as a gain in percent."""
-    return 100 * math.expm1(log_ratio)
+    return round(100 * math.expm1(log_ratio), 10)

@@ -112,11 +112,11 @@ class History:
         """Scores whose spread is that of one launch, of whole loads: of a position, in the finals or before.
 
         A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
-        The baseline was not, and has one group.
+        The baseline was not, and has one group. On a drifting node only what was launched in turn tells of the spread.
         """
         found: dict[tuple[int, bool], list[float]] = {}
         for entry in self.entries:
-            if entry.score is not None and not entry.shortened_sd:
+            if entry.score is not None and not entry.shortened_sd and (self.drift is None or entry.role is Role.FINAL):
                 fresh = entry.role is Role.FINAL and entry.position != self.candidates.baseline
                 found.setdefault((entry.position, fresh), []).append(entry.score)
         return found
@@ -131,12 +131,17 @@ class History:
         return find(fresh.pop(base, []), list(fresh.values()))
 
     def corrected(self) -> History:
-        """With every score as it would be at the end, where the node is known to drift; itself on a steady node."""
+        """Where the node is known to drift, the scores before the finals as they would be at the end; else itself.
+
+        Those of the finals stay as they were measured: they were taken in turn, so that a drift favours neither, and a
+        correction that is itself a guess would make their interval too narrow.
+        """
         drift = self.drift or self.suspected_drift()
         if self.drift is not None or drift is None or not drift.certain:
             return self
         entries = tuple(
-            e if e.score is None else replace(e, score=e.score - drift.offset(e.number)) for e in self.entries
+            e if e.score is None or e.role is Role.FINAL else replace(e, score=e.score - drift.offset(e.number))
+            for e in self.entries
         )
         return replace(self, entries=entries, drift=drift)
 
@@ -184,7 +189,13 @@ class History:
     @property
     def baseline_scores(self) -> list[float]:
         """The baseline's scores that count: of all launches that were made to know it, none of them chosen for it."""
-        return self.scores(self.candidates.baseline, *BASELINE_ROLES)
+        return self.scores(self.candidates.baseline, *self.baseline_roles)
+
+    @property
+    def baseline_roles(self) -> tuple[Role, ...]:
+        """The launches of the baseline that count: on a drifting node those that were made beside the finalist's."""
+        drifts = self.drift is not None and self.scores(self.candidates.baseline, Role.FINAL)
+        return (Role.FINAL,) if drifts else BASELINE_ROLES
 
     def broke(self, position: int) -> bool:
         return any(e.broke for e in self.at(position))

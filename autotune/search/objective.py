@@ -83,7 +83,8 @@ def _score(launch: Launch, metric: str, workload: str) -> float | None:
 
 def from_score(spec: StudySpec, score_: float, metric: str | None = None) -> float:
     """The value of a score, of the objective or of another metric."""
-    return math.exp(score_ if maximises(metric or spec.objective) else -score_)
+    # Twelve digits: what was measured once comes back as it was.
+    return float(f"{math.exp(score_ if maximises(metric or spec.objective) else -score_):.12g}")
 
 
 def achieved(spec: StudySpec, launch: Launch) -> float | None:

@@ -14,7 +14,7 @@ from autotune.recommendation import Verdict
 from autotune.search import finals
 from autotune.search.drift import Drift
 from autotune.search.estimate import Spread, mean
-from autotune.search.history import BASELINE_ROLES, History
+from autotune.search.history import History
 from autotune.search.repeats import challengers
 from autotune.search.sequential import Outcome, estimate, outcome
 from autotune.trial import Configuration, Role
@@ -56,7 +56,9 @@ class Judgement:
 def evidence(history: History, position: int) -> list[float]:
     """The scores of a configuration that count: the finals', the baseline's all; where there are none, the search's."""
     baseline = history.canonical(position) == history.candidates.baseline
-    return history.scores(position, *(BASELINE_ROLES if baseline else (Role.FINAL,))) or history.scores(position)
+    return history.scores(position, *(history.baseline_roles if baseline else (Role.FINAL,))) or history.scores(
+        position
+    )
 
 
 def judge(history: History) -> Judgement:
