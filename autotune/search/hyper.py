@@ -24,9 +24,12 @@ _LENGTH = (math.log(2.5), 1.2)
 """Length scale of one knob in what they do together, where its whole range is 1."""
 _ALIKE = 0.7
 """Correlation of the two: a knob that does nothing by itself mostly does nothing together with others."""
-_ENGINE = (math.log(0.5), 0.4)
+_ENGINE = (math.log(0.3), 0.6)
+"""The same of the engine, which always matters."""
+_ENGINE_ERROR = (math.log(0.5), 0.4)
+"""The same where opinions are heard: they may be wrong about all of an engine."""
 _ENGINE_LENGTH = (math.log(3.0), 0.5)
-"""Of the engine, which always matters; engines that differ in level are alike in what their knobs do."""
+"""Of the engine in the interaction: engines that differ in level are alike in what their knobs do."""
 _INTERACTION = (math.log(0.4), 0.5)
 """Standard deviation of what knobs do together."""
 _NOISE = (math.log(0.03), 0.4)
@@ -84,7 +87,7 @@ class Shape:
         together = math.sqrt(1 - _ALIKE**2) * together - _ALIKE * alone
         effects, lengths = _log_normal(alone, _EFFECT), _log_normal(together, _LENGTH)
         if self.engine is not None:
-            effects[self.engine] = _log_normal(alone[self.engine], _ENGINE)
+            effects[self.engine] = _log_normal(alone[self.engine], _ENGINE_ERROR if self.opinions else _ENGINE)
             lengths[self.engine] = _log_normal(together[self.engine], _ENGINE_LENGTH)
         trust = z[3 + 2 * d :]
         weights = trust if self.signed else np.clip(_TRUST[0] + _TRUST[1] * trust, 0.0, _MOST_TRUST)
