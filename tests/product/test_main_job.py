@@ -29,7 +29,7 @@ def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
 
 
 def test_it_ends_with_attention_replicas(main_job: tuple[Path, Finished]) -> None:
-    """Measured, SGLang's are the best; simulated, vLLM's with MTP, never measured, come out a little above."""
+    """Measured, SGLang's eight are the best; simulated, four and eight with MTP, never measured, are close."""
     home, done = main_job
     assert done.code == 0, done.err
     found = json.loads((home / "studies" / "main" / "recommendation.json").read_text())
@@ -37,7 +37,7 @@ def test_it_ends_with_attention_replicas(main_job: tuple[Path, Finished]) -> Non
     assert found["verdict"] == "better"
     assert found["config"]["data_parallel"] >= 4
     flag = {"sglang": "--dp-size", "vllm": "--data-parallel-size"}[found["engine"]]
-    assert found["argv"][found["argv"].index(flag) + 1] == "8"
+    assert found["argv"][found["argv"].index(flag) + 1] == str(found["config"]["data_parallel"])
     assert found["command"] in done.out
     low, high = found["gain_ci95"]
     assert 0 < low < found["gain_percent"] < high
