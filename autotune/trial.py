@@ -170,6 +170,7 @@ class Trial:
         workloads: names of the workloads to measure on this launch, the objective's first.
         launch_index: how many earlier launches this configuration had; with the seed it fixes noise and prompts.
         hopeless_below: where the objective can no longer reach this value, the load may be cut short; None: never.
+        node: the one of the executor's nodes on which it must run; empty: any.
     """
 
     number: int
@@ -180,6 +181,7 @@ class Trial:
     workloads: tuple[str, ...]
     launch_index: int = 0
     hopeless_below: float | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,8 @@ class TrialResult:
         shortened: workload to the standard deviation of ln(objective) that a load which was cut short adds to a
             launch's own; a workload that is absent was measured in full.
         quarantine: why nothing more may be launched on this node; empty where it is as clean as before.
+        node: where it ran, by the name that the executor gives its nodes.
+        gpu_ids: the GPUs of that node that were reserved for it, where an executor reserves them.
     """
 
     state: State
@@ -240,6 +244,7 @@ class TrialResult:
     resolved: Resolved | None = None
     quarantine: str = ""
     shortened: Mapping[str, float] = field(default_factory=dict)
+    gpu_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +259,7 @@ class Launch:
         t, r = self.trial, self.result
         quarantine = {"quarantine": r.quarantine} if r.quarantine else {}
         shortened = {"shortened": dict(r.shortened)} if r.shortened else {}
+        gpu_ids = {"gpu_ids": list(r.gpu_ids)} if r.gpu_ids else {}
         return {
             "number": t.number,
             "role": t.role.value,
@@ -277,6 +283,7 @@ class Launch:
             "pids": list(r.pids),
             "started_at": r.started_at,
             "resolved": r.resolved.to_json() if r.resolved else None,
+            **gpu_ids,
             **shortened,
             **quarantine,
         }
@@ -308,5 +315,6 @@ class Launch:
             resolved=Resolved.from_json(row["resolved"]) if row.get("resolved") else None,
             quarantine=row.get("quarantine", ""),
             shortened=dict(row.get("shortened", {})),
+            gpu_ids=tuple(row.get("gpu_ids", ())),
         )
         return cls(trial, result)
