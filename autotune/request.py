@@ -28,7 +28,7 @@ from autotune.replay.question import replay_fields
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
-from autotune.spec import AUTO, EngineChoice, StudySpec, check_study_name
+from autotune.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name
 from autotune.trial import Scalar
 
 AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL", "replay:FILE")
@@ -62,7 +62,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
         slos=goals.slos,
         launches=request.launches,
         hours=request.hours,
-        executor=request.executor,
+        executor=check_executor(request.executor),
         sampler=request.sampler,
         sources=tuple(request.sources),
         noise=_noise(request, on),

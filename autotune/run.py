@@ -15,18 +15,19 @@ from pathlib import Path
 from autotune.artefacts import write_artefacts
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator, evaluator_for
-from autotune.evaluate.checked import Checked
-from autotune.executors import Executor, executor_for
+from autotune.executors import Executor, Work, executor_for
 from autotune.home import Home
 from autotune.launch.docker_engine import fetch_images
 from autotune.no_ops import no_ops_of
 from autotune.opinions import keep, opinions_of, sources_of
 from autotune.own_files import library_of
-from autotune.prepare import prepare
+from autotune.prepare import Prepared, prepare
 from autotune.progress import Progress
 from autotune.recommend import recommend
 from autotune.recommendation import Recommendation
 from autotune.search import Study, open_study
+from autotune.search.budget import most_nodes
+from autotune.space.knobs import gpus_of
 from autotune.spec import StudySpec
 from autotune.tracking import Tracker
 from autotune.trial import Launch, State, TrialResult
@@ -56,40 +57,53 @@ def run(
     prepared = prepare(spec, library, progress.note)
     if spec.on == "docker":
         fetch_images([spec.images[name] for name in prepared.spaces], progress.note)
-    folder = home.open(spec)
-    keep(sources, folder)
-    for text in prepared.spec.notes[len(spec.notes) :]:
-        progress.note(text)
+    needs = sorted({gpus_of(candidate.configuration, spec.gpus) for candidate in prepared.candidates.items})
+    work = Work(evaluator, spec, library, home.study_folder(spec.study), progress.note)
+    with closing(executor_for(spec.executor, work, needs, most_nodes(spec.launches))) as executor:
+        folder = home.open(spec)
+        keep(sources, folder)
+        for text in prepared.spec.notes[len(spec.notes) :]:
+            progress.note(text)
+        progress.opened(folder)
+        study = open_study(
+            folder, prepared.spec, prepared.candidates, prepared.command_of, opinions_of(prepared, sources)
+        )
+        with closing(study):
+            return _tune(prepared, home, study, executor, progress)
+
+
+def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, progress: Progress) -> Recommendation:
+    """The loop and what follows it, and what is said when it is broken off."""
     # What was left out is told with the answer; the question stays as it was asked.
     spec = prepared.spec
-    progress.opened(folder)
-    executor = executor_for(spec.executor, Checked(evaluator(spec, library, folder, progress.note), spec))
-    study = open_study(folder, spec, prepared.candidates, prepared.command_of, opinions_of(prepared, sources))
-    with closing(study), closing(executor):
-        try:
-            with Tracker(home.path, spec) as tracker:
-                tracker.sync(study.launches)
-                for launch in _launches(study, executor, progress):
-                    tracker.record(launch)
-                progress.phase("writing the report")
-                explanation = study.explanation(no_ops_of(prepared))
-                recommendation = recommend(
-                    spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
-                )
-                write_artefacts(folder, spec, study.launches, recommendation)
-                tracker.finish(recommendation, folder)
-        except KeyboardInterrupt:
-            raise Interrupted(f"stopped, {_kept(study, spec, folder)}") from None
-        except (BadInput, CannotGoOn) as error:
-            # With launches behind it the question was fine; since then the machine has changed.
-            if isinstance(error, BadInput) and not study.launches:
-                raise
-            raise CannotGoOn(f"{error}\nThe study has stopped; {_kept(study, spec, folder)}") from None
-        except OSError as error:
-            if error.errno not in _NO_ROOM and folder.is_dir():
-                raise
-            problem = f"{error.filename or folder} cannot be written ({error.strerror}); make room there."
-            raise CannotGoOn(f"{problem}\nThe study has stopped; {_kept(study, spec, folder)}") from error
+    folder = home.study_folder(spec.study)
+    try:
+        with Tracker(home.path, spec) as tracker:
+            tracker.sync(study.launches)
+            for launch in _launches(study, executor, progress):
+                tracker.record(launch)
+            executor.close()
+            progress.phase("writing the report")
+            explanation = study.explanation(no_ops_of(prepared))
+            recommendation = recommend(
+                spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
+            )
+            write_artefacts(folder, spec, study.launches, recommendation)
+            tracker.finish(recommendation, folder)
+    except KeyboardInterrupt:
+        # Before the study may be taken up by another tuner, whose launches would meet ours.
+        executor.close()
+        raise Interrupted(f"stopped, {_kept(study, spec, folder)}") from None
+    except (BadInput, CannotGoOn) as error:
+        # With launches behind it the question was fine; since then the machine has changed.
+        if isinstance(error, BadInput) and not study.launches:
+            raise
+        raise CannotGoOn(f"{error}\nThe study has stopped; {_kept(study, spec, folder)}") from None
+    except OSError as error:
+        if error.errno not in _NO_ROOM and folder.is_dir():
+            raise
+        problem = f"{error.filename or folder} cannot be written ({error.strerror}); make room there."
+        raise CannotGoOn(f"{problem}\nThe study has stopped; {_kept(study, spec, folder)}") from error
     return recommendation
 
 
@@ -100,15 +114,17 @@ def _kept(study: Study, spec: StudySpec, folder: Path) -> str:
 
 
 def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[Launch]:
-    """Ask, evaluate, tell, with as many trials under way as the executor has slots, until the study ends."""
+    """Ask, evaluate, tell, with as many trials under way as the executor has room for, until the study ends."""
     running = 0
     told: list[TrialResult] = []
     while True:
-        while running < executor.slots and (trial := study.ask()) is not None:
+        while executor.has_room() and (trial := study.ask(executor.nodes)) is not None:
             progress.started(trial, study)
             executor.submit(trial)
             running += 1
         if running == 0:
+            if not executor.has_room():
+                raise CannotGoOn("No node is left that trials could run on.")
             return
         launch = executor.next_finished()
         running -= 1
@@ -116,16 +132,16 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
         progress.finished(launch, study)
         yield launch
         told.append(launch.result)
-        _check_node(told)
+        _check_node(told, executor)
 
 
-def _check_node(told: Sequence[TrialResult]) -> None:
+def _check_node(told: Sequence[TrialResult], executor: Executor) -> None:
     """Raise `CannotGoOn` when the next launch could not be trusted, or would come to nothing as the last ones did.
 
     Args:
         told: the results of this run: what failed before a study was resumed may have been repaired.
     """
-    if told[-1].quarantine:
+    if told[-1].quarantine and not executor.retire(told[-1].node):
         raise CannotGoOn(told[-1].quarantine)
     latest = told[-_IN_A_ROW:]
     # A measurement that does not count has metrics: that server ran.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from autotune.errors import BadInput
+from autotune.errors import BadInput, UnknownName
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
@@ -150,5 +150,19 @@ def check_study_name(name: str) -> str:
         raise BadInput(
             f"study name {name!r} is not usable as a folder name: use letters, digits, '.', '_' and '-', "
             "beginning with a letter or digit, at most 100 characters"
+        )
+    return name
+
+
+def check_executor(name: str) -> str:
+    """Return ``local``, ``ray`` or ``ray:HOST:PORT``; raise `UnknownName` or `BadInput` otherwise."""
+    kind, colon, address = name.partition(":")
+    if name != "local" and kind != "ray":
+        raise UnknownName("executor", name, ["local", "ray", "ray:ADDRESS"])
+    host, _, port = address.rpartition(":")
+    if colon and ("//" in address or not host or not port.isdecimal()):
+        raise BadInput(
+            f"--executor {name}: the address is HOST:PORT of the cluster's head node, as `ray start --head` prints it, "
+            "e.g. ray:10.0.0.1:6379; run autotune on one of the cluster's machines"
         )
     return name

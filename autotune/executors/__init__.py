@@ -2,41 +2,101 @@
 
 An executor takes trials and gives back finished launches, in whatever order they end; it knows neither
 the search nor what an evaluation does.
+
+    local     one trial at a time, in this process
+    raytune   on the nodes of a Ray cluster, as many at a time as their GPUs allow
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from autotune.errors import UnknownName
+from autotune.errors import BadInput
 from autotune.evaluate import Evaluator
+from autotune.evaluate.checked import Checked
 from autotune.executors.local import LocalExecutor
+from autotune.space.library import Library
+from autotune.spec import StudySpec, check_executor
 from autotune.trial import Launch, Trial
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What evaluators of a study are made with.
+
+    Attributes:
+        make: makes one; arguments as of `autotune.evaluate.evaluator_for`.
+        folder: the study's on this machine; made by whoever opens the study.
+        tell: is told what a person should know while trials run.
+    """
+
+    make: Callable[..., Evaluator]
+    spec: StudySpec
+    library: Library
+    folder: Path
+    tell: Callable[[str], None]
+
+    def evaluator(self) -> Evaluator:
+        """The study's evaluator, whose results are checked."""
+        return Checked(self.make(self.spec, self.library, self.folder, self.tell), self.spec)
+
+
 class Executor(Protocol):
-    """Runs trials, up to `slots` at a time."""
+    """Runs trials, as many at a time as it has room for."""
 
     @property
-    def slots(self) -> int:
-        """How many trials may run at the same time."""
+    def nodes(self) -> Sequence[str]:
+        """Names of the nodes that trials may run on now; empty: one place without a name."""
+        ...
+
+    def has_room(self) -> bool:
+        """Whether another trial would begin at once."""
         ...
 
     def submit(self, trial: Trial) -> None:
-        """Accept a trial; at most `slots` may be unfinished."""
+        """Accept a trial, for its own node where it names one."""
         ...
 
     def next_finished(self) -> Launch:
-        """Wait for the next trial to end."""
+        """Wait for the next trial to end.
+
+        Raises what an evaluator raises, `autotune.errors.BadInput` or `CannotGoOn`, where nothing more can be launched.
+        """
+        ...
+
+    def retire(self, node: str) -> bool:
+        """Launch nothing more on a node; whether there is another one."""
         ...
 
     def close(self) -> None:
-        """Release what it holds; unfinished trials are given up."""
+        """Release what it holds; unfinished trials are given up. May be called again."""
         ...
 
 
-def executor_for(name: str, evaluator: Evaluator) -> Executor:
-    """The executor of a name; raises `UnknownName`."""
-    if name != "local":
-        raise UnknownName("executor", name, ["local"])
-    return LocalExecutor(evaluator)
+def executor_for(name: str, work: Work, needs: Sequence[int], most_nodes: int) -> Executor:
+    """The executor of a name.
+
+    Args:
+        needs: the GPUs that the candidates need, each number once.
+        most_nodes: so many nodes are used at most.
+
+    Raises:
+        UnknownName: there is none of this name.
+        BadInput: Ray is not installed, or there is no node for these candidates.
+    """
+    check_executor(name)
+    if name == "local":
+        return LocalExecutor(work.evaluator())
+    try:
+        # Imported when asked for: it takes seconds.
+        import ray.tune  # noqa: F401
+    except ImportError as error:
+        raise BadInput(
+            f"--executor {name} needs Ray Tune ({error}); install it with: pip install 'autotune[ray]'"
+        ) from error
+    from autotune.executors.raytune import RayExecutor
+
+    return RayExecutor(name.partition(":")[2], work, needs, most_nodes)

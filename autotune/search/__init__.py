@@ -40,7 +40,7 @@ class Study(Protocol):
     def phase(self) -> str:
         """What the latest launch is for, in words."""
 
-    def ask(self) -> Trial | None:
+    def ask(self, nodes: Sequence[str] = ()) -> Trial | None:
         """The next launch; None when the study has ended, or must wait for trials that were not told yet."""
 
     def tell(self, launch: Launch) -> None:

@@ -89,8 +89,9 @@ class JournaledStudy:
         """What the latest launch is for, in words."""
         return self._phase
 
-    def ask(self) -> Trial | None:
+    def ask(self, nodes: Sequence[str] = ()) -> Trial | None:
         """The next launch: first those that were interrupted, under their numbers."""
+        del nodes
         if self._interrupted:
             return self._hand_out(self._interrupted.pop(0))
         number = max([*self._by_number(), *self._pending], default=-1) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from autotune.space.context import Context
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
 from autotune.space.schema import Case, EngineCard, Knob, Values
-from autotune.trial import Scalar
+from autotune.trial import Configuration, Scalar
 
 
 def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
@@ -43,3 +44,15 @@ def defaults(card: EngineCard, context: Context) -> dict[str, Scalar]:
 
 def _holds(case: Case | Values, scope: Mapping[str, Any], version: str) -> bool:
     return in_range(version, case.versions) and bool(evaluate(case.when, scope))
+
+
+_RANKS = ("tensor_parallel", "data_parallel", "pipeline_parallel")
+
+
+def gpus_of(configuration: Configuration, most: int) -> int:
+    """The GPUs that a configuration's server takes: the product of its parallel sizes, at most ``most``.
+
+    One that names no size, as of a replayed table, takes all.
+    """
+    sizes = [size for name in _RANKS if isinstance(size := configuration.knobs.get(name), int) and size > 0]
+    return min(most, math.prod(sizes)) if sizes else most

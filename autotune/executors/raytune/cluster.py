@@ -1,0 +1,223 @@
+"""A connection to Ray, and which of its nodes can run a study's trials."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+import autotune
+from autotune.errors import BadInput
+from autotune.executors.raytune.places import Place
+from autotune.machine.gpu import is_kind
+from autotune.spec import StudySpec
+
+CONNECT_S = 5.0
+PROBE_S = 120.0
+"""A node's first worker process may have to be read from a slow disk."""
+ACCELERATOR = "accelerator_type:"
+"""How Ray names the resource by which it tells the GPUs that it found itself."""
+STAND_INS = ("simulator", "emulator", "replay")
+
+Row = Mapping[str, Any]
+"""A node as ``ray.nodes()`` tells it."""
+
+
+class Cluster:
+    """A connection to a Ray cluster, or to one of this machine alone that is started for it.
+
+    Args:
+        address: ``HOST:PORT`` of the head node; empty: ``RAY_ADDRESS``, else the cluster that runs on this machine
+            where trials need real GPUs, else a new one. For simulated, emulated and replayed trials a new one declares
+            the node's GPUs.
+
+    Raises:
+        BadInput: nothing answers there, or it is another version of Ray or of Python.
+    """
+
+    def __init__(self, address: str, spec: StudySpec) -> None:
+        self._spec = spec
+        self._needs_gpus = spec.hardware.vendor != "cpu"
+        given = address or os.environ.get("RAY_ADDRESS", "")
+        with _quiet():
+            if given:
+                _join(given)
+            else:
+                self._join_or_start()
+        self.driver_node_id: str = ray.get_runtime_context().get_node_id()
+
+    def places(self) -> list[Place]:
+        """The nodes that have the study's hardware now."""
+        return _named([row for row in _rows() if self._fits(row)], self._kind, self._gpus)
+
+    def check(self, needs: Sequence[int]) -> None:
+        """Raise `BadInput` where a candidate fits no node, or a node lacks this version of autotune."""
+        places = self.places()
+        if not places:
+            raise BadInput(self._no_node())
+        largest, most = max(place.gpus for place in places), max(needs, default=1)
+        if largest < most:
+            raise BadInput(
+                f"a candidate needs {most} GPUs on one node, and the largest {self._spec.hardware.name} node of the "
+                f"cluster has {largest}; use --gpus {largest}"
+            )
+        _probe([place for place in places if place.gpus >= most])
+
+    def close(self) -> None:
+        """Leave the cluster: what still runs there for us is ended by Ray."""
+        ray.shutdown()
+
+    def _join_or_start(self) -> None:
+        spec = self._spec
+        if spec.on.partition(":")[0] not in STAND_INS:
+            try:
+                _init(address="auto")
+                return
+            except ConnectionError:
+                pass
+            _init(address="local", resources={spec.hardware.name: 1}, **_alone())
+            return
+        gpus = spec.hardware.gpus if self._needs_gpus else 0
+        # Processors are declared too: they only have to be enough for one trial per GPU.
+        declared = {"num_gpus": gpus, "num_cpus": max(1, gpus), "resources": {spec.hardware.name: 1}}
+        _init(address="local", **declared, **_alone())
+
+    def _fits(self, row: Row) -> bool:
+        if not row["Alive"]:
+            return False
+        if not self._needs_gpus:
+            return True
+        return self._gpus(row) > 0 and (self._spec.hardware.name == "local" or _is_of(row, self._spec.hardware.name))
+
+    def _kind(self, row: Row) -> str:
+        name = self._spec.hardware.name
+        return name if name in row["Resources"] else ""
+
+    def _gpus(self, row: Row) -> int:
+        # Without GPUs a node counts as one device.
+        return int(row["Resources"].get("GPU", 0)) if self._needs_gpus else 1
+
+    def _no_node(self) -> str:
+        alive = [row for row in _rows() if row["Alive"]]
+        seen = "; ".join(f"{_host(row)}: {_resources(row)}" for row in alive)
+        name = self._spec.hardware.name
+        return (
+            f"no node of the Ray cluster has {name}: {seen}. On each such node: "
+            f"ray start --address HOST:PORT --num-gpus {self._spec.hardware.gpus} --resources '{{\"{name}\": 1}}'"
+        )
+
+
+def _rows() -> list[Row]:
+    return list(ray.nodes())  # type: ignore[no-untyped-call]
+
+
+def _is_of(row: Row, hardware: str) -> bool:
+    """Whether a node declares a kind of hardware, or Ray found its GPUs to be of it."""
+    if hardware in row["Resources"]:
+        return True
+    found = (name.removeprefix(ACCELERATOR) for name in row["Resources"] if name.startswith(ACCELERATOR))
+    return any(is_kind(name.replace("-", " "), hardware) for name in found)
+
+
+def _named(rows: Sequence[Row], kind: Any, gpus: Any) -> list[Place]:
+    """Places by host name where that tells them apart, else by Ray's name for the node."""
+    hosts = Counter(_host(row) for row in rows)
+    names = Counter(row["NodeName"] for row in rows)
+    found = []
+    for row in rows:
+        name = _host(row) if hosts[_host(row)] == 1 else row["NodeName"]
+        if hosts[_host(row)] > 1 and names[name] > 1:
+            name = f"{name}-{row['NodeID'][:6]}"
+        found.append(Place(str(name), row["NodeID"], gpus(row), kind(row)))
+    return found
+
+
+def _host(row: Row) -> str:
+    return str(row["NodeManagerHostname"])
+
+
+def _resources(row: Row) -> str:
+    shown = {n: v for n, v in row["Resources"].items() if not n.startswith(("node:", "memory", "object_store"))}
+    return ", ".join(f"{value:g} {name}" for name, value in sorted(shown.items())) or "nothing"
+
+
+def _join(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"no Ray cluster answers at {address} ({error}); start one with: ray start --head --port 6379"
+        ) from error
+    # Ray takes the address of an outside interface for this machine's, where a cluster on loopback has none.
+    here = {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
+    try:
+        _init(address=address, **here)
+    except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
+        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BadInput(
+            f"the Ray cluster at {address} cannot be joined: {said}. Run autotune on one of its machines (after `ray "
+            f"start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}"
+        ) from error
+
+
+def _alone() -> dict[str, Any]:
+    """A cluster of this machine alone: on loopback, without a dashboard."""
+    return {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+
+
+def _init(**options: Any) -> None:
+    before = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
+    ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **options)
+    if before is not None:
+        # Ray exits on it without a word; for us it is an interruption like any other.
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray says much while it starts, and sends home how it is used unless told not to."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    yield
+
+
+def _probe(places: Sequence[Place]) -> None:
+    """Ask each node which autotune it has."""
+    asked = {place.name: _ask(place) for place in places}
+    for name, reference in asked.items():
+        try:
+            version = ray.get(reference, timeout=PROBE_S)
+        except ray.exceptions.GetTimeoutError as error:
+            raise BadInput(f"node {name} of the Ray cluster has not answered for {PROBE_S:g} s") from error
+        except ray.exceptions.RayError as error:
+            raise BadInput(
+                f"node {name} of the Ray cluster cannot run autotune: install autotune {autotune.__version__} in the "
+                f"environment in which `ray start` runs there ({_last_line(error)})"
+            ) from error
+        if version != autotune.__version__:
+            raise BadInput(f"node {name} of the Ray cluster has autotune {version}; here is {autotune.__version__}")
+
+
+def _ask(place: Place) -> Any:
+    remote = ray.remote(num_cpus=0, max_retries=0)(_version)
+    return remote.options(label_selector={"ray.io/node-id": place.node_id}).remote()
+
+
+def _version() -> str:
+    return autotune.__version__
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

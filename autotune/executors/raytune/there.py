@@ -1,0 +1,48 @@
+"""A trial on its node: the same evaluation as anywhere else, in a folder of that node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from autotune.errors import AutotuneError
+from autotune.executors import Work
+from autotune.executors.raytune.courier import Ended, Said, packed
+from autotune.executors.raytune.tuning import Task
+
+
+def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str) -> dict[str, int]:
+    """Evaluate a task's trial, and have everything brought to the tuner.
+
+    Args:
+        config: ``{"task": Task}``, as Ray Tune passes it on.
+        folder: the tuner's working folder; relative paths in commands are meant from there, where it exists here too.
+    """
+    task: Task = config["task"]
+    with tempfile.TemporaryDirectory(prefix="autotune-trial-") as place:
+        here = replace(work, folder=Path(place), tell=lambda text: courier.bring.remote(Said(text)))
+        (here.folder / "trials").mkdir()
+        with contextlib.chdir(folder if os.path.isdir(folder) else place):
+            ended = _ended(task, here)
+        files = packed(here.folder / "trials" / f"{task.trial.number:04d}")
+        # Waited for: what was brought is safe from the end of this process.
+        ray.get(courier.bring.remote(replace(ended, files=files)))
+    return {"done": 1}
+
+
+def _ended(task: Task, work: Work) -> Ended:
+    gpu_ids = tuple(str(index) for index in ray.get_gpu_ids())
+    try:
+        result = work.evaluator()(task.trial)
+    except AutotuneError as error:
+        return Ended(task.key, problem=str(error))
+    except Exception:
+        return Ended(task.key, bug=traceback.format_exc())
+    return Ended(task.key, replace(result, node=task.place.name, gpu_ids=gpu_ids))
