@@ -17,6 +17,7 @@ from typing import Protocol
 from autotune.errors import BadInput
 from autotune.evaluate import Evaluator
 from autotune.evaluate.checked import Checked
+from autotune.executors.environment import quiet_ray
 from autotune.executors.local import LocalExecutor
 from autotune.space.library import Library
 from autotune.spec import StudySpec, check_executor
@@ -90,6 +91,7 @@ def executor_for(name: str, work: Work, needs: Sequence[int], most_nodes: int) -
     check_executor(name)
     if name == "local":
         return LocalExecutor(work.evaluator())
+    quiet_ray()
     try:
         # Imported when asked for: it takes seconds.
         import ray.tune  # noqa: F401

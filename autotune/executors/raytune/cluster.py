@@ -9,8 +9,7 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -48,11 +47,11 @@ class Cluster:
         self._spec = spec
         self._needs_gpus = spec.hardware.vendor != "cpu"
         given = address or os.environ.get("RAY_ADDRESS", "")
-        with _quiet():
-            if given:
-                _join(given)
-            else:
-                self._join_or_start()
+        logging.getLogger("ray").setLevel(logging.CRITICAL)
+        if given:
+            _join(given)
+        else:
+            self._join_or_start()
         self.driver_node_id: str = ray.get_runtime_context().get_node_id()
 
     def places(self) -> list[Place]:
@@ -181,15 +180,6 @@ def _init(**options: Any) -> None:
     if before is not None:
         # Ray exits on it without a word; for us it is an interruption like any other.
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Ray says much while it starts, and sends home how it is used unless told not to."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    logging.getLogger("ray").setLevel(logging.CRITICAL)
-    yield
 
 
 def _probe(places: Sequence[Place]) -> None:

@@ -7,7 +7,6 @@ https://docs.ray.io/en/latest/tune/tutorials/tune-resources.html (``PlacementGro
 
 from __future__ import annotations
 
-import os
 import queue
 import tempfile
 import threading
@@ -15,16 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-# Read when Ray Tune is imported. No files beside what we write ourselves; no state to restore a tuner from: the study
-# is that state. As many trials may wait as we hand out. Signals are the tuner's.
-os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1000000000")
-os.environ.setdefault("TUNE_MAX_PENDING_TRIALS_PG", "1000")
-os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
-os.environ.setdefault("TUNE_WARN_THRESHOLD_S", "1000000")
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 
 from ray import tune
 from ray.tune.search import Searcher
