@@ -86,8 +86,8 @@ class Cluster:
             _init(address="local", resources={spec.hardware.name: 1}, **_alone())
             return
         gpus = spec.hardware.gpus if self._needs_gpus else 0
-        # Processors are declared too: they only have to be enough for one trial per GPU.
-        declared = {"num_gpus": gpus, "num_cpus": max(1, gpus), "resources": {spec.hardware.name: 1}}
+        # Ray starts a process for each processor beforehand.
+        declared = {"num_gpus": gpus, "num_cpus": 1, "resources": {spec.hardware.name: 1}}
         _init(address="local", **declared, **_alone())
 
     def _fits(self, row: Row) -> bool:

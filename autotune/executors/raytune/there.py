@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 import traceback
 from dataclasses import replace
@@ -26,7 +27,8 @@ def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str
         folder: the tuner's working folder; relative paths in commands are meant from there, where it exists here too.
     """
     task: Task = config["task"]
-    with tempfile.TemporaryDirectory(prefix="autotune-trial-") as place:
+    name = re.sub(r"[^\w.-]+", "-", task.place.name)
+    with tempfile.TemporaryDirectory(prefix=f"autotune-trial-{name}-") as place:
         here = replace(work, folder=Path(place), tell=lambda text: courier.bring.remote(Said(text)))
         (here.folder / "trials").mkdir()
         with contextlib.chdir(folder if os.path.isdir(folder) else place):

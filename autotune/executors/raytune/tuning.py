@@ -22,7 +22,7 @@ from autotune.executors.raytune.places import Place
 from autotune.trial import Trial
 
 A_LITTLE = 0.001
-"""Of a node's hardware resource, which only says what it is."""
+"""Of a node's processors, which are the server's and nobody counts, and of the resource that says what its GPUs are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Task:
 
     def placement(self) -> tune.PlacementGroupFactory:
         """One bundle, so all GPUs are on one node; that one."""
-        bundle: dict[str, float] = {"CPU": 1}
+        bundle: dict[str, float] = {"CPU": A_LITTLE}
         if self.gpus:
             bundle["GPU"] = self.gpus
         if self.place.kind:

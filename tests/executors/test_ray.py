@@ -1,0 +1,105 @@
+"""Studies on several Ray nodes of this machine: real Ray, real processes, engines that are stand-ins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.executors.nodes import Nodes, nodes
+from tests.executors.records import shared_gpus, side_by_side
+from tests.product.cli import PROGRAM, Finished, autotune, finished_rows, kill_after, rows
+from tests.product.test_real_path import nothing_is_left
+
+SMALL = ("--model", "openai/gpt-oss-120b", "--hw", "h200", "--gpus", "4", "--on", "emulator", "--engine", "vllm")
+"""Of which two trials fit on a node."""
+LIGHT = ("--workload", "random:64:200:4")
+"""Seconds of an emulated server, and next to no work."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with nodes(tmp_path_factory.mktemp("cluster"), ["h200:8", "h200:8", "b200:4"]) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ray") / "home"
+
+
+def tuned(cluster: Nodes, home: Path, *arguments: str) -> Finished:
+    return autotune("run", *arguments, "--executor", cluster.executor, home=home)
+
+
+def test_four_gpu_trials_share_a_node_and_no_gpu_is_given_twice(cluster: Nodes, home: Path) -> None:
+    done = tuned(cluster, home, *SMALL, *LIGHT, "--launches", "10", "--study", "small")
+    assert done.code == 0, done.err
+    launches = rows(home, "small")
+    assert {len(row["gpu_ids"]) for row in launches} == {4}
+    assert {row["node"] for row in launches} == {"127.0.0.3", "127.0.0.4"}, "b200 is another kind"
+    assert shared_gpus(launches) == []
+    assert side_by_side(launches) > 0
+    for row in launches:
+        folder = home / "studies" / "small" / "trials" / f"{row['number']:04d}"
+        assert (folder / "server.log").stat().st_size > 0, "logs come back from the nodes"
+    assert nothing_is_left(cluster.folder, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("hardware", "said"),
+    [("mi300x", "no node of the Ray cluster has mi300x"), ("b200", "the largest b200 node of the cluster has 4")],
+)
+def test_no_node_for_the_candidates(cluster: Nodes, tmp_path: Path, hardware: str, said: str) -> None:
+    question = ("--model", "deepseek-ai/DeepSeek-R1", "--hw", hardware, "--on", "simulator", "--launches", "4")
+    done = tuned(cluster, tmp_path / "home", *question)
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "home" / "studies").exists()
+
+
+def test_a_killed_tuner_a_lost_node_and_a_second_tuner(cluster: Nodes, home: Path) -> None:
+    """The last test with this cluster: it takes a node away."""
+    question = (*SMALL, *LIGHT, "--launches", "12", "--study", "hurt")
+    arguments = ["run", *question, "--executor", cluster.executor]
+    assert kill_after(arguments, home, 0.0, lambda: len(finished_rows(home, "hurt")) >= 2)
+    assert nothing_is_left(cluster.folder, 20.0) == [], "servers end with the tuner"
+    before = finished_rows(home, "hurt")
+    with resumed(home, "hurt") as tuner:
+        _wait(lambda: len(finished_rows(home, "hurt")) > len(before), tuner)
+        second = autotune("resume", "hurt", home=home)
+        assert second.code == 2
+        assert "another" in second.err
+        _wait(lambda: bool(_on_node(cluster, "127.0.0.4")), tuner)
+        cluster.remove("127.0.0.4")
+        said = tuner.communicate()[1]
+    assert tuner.returncode == 0, said
+    assert "node 127.0.0.4 has vanished; it is tried once more" in said
+    assert finished_rows(home, "hurt")[: len(before)] == before, "no finished trial is lost or made again"
+    launches = rows(home, "hurt")
+    assert sorted(row["number"] for row in launches) == list(range(len(launches)))
+    assert shared_gpus(launches) == []
+    assert nothing_is_left(cluster.folder, 0) == []
+
+
+def resumed(home: Path, study: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
+    return subprocess.Popen(
+        [*PROGRAM, "resume", study], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _wait(moment: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    while not moment():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+
+
+def _on_node(cluster: Nodes, name: str) -> list[Path]:
+    """Folders of servers that run on a node now."""
+    return list(cluster.folder.glob(f"autotune-trial-{name}-*/trials/*/server.log"))

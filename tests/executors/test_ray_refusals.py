@@ -1,0 +1,55 @@
+"""What a person is told before anything runs."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.product.cli import Finished, autotune
+
+QUESTION = ("--model", "openai/gpt-oss-120b", "--hw", "h200", "--on", "simulator", "--launches", "4", "--study", "s")
+
+
+def asked(home: Path, executor: str) -> Finished:
+    done = autotune("run", *QUESTION, "--executor", executor, home=home)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert not (home / "studies").exists(), "nothing is made for a study that cannot begin"
+    return done
+
+
+@pytest.mark.parametrize(
+    ("executor", "said"),
+    [
+        ("slurm", "unknown executor 'slurm'. Known: local, ray, ray:ADDRESS."),
+        ("ray:", "HOST:PORT"),
+        ("ray:head", "HOST:PORT"),
+        ("ray:ray://head:10001", "HOST:PORT"),
+    ],
+)
+def test_a_name_that_is_none(tmp_path: Path, executor: str, said: str) -> None:
+    assert said in asked(tmp_path / "home", executor).err
+
+
+def test_an_address_where_nothing_answers(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        found = asked(tmp_path / "home", f"ray:127.0.0.1:{port}")
+    assert f"no Ray cluster answers at 127.0.0.1:{port}" in found.err
+    assert "ray start --head" in found.err
+
+
+def test_ray_is_not_installed(tmp_path: Path) -> None:
+    """A Python in which ``import ray`` fails as it does without the package."""
+    without = "import sys; sys.modules['ray'] = None; from autotune.cli import main; main()"
+    arguments = ["run", *QUESTION, "--executor", "ray", "--home", str(tmp_path / "home")]
+    done = subprocess.run([sys.executable, "-c", without, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("autotune: --executor ray needs Ray Tune")
+    assert "pip install 'autotune[ray]'" in done.stderr
+    assert not (tmp_path / "home" / "studies").exists()
