@@ -249,14 +249,17 @@ def report(study: str, format_: str, home: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("study")
-@click.option("--to", "format_", required=True, help="shell, json, or the engine's own configuration file.")
+@click.option(
+    "--to", "format_", required=True, help="docker, compose, k8s, dstack, gpustack, shell, vllm-config, json …"
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
+@click.option("--image", help="The container image to run in. Default: the measured one, else the known one.")
 @_common(home_is_used=True)
-def export(study: str, format_: str, output: Path | None, home: Path, as_json: bool) -> None:
+def export(study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool) -> None:
     """Write the recommended configuration in the form in which it is deployed."""
     from autotune.commands import studies
 
-    studies.export(study, format_, output, home, as_json)
+    studies.export(study, format_, output, image, home, as_json)
 
 
 @cli.command("list")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.spec import StudySpec, check_study_name
+from autotune.trial import Launch
 
 RESULTS = "results.jsonl"
 
@@ -110,3 +112,20 @@ class Home:
         except (yaml.YAMLError, ValidationError) as error:
             what = str(error).splitlines()[0]
             raise MalformedFile(path, f"not a study's specification ({what})") from error
+
+    def launches(self, study: str) -> list[Launch]:
+        """A study's finished launches, in the order in which they ended; none where none has.
+
+        A last line that is torn is a launch that a crash cut off, and none. Raises `MalformedFile` for another one.
+        """
+        path = self.study_folder(study) / RESULTS
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+        last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
+        launches: list[Launch] = []
+        for i, line in enumerate(lines[: last + 1]):
+            try:
+                launches.append(Launch.from_json(json.loads(line)))
+            except (ValueError, KeyError, TypeError) as error:
+                if i < last:
+                    raise MalformedFile(path, f"not a launch ({error})", i + 1) from error
+        return launches

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from autotune import redact
 from autotune.errors import BadInput, UnknownName
-from autotune.export import FORMATS, export
+from autotune.export import FORMATS, winner_of
+from autotune.export import export as written
 from autotune.recommendation import Recommendation, Verdict
 from autotune.trial import Command, Configuration
 from tests import small_study
@@ -39,6 +40,11 @@ NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{2,12}", fullmatch=True).filter(
 def recommend(command: Command, engine: str = "vllm") -> Recommendation:
     choice = small_study.choice(Configuration(engine, {}), 9100.0, command)
     return small_study.recommendation(recommended=choice)
+
+
+def export(outcome: Recommendation, form: str) -> str:
+    """A recommendation of the small study in a format."""
+    return written(winner_of(outcome, small_study.spec(), small_study.launches()), form)
 
 
 class Machine:
@@ -227,7 +233,7 @@ def test_trtllm_fields_and_options_exist_in_the_engine() -> None:
     known = json.loads(data.read_text())
     options = {flag for row in known["serve_cli_1_2"] + known["serve_cli_main"] for flag in row["flags"]}
     fields = {row["name"] for row in known["llm_args_1_2"]}
-    table = yaml.safe_load((Path(export.__code__.co_filename).parent / "trtllm_config.yaml").read_text())
+    table = yaml.safe_load((Path(written.__code__.co_filename).parent / "trtllm_config.yaml").read_text())
     assert {f"--{name}" for name in [*table["fields"], *table["config_options"]]} <= options
     for field in table["fields"].values():
         first, _, second = field.partition(".")
@@ -247,7 +253,7 @@ def test_an_unknown_format_is_answered_with_the_known_ones() -> None:
 
 
 def test_a_format_of_another_engine_is_answered_with_one_that_fits() -> None:
-    with pytest.raises(BadInput, match=r"recommends sglang; formats that fit: shell, sglang-config, json"):
+    with pytest.raises(BadInput, match=r"recommends sglang; formats that fit: shell, docker, .*, sglang-config, json"):
         export(small_study.recommendation(), "vllm-config")
 
 

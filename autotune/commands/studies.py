@@ -43,19 +43,21 @@ def report(study: str, format_: str, home: Path, as_json: bool) -> None:
         click.echo(text)
 
 
-def export(study: str, format_: str, output: Path | None, home: Path, as_json: bool) -> None:
+def export(study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool) -> None:
     """``autotune export``."""
+    from autotune.export import check_format, winner_of
     from autotune.export import export as render
 
     folder = Home(home)
-    folder.spec(study)
+    spec = folder.spec(study)
+    form = check_format(format_)
     recommendation = finished(folder, study)
     if recommendation is None:
         raise BadInput(f"study {study!r} is not finished; go on with `autotune resume {study}`")
-    text = render(recommendation, format_)
+    text = render(winner_of(recommendation, spec, folder.launches(study), image), format_)
     if output is not None:
         try:
-            write_atomically(output, text, mode=0o755 if format_ == "shell" else 0o644)
+            write_atomically(output, text, mode=form.mode)
         except OSError as error:
             raise BadInput(f"-o {output}: cannot be written ({error.strerror})") from error
         MESSAGES.print(f"wrote {output}", highlight=False)

@@ -15,22 +15,22 @@ from packaging.version import InvalidVersion, Version
 
 from autotune import redact
 from autotune.export import heading, options
-from autotune.recommendation import Choice, Recommendation
+from autotune.export.winner import Winner
+from autotune.recommendation import Choice
 
 _SGLANG_FLAGS_FIXED = Version("0.5.8")  # https://github.com/sgl-project/sglang/pull/16638
 
 
-def render(recommendation: Recommendation, choice: Choice) -> str:
+def render(winner: Winner) -> str:
     """The file, with the command that uses it in its first lines."""
+    choice = winner.choice
     parts = options.parse(choice.engine_argv)
     program, document = parts.program, parts.options
     if choice.engine == "vllm" and len(program) > 2:
         document = {"model": program[2], **document}
         program = [*program[:2], *program[3:]]
     name = "vllm.yaml" if choice.engine == "vllm" else "sglang.yaml"
-    about = heading.lines(recommendation, choice) + usage(
-        choice, [*program, "--config", name, *parts.rest], choice.files
-    )
+    about = heading.lines(winner) + usage(choice, [*program, "--config", name, *parts.rest], choice.files)
     about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
     flags = any(value is True for value in document.values())
     if choice.engine == "sglang" and flags and _is_before(choice.engine_version, _SGLANG_FLAGS_FIXED):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.recommendation import Choice, Recommendation, Verdict
+from autotune.export.winner import Winner
+from autotune.recommendation import Recommendation, Verdict
 from autotune.trial import Evidence
 
 _WHY = {
@@ -12,8 +13,9 @@ _WHY = {
 }
 
 
-def lines(recommendation: Recommendation, choice: Choice) -> list[str]:
+def lines(winner: Winner) -> list[str]:
     """Plain lines, without comment signs."""
+    recommendation, choice = winner.recommendation, winner.choice
     evidence = recommendation.evidence
     worth = evidence.value if evidence is Evidence.MEASURED else f"{evidence.value.upper()}, {_WHY[evidence]}"
     objective = choice.objective
@@ -44,5 +46,5 @@ def gain(recommendation: Recommendation) -> str:
 
 
 def comment(texts: list[str]) -> str:
-    """The lines as comments of shell or YAML; a line break inside a text cannot end the comment."""
-    return "".join(f"# {' '.join(text.splitlines())}\n" for text in texts)
+    """The lines as comments of shell or YAML; nothing inside a text can end the comment or is refused in one."""
+    return "".join(f"# {''.join(sign if sign.isprintable() else ' ' for sign in text)}\n" for text in texts)

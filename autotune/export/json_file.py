@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 from autotune import redact
-from autotune.recommendation import Choice, Recommendation
+from autotune.export.winner import Winner
 
 
-def render(recommendation: Recommendation, choice: Choice) -> str:
+def render(winner: Winner) -> str:
     """The object of ``recommendation.json``, indented."""
+    recommendation, choice = winner.recommendation, winner.choice
     secrets = redact.found(choice.argv, choice.env)
     if recommendation.baseline is not None:
         secrets |= redact.found(recommendation.baseline.argv, recommendation.baseline.env)

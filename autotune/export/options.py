@@ -9,8 +9,7 @@ from typing import Any
 import yaml
 
 from autotune import redact
-
-_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
+from autotune.export import words
 
 
 @dataclass(slots=True)
@@ -32,13 +31,13 @@ class Parts:
 
 def parse(argv: list[str]) -> Parts:
     """Take a command line apart: program and positional words first, then options, as autotune writes it."""
-    groups = _groups(argv)
+    groups = words.groups(argv, words.program_length(argv))
     parts = Parts(program=groups[0])
     seen = [group[0].partition("=")[0] for group in groups[1:]]
     for group in groups[1:]:
         name, equals, first = group[0].partition("=")
         values = [first, *group[1:]] if equals else group[1:]
-        if redact.argv(group) != group:
+        if redact.argv(group) != group or words.asked_for(group, {}):
             parts.secrets.append(name)
         elif not name.startswith("--") or seen.count(name) > 1:
             parts.rest += group
@@ -47,23 +46,10 @@ def parse(argv: list[str]) -> Parts:
     return parts
 
 
-def _groups(argv: list[str]) -> list[list[str]]:
-    """The words before the first option, then each option with its values."""
-    # `python3 -m module` is the program: its -m is none of the server's options.
-    module = argv[1:2] == ["-m"]
-    groups: list[list[str]] = [list(argv[: 3 if module else 1])]
-    for word in argv[3 if module else 1 :]:
-        if word.startswith("-") and not _NUMBER.fullmatch(word):
-            groups.append([word])
-        else:
-            groups[-1].append(word)
-    return groups
-
-
-def _value(words: list[str]) -> Any:
-    if not words:
+def _value(given: list[str]) -> Any:
+    if not given:
         return True
-    values = [_scalar(word) for word in words]
+    values = [_scalar(word) for word in given]
     return values[0] if len(values) == 1 else values
 
 

@@ -16,7 +16,8 @@ import yaml
 
 from autotune.export import heading, options
 from autotune.export.engine_config import usage
-from autotune.recommendation import Choice, Recommendation
+from autotune.export.winner import Winner
+from autotune.recommendation import Choice
 
 
 @cache
@@ -26,8 +27,9 @@ def _known() -> dict[str, Any]:
     return known
 
 
-def render(recommendation: Recommendation, choice: Choice) -> str:
+def render(winner: Winner) -> str:
     """The file, with the command that uses it in its first lines."""
+    choice = winner.choice
     parts = options.parse(choice.engine_argv)
     named = [name for name in _known()["config_options"] if name in parts.options]
     own = [str(parts.options.pop(name)) for name in named]
@@ -41,7 +43,7 @@ def render(recommendation: Recommendation, choice: Choice) -> str:
             _set(document, field.split("."), value)
     flag = named[0] if named else _known()["config_options"][0]
     command = [*parts.program, f"--{flag}", "trtllm.yaml", *remaining, *parts.rest]
-    about = heading.lines(recommendation, choice) + usage(choice, command, set(choice.files) - set(own))
+    about = heading.lines(winner) + usage(choice, command, set(choice.files) - set(own))
     about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
     return heading.comment(about) + options.dump(document)
 

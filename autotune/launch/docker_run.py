@@ -86,7 +86,7 @@ def in_container(command: Command, image: str, card: EngineCard, hardware: Hardw
     mounts += [f"./{name}:{PLACE}/{name}:ro" for name in command.files]
     settings = [f"HF_HOME={docker.models}", *docker.variables, *_settings(command.env)]
     place = ["--workdir", PLACE] if command.files else []
-    entry = [] if _own_entrypoint(card, hardware, image) else ["--entrypoint="]
+    entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
     words = [*_each("--volume", mounts), *_each("--env", dict.fromkeys(settings)), *place, *entry, image]
     return Command(argv, command.env, command.files, (*RUN, *options, *words))
 
@@ -100,7 +100,7 @@ def _each(option: str, values: Iterable[str]) -> list[str]:
     return [word for value in values for word in (option, value)]
 
 
-def _own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool:
+def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool:
     """What is known of an image of that repository; of one of the user's own, what holds for the first that fits."""
     entries = _fitting(card, hardware) or card.images
     same = [e for e in entries if repository(e.image) == repository(image)]

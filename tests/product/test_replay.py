@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from autotune.errors import BadInput
-from autotune.export import export
+from autotune.export import export, winner_of
 from autotune.home import Home
 from autotune.options import Request
 from autotune.own_files import library_of
@@ -78,9 +78,11 @@ def test_what_has_no_command_is_not_served_nor_exported_as_one(home: Path, done:
     assert "does not tell how foo is started; its row says: --alpha=8 --beta=z" in script.stderr
     assert "serve " not in done.out
     found = Recommendation.from_json(json.loads((folder / "recommendation.json").read_text()))
-    assert '"evidence": "replayed"' in export(found, "json")
-    with pytest.raises(BadInput, match=r"table does not tell.*shell, json"):
-        export(found, "vllm-config")
+    winner = winner_of(found, Home(home).spec("s"), Home(home).launches("s"))
+    assert '"evidence": "replayed"' in export(winner, "json")
+    for form in ("vllm-config", "docker", "k8s"):
+        with pytest.raises(BadInput, match=r"table does not tell.*fit: shell, json$"):
+            export(winner, form)
 
 
 def test_a_study_is_resumed_with_the_same_table_only(home: Path, done: Finished) -> None:

@@ -1,0 +1,124 @@
+"""``compose.yaml``: the recommended server as a service of ``docker compose up``, published on loopback.
+
+Keys: https://docs.docker.com/reference/compose-file/ (services, configs with content, GPU reservations, interpolation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from autotune.export import heading, words, yaml_text
+from autotune.export.container import PORT, Container, container_of, start_limit_s
+from autotune.export.winner import Winner
+from autotune.launch.docker_run import PLACE, docker_card
+
+
+def render(winner: Winner) -> str:
+    """The file."""
+    container = container_of(winner)
+    limit_s, said = start_limit_s(winner)
+    document: dict[str, Any] = {"name": container.name, "services": {"server": _service(winner, container, limit_s)}}
+    if container.files:
+        document["configs"] = {
+            _config(i): {"content": _literal(text)} for i, text in enumerate(container.files.values(), 1)
+        }
+    document["volumes"] = {name: {"name": name} for name in container.caches.values()}
+    about = [
+        *heading.lines(winner),
+        "use: docker compose up --detach --wait",
+        f"It is reached at 127.0.0.1:{PORT} of this machine only; change ports to open it.",
+        "Weights are those of this user's ~/.cache/huggingface; change volumes where they lie elsewhere.",
+        said,
+        *(["Docker Compose 2.23.1 or later writes the files"] if container.files else []),
+        *(f"set {name} to the secret that this command needs, outside or in .env" for name in container.secrets),
+    ]
+    return heading.comment(about) + yaml_text.dump(document)
+
+
+def _service(winner: Winner, container: Container, limit_s: int) -> dict[str, Any]:
+    service: dict[str, Any] = {"image": container.image}
+    if not container.own_entrypoint:
+        service["entrypoint"] = []
+    service |= {"command": [_value(word) for word in container.argv], "environment": _environment(container)}
+    if container.files:
+        service["working_dir"] = PLACE
+        service["configs"] = [
+            {"source": _config(i), "target": f"{PLACE}/{name}"} for i, name in enumerate(container.files, 1)
+        ]
+    card = docker_card()
+    for option in (*card.options, *card.devices[winner.spec.hardware.vendor]):
+        if option[0] not in _ELSEWHERE:
+            _OPTIONS[option[0]](service, option[-1])
+    if winner.spec.hardware.vendor == "nvidia":
+        _reserve_gpus(service, winner.gpus)
+    test = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}{container.health}', timeout=20)"
+    return service | {
+        "ports": [f"127.0.0.1:{PORT}:{PORT}"],
+        "volumes": _volumes(container),
+        "healthcheck": {
+            "test": ["CMD", "python3", "-c", test],
+            "start_period": f"{limit_s}s",
+            "interval": "30s",
+            "timeout": "30s",
+            "retries": 5,
+        },
+        "restart": "unless-stopped",
+    }
+
+
+def _environment(container: Container) -> dict[str, str | None]:
+    """A variable without a value is the caller's, where it is set."""
+    inherited = dict.fromkeys(docker_card().variables)
+    own = {name: _value(value) for name, value in container.env.items()}
+    return {"HF_HOME": container.models, **inherited, **own}
+
+
+def _volumes(container: Container) -> list[str]:
+    caches = [f"{name}:{folder}" for folder, name in container.caches.items()]
+    models = f"~/.cache/huggingface:{container.models}"
+    return [*caches, models, *(_literal(f"{path}:{path}:ro") for path in container.mounts)]
+
+
+def _reserve_gpus(service: dict[str, Any], count: int) -> None:
+    device = {"driver": "nvidia", "count": count, "capabilities": ["gpu"]}
+    service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+
+
+def _ulimit(service: dict[str, Any], value: str) -> None:
+    name, _, limit = value.partition("=")
+    service.setdefault("ulimits", {})[name] = int(limit)
+
+
+def _appended(key: str) -> Callable[[dict[str, Any], str], None]:
+    return lambda service, value: service.setdefault(key, []).append(value)
+
+
+_OPTIONS: dict[str, Callable[[dict[str, Any], str], None]] = {
+    "--init": lambda service, _: service.update(init=True),
+    "--ipc": lambda service, value: service.update(ipc=value),
+    "--ulimit": _ulimit,
+    "--device": lambda service, value: service.setdefault("devices", []).append(f"{value}:{value}"),
+    "--group-add": _appended("group_add"),
+    "--cap-add": _appended("cap_add"),
+    "--security-opt": _appended("security_opt"),
+}
+"""What each option of ``docker run`` is called in a service."""
+_ELSEWHERE = {"--network", "--gpus"}
+"""A port is published in place of the host's network; GPUs are reserved by their number."""
+
+
+def _config(number: int) -> str:
+    return f"file-{number}"
+
+
+def _literal(text: str) -> str:
+    """Text in which Compose replaces nothing."""
+    return text.replace("$", "$$")
+
+
+def _value(word: str) -> str:
+    prefix, variable = words.reference_in(word)
+    if variable is None:
+        return _literal(word)
+    return f"{_literal(prefix)}${{{variable}:?set {variable} to the secret that this command needs}}"

@@ -1,0 +1,71 @@
+"""Words of a command in which no secret stands: what was one is the name of a variable to take it from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from autotune import redact
+from autotune.trial import referenced
+
+_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
+
+
+def variable_of(name: str) -> str:
+    """The environment variable that stands for the secret under an option's or a variable's name: ``API_KEY``."""
+    variable = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").upper() or "SECRET"
+    return variable if not variable[0].isdigit() else f"_{variable}"
+
+
+def without_secrets(argv: Sequence[str]) -> list[str]:
+    """As many words, with ``${NAME}`` in place of a secret; a word that holds one in its midst is a secret itself."""
+    words: list[str] = []
+    option = ""
+    for word, masked in zip(argv, redact.argv(argv), strict=True):
+        name, equals, _ = word.partition("=")
+        option = name if word.startswith("-") else option
+        if word == masked:
+            words.append(word)
+        else:
+            reference = f"${{{variable_of(option)}}}"
+            words.append(f"{name}={reference}" if equals and word.startswith("-") else reference)
+    return words
+
+
+def settings_without_secrets(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables, with ``${NAME}`` in place of a secret."""
+    secret = {name for name, value in redact.env(env).items() if value != env[name]}
+    return {name: f"${{{variable_of(name)}}}" if name in secret else value for name, value in env.items()}
+
+
+def reference_in(word: str) -> tuple[str, str | None]:
+    """What stands before a reference, and its variable: ``--key=${A}`` is ``("--key=", "A")``; None where none is."""
+    option, equals, value = word.rpartition("=")
+    name = referenced(value)
+    return (f"{option}{equals}", name) if name else (word, None)
+
+
+def asked_for(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """The variables that the words refer to, each once, in their order."""
+    found = (reference_in(word)[1] for word in (*env.values(), *argv))
+    return list(dict.fromkeys(name for name in found if name))
+
+
+def groups(arguments: Sequence[str], program: int = 1) -> list[list[str]]:
+    """The program's words, then each option with its values; words before the first option are the program's too.
+
+    Args:
+        program: how many words in front are none of the server's options, e.g. 3 of ``python3 -m module``.
+    """
+    found: list[list[str]] = [list(arguments[:program])]
+    for word in arguments[program:]:
+        if word.startswith("-") and not _NUMBER.fullmatch(word):
+            found.append([word])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def program_length(argv: Sequence[str]) -> int:
+    """How many words start the program: in ``python3 -m module`` the ``-m`` is none of the server's options."""
+    return 3 if list(argv[1:2]) == ["-m"] else 1

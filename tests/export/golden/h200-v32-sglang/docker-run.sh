@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# sglang 0.5.23 for deepseek-ai/DeepSeek-V3.2 on 8 x h200
+# recommended by autotune, study h200-v32-sglang, configuration 7e63fec2c86b
+# evidence: SIMULATED, not measured on this hardware
+# total_token_throughput on sharegpt: 8832.34
+# gain over the baseline: +106.9 % (95 % interval +89.4 to +126.0 %)
+# It is reached at 127.0.0.1:8000 unless PUBLISH says otherwise: PUBLISH=0.0.0.0:8000 ./docker-run.sh
+set -euo pipefail
+exec \
+  docker run --rm \
+  --init \
+  --ipc host \
+  --ulimit memlock=-1 \
+  --ulimit stack=67108864 \
+  --gpus all \
+  --publish "${PUBLISH:-127.0.0.1:8000}:8000" \
+  --volume autotune-lmsysorg-sglang-v0.5.23-h200-root-cache:/root/.cache \
+  --volume autotune-lmsysorg-sglang-v0.5.23-h200-root-triton:/root/.triton \
+  --volume autotune-lmsysorg-sglang-v0.5.23-h200-root-tilelang:/root/.tilelang \
+  --volume autotune-lmsysorg-sglang-v0.5.23-h200-root-aiter:/root/.aiter \
+  --volume "${HF_HOME:-$HOME/.cache/huggingface}":/root/.cache/huggingface \
+  --env HF_HOME=/root/.cache/huggingface \
+  --env HF_TOKEN \
+  --env HF_ENDPOINT \
+  --env HF_HUB_OFFLINE \
+  --env CUDA_VISIBLE_DEVICES \
+  --env HIP_VISIBLE_DEVICES \
+  --env ROCR_VISIBLE_DEVICES \
+  lmsysorg/sglang:v0.5.23 \
+  python3 -m sglang.launch_server \
+  --model-path deepseek-ai/DeepSeek-V3.2 \
+  --tp-size 8 \
+  --dp-size 8 \
+  --enable-dp-attention \
+  --ep-size 8 \
+  --moe-a2a-backend deepep \
+  --dsa-prefill-backend fa3 \
+  --context-length 16384 \
+  --speculative-algorithm EAGLE \
+  --speculative-num-steps 1 \
+  --speculative-eagle-topk 1 \
+  --speculative-num-draft-tokens 2 \
+  --max-running-requests 1024 \
+  --chunked-prefill-size 32768 \
+  --mem-fraction-static 0.88 \
+  --disable-radix-cache \
+  --reasoning-parser deepseek-v3 \
+  --tool-call-parser deepseekv32 \
+  --host 0.0.0.0 \
+  --port 8000 \
+  "$@"

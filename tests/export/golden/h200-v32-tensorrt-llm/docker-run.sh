@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# tensorrt_llm 1.2.0 for deepseek-ai/DeepSeek-V3.2 on 8 x h200
+# recommended by autotune, study h200-v32-tensorrt-llm, configuration f6d204ffbcf6
+# evidence: SIMULATED, not measured on this hardware
+# total_token_throughput on sharegpt: 6628.30
+# gain over the baseline: +277.2 % (95 % interval +256.3 to +299.5 %)
+# It is reached at 127.0.0.1:8000 unless PUBLISH says otherwise: PUBLISH=0.0.0.0:8000 ./docker-run.sh
+set -euo pipefail
+folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # read by the server, so it stays
+printf '%s' 'enable_attention_dp: true
+kv_cache_config:
+  enable_block_reuse: false
+  tokens_per_block: 64
+enable_chunked_prefill: true
+speculative_config:
+  decoding_type: MTP
+  num_nextn_predict_layers: 1
+cuda_graph_config:
+  max_batch_size: 512
+  enable_padding: true
+' > "$folder"/trtllm-config.yaml
+exec \
+  docker run --rm \
+  --init \
+  --ipc host \
+  --ulimit memlock=-1 \
+  --ulimit stack=67108864 \
+  --gpus all \
+  --publish "${PUBLISH:-127.0.0.1:8000}:8000" \
+  --volume autotune-nvcr.io-nvidia-tensorrt-llm-release-1.2.0-h200-root-cache:/root/.cache \
+  --volume autotune-nvcr.io-nvidia-tensorrt-llm-release-1.2.0-h200-root-triton:/root/.triton \
+  --volume autotune-nvcr.io-nvidia-tensorrt-llm-release-1.2.0-h200-root-tilelang:/root/.tilelang \
+  --volume autotune-nvcr.io-nvidia-tensorrt-llm-release-1.2.0-h200-root-aiter:/root/.aiter \
+  --volume "${HF_HOME:-$HOME/.cache/huggingface}":/root/.cache/huggingface \
+  --volume "$folder"/trtllm-config.yaml:/autotune/trtllm-config.yaml:ro \
+  --env HF_HOME=/root/.cache/huggingface \
+  --env HF_TOKEN \
+  --env HF_ENDPOINT \
+  --env HF_HUB_OFFLINE \
+  --env CUDA_VISIBLE_DEVICES \
+  --env HIP_VISIBLE_DEVICES \
+  --env ROCR_VISIBLE_DEVICES \
+  --workdir /autotune \
+  nvcr.io/nvidia/tensorrt-llm/release:1.2.0 \
+  trtllm-serve deepseek-ai/DeepSeek-V3.2 \
+  --tp_size 8 \
+  --ep_size 8 \
+  --max_seq_len 81920 \
+  --max_batch_size 512 \
+  --max_num_tokens 16384 \
+  --kv_cache_free_gpu_memory_fraction 0.75 \
+  --custom_tokenizer deepseek_v32 \
+  --config trtllm-config.yaml \
+  --host 0.0.0.0 \
+  --port 8000 \
+  "$@"
