@@ -84,7 +84,8 @@ class ConsoleProgress:
             kind = result.failure.kind.value if result.failure else "unknown"
             phase = f" ({result.failure.phase.value})" if result.failure and result.failure.phase else ""
             outcome = f"{result.state.value:>10}  {kind}{phase}"
-        self._console.print(f"{head}{outcome}  {self._best(study)}", highlight=False, soft_wrap=True)
+        node = "" if self._spec.executor == "local" else f"  on {result.node}"
+        self._console.print(f"{head}{outcome}{node}  {self._best(study)}", highlight=False, soft_wrap=True)
 
     def _best(self, study: Study) -> str:
         values = [value for launch in study.launches if (value := achieved(self._spec, launch)) is not None]

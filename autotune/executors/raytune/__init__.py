@@ -22,7 +22,7 @@ import ray
 from autotune.errors import CannotGoOn
 from autotune.executors import Work
 from autotune.executors.raytune.cluster import Cluster
-from autotune.executors.raytune.courier import Ended, Said, hire, unpack
+from autotune.executors.raytune.courier import Began, Item, Said, hire, unpack
 from autotune.executors.raytune.places import Places
 from autotune.executors.raytune.there import evaluate_there
 from autotune.executors.raytune.tuning import Task, Tuning
@@ -34,13 +34,14 @@ LOOK_S = 1.0
 TRIES = 2
 """At a trial whose node or process vanishes."""
 CLOSE_S = 30.0
+WAIT_S = 60.0
+"""Without its GPUs, though no trial of ours has them, before a person is told."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
     task: Task
     tries: int
-    began_s: float
 
 
 class RayExecutor:
@@ -61,10 +62,18 @@ class RayExecutor:
             raise
         self._running: dict[str, _Running] = {}
         self._finished: list[Launch] = []
+        self._waiting: dict[str, float] = {}
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """Say where trials will run."""
+        work, used = self._work, self._places.used
+        shown = ", ".join(f"{place.name} ({place.gpus} GPUs)" for place in used)
+        work.tell(f"Ray: trials run on {shown}")
         if self._places.spare:
             work.tell(
-                f"{len(self.nodes)} of {len(self.nodes) + self._places.spare} nodes are used: with "
-                f"{work.spec.launches} launches more would spend too many of them on the baseline"
+                f"{len(used)} of {len(used) + self._places.spare} nodes are used: with {work.spec.launches} launches "
+                "more would spend too many of them on the baseline"
             )
 
     @property
@@ -88,6 +97,7 @@ class RayExecutor:
             lost = self._lost()
             for item in ray.get(self._courier.take.remote(0.0 if lost else LOOK_S)):
                 self._received(item)
+            self._tell_of_waiting()
             for key in lost:
                 self._retry(key)
             if self._tuning.problem is not None:
@@ -121,12 +131,16 @@ class RayExecutor:
             why = "; ".join(f"{name}: {problem}" for name, problem in self._places.retired.items())
             raise CannotGoOn(f"no {spec.hardware.name} node with {gpus} GPUs is left in the Ray cluster. {why}".strip())
         task = Task(key, trial, gpus if spec.hardware.vendor != "cpu" else 0, place)
-        self._running[key] = _Running(task, tries, time.monotonic())
+        self._running[key] = _Running(task, tries)
+        self._waiting[key] = time.monotonic()
         self._tuning.feed.tasks.put(task)
 
-    def _received(self, item: Said | Ended) -> None:
+    def _received(self, item: Item) -> None:
         if isinstance(item, Said):
             self._work.tell(item.text)
+            return
+        self._waiting.pop(item.key, None)
+        if isinstance(item, Began):
             return
         running = self._running.pop(item.key, None)
         if running is None:
@@ -140,6 +154,19 @@ class RayExecutor:
             return
         unpack(item.files, self._work.folder / "trials" / f"{task.trial.number:04d}")
         self._finished.append(Launch(task.trial, item.result))
+
+    def _tell_of_waiting(self) -> None:
+        """Say so, once, when a trial waits for GPUs that somebody else's work on the cluster has."""
+        for key, since_s in list(self._waiting.items()):
+            task = self._running[key].task
+            if self._places.free(task.place) < 0:
+                self._waiting[key] = time.monotonic()
+            elif time.monotonic() - since_s > WAIT_S:
+                del self._waiting[key]
+                self._work.tell(
+                    f"launch {task.trial.number} still waits for {task.gpus} GPUs of node {task.place.name}: other "
+                    "work on the Ray cluster may have them (`ray status` tells)"
+                )
 
     def _unusable(self, running: _Running, problem: str) -> None:
         """A node on which nothing can be launched is left out; its trial has not been tried yet."""
@@ -159,6 +186,7 @@ class RayExecutor:
     def _retry(self, key: str) -> None:
         """A trial whose process or node is gone, and whose result was not brought."""
         running = self._running.pop(key, None)
+        self._waiting.pop(key, None)
         if running is None or self._cluster is None:
             return
         self._places.give_back(key)

@@ -26,6 +26,13 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
+class Began:
+    """A trial has its GPUs."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """A trial has ended on its node.
 
@@ -44,19 +51,22 @@ class Ended:
     bug: str = ""
 
 
+Item = Said | Began | Ended
+
+
 class Courier:
     """An actor beside the tuner: nodes bring, the tuner takes."""
 
     def __init__(self) -> None:
-        self._items: list[Said | Ended] = []
+        self._items: list[Item] = []
         self._news = asyncio.Event()
 
-    async def bring(self, item: Said | Ended) -> None:
+    async def bring(self, item: Item) -> None:
         """Keep an item for the tuner."""
         self._items.append(item)
         self._news.set()
 
-    async def take(self, wait_s: float) -> list[Said | Ended]:
+    async def take(self, wait_s: float) -> list[Item]:
         """All that was brought since the last time; waits for something at most so long."""
         try:
             await asyncio.wait_for(self._news.wait(), wait_s)
@@ -90,4 +100,4 @@ def unpack(content: bytes, folder: Path) -> None:
             archive.extractall(folder, filter="data")
 
 
-__all__: Sequence[str] = ["Courier", "Ended", "Said", "hire", "packed", "unpack"]
+__all__: Sequence[str] = ["Began", "Courier", "Ended", "Item", "Said", "hire", "packed", "unpack"]

@@ -15,7 +15,7 @@ import ray
 
 from autotune.errors import AutotuneError
 from autotune.executors import Work
-from autotune.executors.raytune.courier import Ended, Said, packed
+from autotune.executors.raytune.courier import Began, Ended, Said, packed
 from autotune.executors.raytune.tuning import Task
 
 
@@ -27,6 +27,7 @@ def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str
         folder: the tuner's working folder; relative paths in commands are meant from there, where it exists here too.
     """
     task: Task = config["task"]
+    courier.bring.remote(Began(task.key))
     name = re.sub(r"[^\w.-]+", "-", task.place.name)
     with tempfile.TemporaryDirectory(prefix=f"autotune-trial-{name}-") as place:
         here = replace(work, folder=Path(place), tell=lambda text: courier.bring.remote(Said(text)))
