@@ -37,7 +37,7 @@ def tuned(cluster: Nodes, home: Path, *arguments: str) -> Finished:
 
 
 def test_four_gpu_trials_share_a_node_and_no_gpu_is_given_twice(cluster: Nodes, home: Path) -> None:
-    done = tuned(cluster, home, *SMALL, *LIGHT, "--launches", "10", "--study", "small")
+    done = tuned(cluster, home, *SMALL, *LIGHT, "--launches", "8", "--study", "small")
     assert done.code == 0, done.err
     launches = rows(home, "small")
     assert {len(row["gpu_ids"]) for row in launches} == {4}
@@ -65,7 +65,7 @@ def test_no_node_for_the_candidates(cluster: Nodes, tmp_path: Path, hardware: st
 
 def test_a_killed_tuner_a_lost_node_and_a_second_tuner(cluster: Nodes, home: Path) -> None:
     """The last test with this cluster: it takes a node away."""
-    question = (*SMALL, *LIGHT, "--launches", "12", "--study", "hurt")
+    question = (*SMALL, "--workload", "random:64:600:4", "--launches", "10", "--study", "hurt")
     arguments = ["run", *question, "--executor", cluster.executor]
     assert kill_after(arguments, home, 0.0, lambda: len(finished_rows(home, "hurt")) >= 2)
     assert nothing_is_left(cluster.folder, 20.0) == [], "servers end with the tuner"
@@ -75,7 +75,8 @@ def test_a_killed_tuner_a_lost_node_and_a_second_tuner(cluster: Nodes, home: Pat
         second = autotune("resume", "hurt", home=home)
         assert second.code == 2
         assert "another" in second.err
-        _wait(lambda: bool(_on_node(cluster, "127.0.0.4")), tuner)
+        there = _on_node(cluster, "127.0.0.4")
+        _wait(lambda: bool(_on_node(cluster, "127.0.0.4") - there), tuner)
         cluster.remove("127.0.0.4")
         said = tuner.communicate()[1]
     assert tuner.returncode == 0, said
@@ -100,6 +101,6 @@ def _wait(moment: Callable[[], bool], process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-def _on_node(cluster: Nodes, name: str) -> list[Path]:
-    """Folders of servers that run on a node now."""
-    return list(cluster.folder.glob(f"autotune-trial-{name}-*/trials/*/server.log"))
+def _on_node(cluster: Nodes, name: str) -> set[Path]:
+    """The logs of servers that run on a node now."""
+    return set(cluster.folder.glob(f"autotune-trial-{name}-*/trials/*/server.log"))
