@@ -1,6 +1,6 @@
-"""What stands beside the recommendation: the finalists on every workload, and the front of two goals.
+"""What stands beside the recommendation: the finalists on every workload, the front of two goals, and the nodes.
 
-Both take the same launches as the recommendation: those of the finals where a configuration has any.
+The first two take the same launches as the recommendation: those of the finals where a configuration has any.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-from autotune.recommendation import Choice, FrontPoint, MatrixCell, MatrixRow, Objective
+from autotune.recommendation import Choice, FrontPoint, MatrixCell, MatrixRow, NodeShare, Objective
 from autotune.search import objective
 from autotune.search.estimate import Spread, mean, percent
 from autotune.search.front import dominated
 from autotune.search.history import History
+from autotune.search.nodes import contrast
 from autotune.search.verdict import Judgement
 from autotune.trial import Launch, Role
 
@@ -27,7 +28,7 @@ Chosen = Callable[[int], Choice | None]
 def matrix(history: History, judgement: Judgement, measured: Measured, chosen: Chosen) -> list[MatrixRow]:
     """The baseline and the finalists that keep the SLOs, the recommended one first among them, on every workload.
 
-    Gains are ratios of geometric means.
+    Gains are ratios of geometric means; of several nodes, by launches on the same ones.
     """
     base = history.candidates.baseline
     contenders = dict.fromkeys(entry.position for entry in history.of_role(Role.FINAL))
@@ -53,22 +54,25 @@ def _column(
 ) -> dict[int, MatrixCell]:
     """One workload: position to its cell, of those that were measured on it."""
     spec, base = history.spec, history.candidates.baseline
-    groups = {
-        position: scores
+    nodes = {entry.number: entry.node for entry in history}
+    placed = {
+        position: [
+            (nodes[row.trial.number], s) for row in rows if (s := objective.score(spec, row, workload)) is not None
+        ]
         for position, rows in launches.items()
-        if (scores := [s for row in rows if (s := objective.score(spec, row, workload)) is not None])
     }
+    groups = {position: [score for _, score in rows] for position, rows in placed.items() if rows}
     spread = Spread.pooled(groups.values())
     best = max((p for p in groups if p in eligible), key=lambda p: mean(groups[p]), default=None)
     cells = {}
     for position, scores in groups.items():
         gain, interval = None, None
         if position != base and base in groups:
-            gain = mean(scores) - mean(groups[base])
+            gain, _ = contrast(placed[position], placed[base])
             half = spread.half_width((len(scores), len(groups[base])))
             interval = None if half is None else (gain - half, gain + half)
             if position == judgement.winner and judgement.gain and list(objective.weights(spec)) == [workload]:
-                interval = judgement.gain.interval  # One gain has one interval.
+                gain, interval = judgement.gain.log, judgement.gain.interval  # One gain has one interval.
         cells[position] = MatrixCell(
             value=objective.from_score(spec, mean(scores)),
             gain_percent=None if gain is None else percent(gain),
@@ -77,6 +81,35 @@ def _column(
             best=position == best,
         )
     return cells
+
+
+def nodes(history: History) -> list[NodeShare]:
+    """The nodes that ran the study, in the order of their names; none where there was one.
+
+    Args:
+        history: scores as they were measured.
+    """
+    names = sorted({entry.node for entry in history if entry.node})
+    if len(names) < 2:
+        return []
+    base, known = history.candidates.baseline, history.node_effects()
+    scores = {name: [score for node, score in history.placed(base) if node == name] for name in names}
+    means = {name: mean(found) for name, found in scores.items() if found}
+    shares = []
+    for name in names:
+        others = [value for other, value in means.items() if other != name]
+        difference = percent(means[name] - mean(others)) if name in means and others else None
+        shares.append(
+            NodeShare(
+                node=name,
+                launches=sum(entry.node == name for entry in history),
+                baseline=objective.from_score(history.spec, means[name]) if name in means else None,
+                difference_percent=difference,
+                offset_percent=percent(known[name].offset) if name in known else 0.0,
+                certain=name in history.off,
+            )
+        )
+    return shares
 
 
 def front(history: History, measured: Measured, chosen: Chosen) -> list[FrontPoint]:

@@ -5,7 +5,8 @@ The winner is the finalist, if the sequential test of its fresh launches against
 differ a little from the ratio of the geometric means; positive is better, also for latencies. The verdict is
 ``unopposed`` where the baseline could not run, ``infeasible`` where nothing ran or kept the SLOs, and else
 ``indistinguishable``: then the one of baseline and finalist with the fewest settings is recommended. Where the node
-drifted, scores are corrected for it, and the recommendation says so.
+drifted, scores are corrected for it, and the recommendation says so. Where several nodes ran it, configurations are
+compared by launches on the same node, so that a gain can differ from the ratio of the means by a little more.
 
 The judgement itself is in `autotune.search.verdict`, because the study needs it too, to decide which launches
 of the finals are worth making; here it is put into words and figures.
@@ -22,6 +23,7 @@ from autotune.recommendation import (
     Choice,
     Exclusion,
     Explanation,
+    NodeShare,
     Objective,
     Recommendation,
     Resolution,
@@ -31,6 +33,7 @@ from autotune.recommendation import (
 from autotune.search import objective, twins
 from autotune.search.estimate import mean, percent
 from autotune.search.history import History
+from autotune.search.nodes import Placed, contrast
 from autotune.search.sequential import Outcome
 from autotune.search.verdict import Judgement, evidence, judge, settings_of
 from autotune.space.candidates import CandidateSet
@@ -54,8 +57,10 @@ def recommend(
         stop_reason: why the study ended; why nothing could be told is added to it.
         explanation: of the same launches; None = nothing is explained.
     """
-    history = History.of(spec, candidates, launches).corrected()
+    measured = History.of(spec, candidates, launches)
+    history = measured.corrected()
     judgement = judge(history)
+    nodes = comparison.nodes(measured)
     sheet = _Sheet(spec, history, {launch.trial.number: launch for launch in launches}, judgement)
     gain, told = judgement.gain, explanation or Explanation()
     return Recommendation(
@@ -65,7 +70,13 @@ def recommend(
         gpus=spec.gpus,
         evidence=launches[0].result.evidence if launches else Evidence.MEASURED,
         verdict=judgement.verdict,
-        stop_reason=_explained(stop_reason, judgement, len(history.by_position) > 1),
+        stop_reason="; ".join(
+            [
+                part
+                for part in (_explained(stop_reason, judgement, len(history.by_position) > 1), *map(_off, nodes))
+                if part
+            ]
+        ),
         recommended=sheet.choice(judgement.winner),
         baseline=sheet.choice(candidates.baseline if history.scores(candidates.baseline) else None),
         gain_percent=percent(gain.log) if gain else None,
@@ -81,6 +92,7 @@ def recommend(
         failures=_failures(launches),
         excluded=list(excluded),
         resolutions=_resolutions(candidates, launches),
+        nodes=nodes,
         duration_s=sum(entry.seconds for entry in history),
     )
 
@@ -139,8 +151,9 @@ class _Sheet:
         """The launches behind `evidence`, in order."""
         entries = [e for e in self._history.at(position) if e.measured]
         roles = self._history.baseline_roles if position == self._base else (Role.FINAL,)
-        chosen = [e for e in entries if e.role in roles]
-        return [self._launches[e.number] for e in chosen or entries]
+        chosen = [e for e in entries if e.role in roles] or entries
+        alike = [e for e in chosen if e.node not in self._history.off]
+        return [self._launches[e.number] for e in alike or chosen]
 
     def workloads(self) -> dict[str, WorkloadComparison]:
         """Every workload before and after."""
@@ -148,20 +161,26 @@ class _Sheet:
 
     def _comparison(self, workload: str) -> WorkloadComparison:
         winner = self._judgement.winner
-        before = self._scores(self._base, workload)
-        after = self._scores(winner, workload) if winner is not None else []
-        gain = percent(mean(after) - mean(before)) if before and after else None
+        before = self._placed(self._base, workload)
+        after = self._placed(winner, workload) if winner is not None else []
+        gain = percent(contrast(after, before)[0]) if before and after else None
+        if gain is not None and self._judgement.gain and list(objective.weights(self._spec)) == [workload]:
+            gain = percent(self._judgement.gain.log)
         return WorkloadComparison(
             baseline=self._metrics(self._base, workload),
             recommended=self._metrics(winner, workload) if winner is not None else None,
             gain_percent=gain,
         )
 
-    def _scores(self, position: int, workload: str) -> list[float]:
+    def _placed(self, position: int, workload: str) -> list[Placed]:
+        """The scores with the nodes on which they were measured."""
         if not self._history.scores(position):
             return []
-        scores = [objective.score(self._spec, launch, workload) for launch in self._measured(position)]
-        return [s for s in scores if s is not None]
+        nodes = {entry.number: entry.node for entry in self._history}
+        rows = [
+            (nodes[row.trial.number], objective.score(self._spec, row, workload)) for row in self._measured(position)
+        ]
+        return [(node, score) for node, score in rows if score is not None]
 
     def _metrics(self, position: int, workload: str) -> Metrics | None:
         """Means over the launches of every metric that is a number in all of them."""
@@ -172,7 +191,7 @@ class _Sheet:
             return None
         means = {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
         # Goals have one mean everywhere, the geometric one that gains are ratios of.
-        scores = self._scores(position, workload)
+        scores = [score for _, score in self._placed(position, workload)]
         if workload in objective.weights(self._spec) and scores:
             means[self._spec.objective] = objective.from_score(self._spec, mean(scores))
         seconds = [s for launch in self._measured(position) if (s := objective.second(self._spec, launch)) is not None]
@@ -198,6 +217,17 @@ def _explained(stop_reason: str, judgement: Judgement, challenged: bool) -> str:
         much = "more than can be corrected reliably, so that smaller gains are not called better"
         parts.append(f"{change}, {'for which the scores are corrected' if judgement.drift.corrigible else much}")
     return "; ".join(parts)
+
+
+def _off(node: NodeShare) -> str:
+    """What is to be said of a node that is not like the others; empty of one that is."""
+    if not node.certain:
+        return ""
+    how = "slower" if node.offset_percent < 0 else "faster"
+    return (
+        f"node {node.node} is {abs(node.offset_percent):.0f} % {how} than the others: its launches in the search are "
+        "corrected for it, and do not count as evidence where others do"
+    )
 
 
 def _undecided(judgement: Judgement, challenged: bool) -> list[str]:

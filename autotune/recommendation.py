@@ -196,6 +196,25 @@ class Resolution(_Value):
     repeats_of: int | None
 
 
+class NodeShare(_Value):
+    """One of several nodes that ran a study.
+
+    Attributes:
+        launches: that ran there, the failed ones included.
+        baseline: the baseline's objective there, the geometric mean; None where it gave no figure.
+        difference_percent: of that from the mean of the other nodes, as measured; negative is slower.
+        offset_percent: of it what is no noise: what scores of the search are corrected by.
+        certain: whether it is off beyond noise: then it makes no launches of the finals, and its are no evidence.
+    """
+
+    node: str
+    launches: int
+    baseline: float | None
+    difference_percent: float | None
+    offset_percent: float
+    certain: bool
+
+
 class Exclusion(_Value):
     """An engine that was not searched."""
 
@@ -228,6 +247,7 @@ class Recommendation(_Value):
     failures: dict[str, int]
     excluded: list[Exclusion]
     resolutions: list[Resolution] = []
+    nodes: list[NodeShare] = []
     duration_s: float
 
     def to_json(self) -> dict[str, Any]:

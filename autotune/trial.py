@@ -260,6 +260,7 @@ class Launch:
         quarantine = {"quarantine": r.quarantine} if r.quarantine else {}
         shortened = {"shortened": dict(r.shortened)} if r.shortened else {}
         gpu_ids = {"gpu_ids": list(r.gpu_ids)} if r.gpu_ids else {}
+        bound = {"bound_node": t.node} if t.node else {}
         return {
             "number": t.number,
             "role": t.role.value,
@@ -284,6 +285,7 @@ class Launch:
             "started_at": r.started_at,
             "resolved": r.resolved.to_json() if r.resolved else None,
             **gpu_ids,
+            **bound,
             **shortened,
             **quarantine,
         }
@@ -301,6 +303,7 @@ class Launch:
             command=Command(argv, dict(row["env"]), dict(row.get("files", {})), container),
             workloads=tuple(row["workloads"]),
             launch_index=int(row["launch_index"]),
+            node=row.get("bound_node", ""),
         )
         result = TrialResult(
             state=State(row["state"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.report import StudyRecord, explained, outcome, setup, tables, workloads
+from autotune.report import StudyRecord, explained, nodes, outcome, setup, tables, workloads
 
 _SECTIONS = (
     outcome.opening,
@@ -16,6 +16,7 @@ _SECTIONS = (
     explained.inert,
     explained.untried,
     tables.finals,
+    nodes.nodes,
     tables.launches,
     tables.resolutions,
     tables.failures,

@@ -41,7 +41,12 @@ class Study(Protocol):
         """What the latest launch is for, in words."""
 
     def ask(self, nodes: Sequence[str] = ()) -> Trial | None:
-        """The next launch; None when the study has ended, or must wait for trials that were not told yet."""
+        """The next launch; None when the study has ended, or must wait for trials that were not told yet.
+
+        Args:
+            nodes: the executor's nodes that may run it, best only those where it could begin at once: `Trial.node` of
+                what is asked is one of them, or empty. No nodes: one place without a name.
+        """
 
     def tell(self, launch: Launch) -> None:
         """Keep a finished launch: on disk when this returns. Raises ``ValueError`` on a trial that was not asked."""

@@ -1,6 +1,8 @@
 """Which candidate to launch next: expected improvement, times the odds that it counts, over what it costs.
 
-It counts when it starts and keeps every SLO.
+It counts when it starts and keeps every SLO. Launches that run now count as if they came out as predicted, those that
+start: what is nearly a copy of them is not expected to improve on them (the kriging believer of Ginsbourger, Le Riche
+and Carraro, Kriging Is Well-Suited to Parallelize Optimization, 2010, each belief with its odds).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ apart what is as good as equal, where a larger gain that is less certain would b
 HEDGE = 3
 """After the first few launches one suggestion of so many leaves the opinions out: where they are right about the rest
 and wrong about the best, the launches that they choose do not show it."""
+_NOTHING_RUNS = 0.5
 _LATELY = 3
 """Posteriors that are kept."""
 
@@ -92,16 +95,18 @@ def suggest(kernels: Kernels, seen: Observations, seed: int, number: int) -> Sug
     rows = shortlist(kernels, process, seen.done_with, [p for p, _ in seen.measured], (seed, number))
     if not len(rows):
         return None
-    if seen.pending and seen.measured:
+    if seen.pending:
         process = process.expecting(np.array(seen.pending, dtype=np.int64))
     chance = odds(kernels, seen, rows, seed)
-    incumbent = _incumbent(process, seen)
-    if incumbent is None:
+    incumbents = _incumbents(process, kernels, seen, seed)
+    if not incumbents:
         return Suggestion(int(rows[best_of(chance * _rank(process, rows), (seed, number))]), None)
     predicted = process.predict(rows)
-    worth = expected_improvement(predicted, incumbent + WORTH_IT) * chance
+    worth, left = (
+        sum(weight * expected_improvement(predicted, level + more) for weight, level in incumbents) * chance
+        for more in (WORTH_IT, 0.0)
+    )
     best = best_of(worth / kernels.costs[rows], (seed, number))
-    left = expected_improvement(predicted, incumbent) * chance
     return Suggestion(int(rows[best]), float(left.max()))
 
 
@@ -140,6 +145,28 @@ def _incumbent(process: Process, seen: Observations) -> float | None:
     """The best posterior mean of what was measured and kept the SLOs: a lucky draw is shrunk."""
     good = [p for (p, _), feasible in zip(seen.measured, seen.feasible, strict=True) if feasible]
     return float(process.mean(np.array(good, dtype=np.int64)).max()) if good else None
+
+
+def _incumbents(process: Process, kernels: Kernels, seen: Observations, seed: int) -> list[tuple[float, float]]:
+    """What there will be to improve on, as probabilities and posterior means; empty where there may be nothing.
+
+    The best that was measured and kept the SLOs, or what runs now and is expected to exceed it, if that starts and
+    keeps them too.
+    """
+    known = _incumbent(process, seen)
+    running = np.array(sorted(set(seen.pending)), dtype=np.int64)
+    if not len(running):
+        return [] if known is None else [(1.0, known)]
+    levels, left = list[tuple[float, float]](), 1.0
+    order = zip(process.mean(running).tolist(), odds(kernels, seen, running, seed).tolist(), strict=True)
+    for level, chance in sorted(order, reverse=True):
+        if known is None or level > known:
+            levels.append((left * chance, level))
+            left *= 1 - chance
+    if known is not None:
+        return [*levels, (left, known)]
+    # As long as that is likelier than not, launches are best spent on finding anything that runs.
+    return [(weight / (1 - left), level) for weight, level in levels] if left < _NOTHING_RUNS else []
 
 
 def _rank(process: Process, rows: Rows) -> Floats:

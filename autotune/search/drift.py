@@ -70,12 +70,16 @@ class Drift:
         return self.change * (min(1.0, max(0.0, done)) - 1.0)
 
 
-def find(points: Sequence[Point], others: Sequence[Sequence[Point]] = ()) -> Drift | None:
+def find(
+    points: Sequence[Point], others: Sequence[Sequence[Point]] = (), apart: Sequence[Sequence[Point]] | None = None
+) -> Drift | None:
     """The likeliest change; None with fewer than two launches, or when all are equal.
 
     Args:
         points: the launches of the baseline, by number.
         others: fresh launches of other configurations, which change alike about means of their own.
+        apart: the launches of the baseline, those of each node for themselves; None: they ran on one. Nodes differ in
+            their means, so that only what changes on a node is a change.
     """
     if len(points) < 2 or len({score for _, score in points}) == 1:
         return None
@@ -83,19 +87,24 @@ def find(points: Sequence[Point], others: Sequence[Sequence[Point]] = ()) -> Dri
     spans = [(numbers[0], numbers[-1])]
     if len(points) > 2:
         spans += itertools.pairwise(numbers)
-    fits = [_fitted([points, *others], first, last) for first, last in spans]
+    groups = [*([points] if apart is None else apart), *others]
+    fits = [fit for first, last in spans if (fit := _fitted(groups, first, last)) is not None]
+    if not fits:
+        return None
     best = min(fits, key=lambda fit: fit.chance)
     return Drift(best.change, best.first, best.last, min(1.0, best.chance * len(fits)))
 
 
-def _fitted(groups: Sequence[Sequence[Point]], first: int, last: int) -> Drift:
-    """Least squares of a change between two numbers that is common to all groups."""
+def _fitted(groups: Sequence[Sequence[Point]], first: int, last: int) -> Drift | None:
+    """Least squares of a change between two numbers that is common to all groups; None where no group saw it."""
     rows: list[tuple[float, float]] = []
     for group in groups:
         course = [min(1.0, max(0.0, (number - first) / (last - first))) for number, _ in group]
         x0, y0 = mean(course), mean([score for _, score in group])
         rows += [(x - x0, score - y0) for x, (_, score) in zip(course, group, strict=True)]
     sxx = math.fsum(x**2 for x, _ in rows)
+    if sxx == 0:
+        return None
     change = math.fsum(x * y for x, y in rows) / sxx
     spread = Spread.of(math.fsum((y - change * x) ** 2 for x, y in rows), len(rows) - len(groups) - 1)
     if spread.sd == 0:

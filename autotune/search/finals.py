@@ -2,6 +2,10 @@
 
 The finalist was chosen for its launches in the search, so these do not count here; the baseline was not chosen, so all
 its launches do. After each pair of launches the test of `sequential` is looked at.
+
+Where several nodes run a study each pair has its node, and pairs run side by side on different ones. The two of a pair
+are compared with each other and with what else ran there, never across nodes (`nodes.contrast`), so that a slow node
+favours neither.
 """
 
 from __future__ import annotations
@@ -10,11 +14,14 @@ from collections.abc import Sequence
 
 from autotune.search import sequential
 from autotune.search.budget import capacity
-from autotune.search.estimate import Spread, mean
+from autotune.search.estimate import Spread
 from autotune.search.history import MAX_UNINFORMATIVE, Entry, History
+from autotune.search.nodes import Placed, contrast, planned
 from autotune.search.sequential import Look
 from autotune.trial import Role
 
+MOST_OF_BASELINE = 3
+"""Launches of the baseline on a node after which a wait for the end of the search is no reason for another one."""
 LEAST_DEGREES = 5
 """Of freedom of the spread before the test may end early: with fewer it ends where the spread came out too small."""
 
@@ -50,12 +57,14 @@ def looks(history: History, position: int) -> list[Look]:
             break
         fresh += entry.measured and entry.position in (base, position)
         so_far = history.upto(count)
-        mine, theirs = finals_of(so_far, position), finals_of(so_far, base)
-        whole = min(len(mine), len(theirs))
-        last = capacity(so_far) <= count and fresh > 0 and bool(mine) and len(so_far.baseline_scores) >= 2
-        if last or (whole > pairs and _known(_spread(so_far))):
+        whole = sum(min(mine, theirs) for mine, theirs in _by_node(so_far, position, start).values())
+        last = capacity(so_far) <= count and fresh > 0 and _comparable(so_far, position)
+        if last or (whole > pairs and _known(so_far.spread)):
             pairs, fresh = whole, 0
-            found.append(_look(so_far, position, capacity(so_far) - count))
+            look = _look(so_far, position, capacity(so_far) - count)
+            # A launch on a node where the other of the two never ran tells nothing of their difference.
+            if not found or look.information > found[-1].information:
+                found.append(look)
     return found
 
 
@@ -64,7 +73,7 @@ def looks_at_end(history: History, position: int) -> list[Look]:
     found = looks(history, position)
     if found and sequential.outcome(found)[0] is not sequential.Outcome.OPEN:
         return found
-    if not history.scores(position, Role.FINAL) or len(history.baseline_scores) < 2:
+    if not _comparable(history, position):
         return found
     last = _look(history, position, 0)
     return [*(look for look in found if look.information < last.information), last]
@@ -76,23 +85,26 @@ def _look(history: History, position: int, left: int) -> Look:
     Args:
         left: launches that may still be made, all of them for this test.
     """
-    mine, theirs = history.scores(position, Role.FINAL), history.baseline_scores
-    now = _information(len(mine), len(theirs))
-    planned = _information(len(mine) + (left + 1) // 2, len(theirs) + left // 2)
-    spread = _spread(history)
-    return Look(now / planned, now, mean(mine) - mean(theirs), spread.sd, spread.degrees)
+    mine, theirs = _compared(history, position)
+    difference, now = contrast(mine, theirs)
+    at_end = planned([node for node, _ in mine], [node for node, _ in theirs], left)
+    spread = history.spread
+    return Look(now / at_end, now, difference, spread.sd, spread.degrees)
+
+
+def _compared(history: History, position: int) -> tuple[list[Placed], list[Placed]]:
+    """The launches that count, of a finalist and of the baseline."""
+    return history.placed(position, Role.FINAL), history.placed(history.candidates.baseline, *history.baseline_roles)
+
+
+def _comparable(history: History, position: int) -> bool:
+    """Whether there is a difference to look at, and more than one launch of the baseline."""
+    mine, theirs = _compared(history, position)
+    return bool({node for node, _ in mine} & {node for node, _ in theirs}) and len(theirs) >= 2
 
 
 def _known(spread: Spread) -> bool:
     return spread.sd == 0 or spread.degrees >= LEAST_DEGREES
-
-
-def _spread(history: History) -> Spread:
-    return Spread.pooled(history.repeats().values())
-
-
-def _information(mine: int, theirs: int) -> float:
-    return 1 / (1 / mine + 1 / theirs)
 
 
 def finals_of(history: History, position: int) -> Sequence[Entry]:
@@ -116,6 +128,59 @@ def next_of_pair(history: History, position: int, left: int) -> int | None:
     if any(e.pending for e in history.of_role(Role.FINAL)):
         return None
     return position if mine % 2 == 0 or left < 2 else base
+
+
+def next_on_nodes(history: History, position: int, left: int, places: Sequence[str]) -> tuple[int, str] | None:
+    """As `next_of_pair`, with the node on which to launch; None while no node has anything to do.
+
+    At most one pair runs on a node. What was begun is completed first, but a node where nothing of a pair runs comes
+    before one where the first of the two still does.
+
+    Args:
+        places: the nodes that may run it.
+    """
+    counts = _by_node(history, position, len(history.before_finals()))
+    base = history.candidates.baseline
+    busy = {e.node for e in history.pending if e.node}
+    unequal = {node for node, (mine, theirs) in counts.items() if mine != theirs}
+    lone = [node for node in places if node in unequal]
+    owed = len(unequal & {*places, *busy})
+    fresh = [node for node in places if node not in lone and node not in busy]
+    waiting = [node for node in lone if node not in busy]
+    if waiting or (lone and left <= owed):
+        node = (waiting or lone)[0]
+    elif fresh and left > owed:
+        node = min(fresh, key=lambda name: sum(counts.get(name, (0, 0))))
+    elif lone:
+        node = lone[0]
+    else:
+        return None
+    mine, theirs = counts.get(node, (0, 0))
+    if mine != theirs:
+        return (position if mine < theirs else base), node
+    return (position if mine % 2 == 0 or left - owed < 2 else base), node
+
+
+def opening(history: History, places: Sequence[str]) -> str | None:
+    """A node on which the baseline may be launched for the finals to come, while others end the search; or None."""
+    start, base = len(history.before_finals()), history.at(history.candidates.baseline)
+    taken = {e.node for e in history.entries[start:] if e.role is Role.DRIFT} | {e.node for e in history.pending}
+    often = {node for node in places if sum(e.node == node for e in base) >= MOST_OF_BASELINE}
+    return next((node for node in places if node not in taken | often), None)
+
+
+def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int, int]]:
+    """Node to the launches for the finals there that said something or still may: of a finalist, and of the baseline.
+
+    Args:
+        start: the number of launches before the finals.
+    """
+    base, counts = history.candidates.baseline, dict[str, tuple[int, int]]()
+    for entry in history.entries[start:]:
+        if entry.position in (base, position) and not entry.says_nothing:
+            mine, theirs = counts.get(entry.node, (0, 0))
+            counts[entry.node] = (mine + (entry.position != base), theirs + (entry.position == base))
+    return counts
 
 
 def outcome(history: History, position: int) -> sequential.Outcome:

@@ -65,7 +65,8 @@ def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) 
     rows = shortlist(kernels, one, seen.done_with, positions, (seed, number))
     chance = odds(kernels, seen, rows, seed)
     found = []
-    for worth in _worths(one, two, np.array(positions, dtype=np.int64), rows):
+    # What runs now is on the front as it is predicted, or near copies of it would be expected to add as much again.
+    for worth in _worths(one, two, np.array([*positions, *seen.pending], dtype=np.int64), rows):
         best = best_of(worth * chance, (seed, number))
         found.append((int(rows[best]), float(worth[best] * chance[best])))
     found.insert(1, (alone.position, alone.improvement))

@@ -6,8 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autotune.search import objective, twins
+from autotune.search import twins
 from autotune.search.drift import Drift, find
+from autotune.search.entry import Entry as Entry
+from autotune.search.entry import entry_of, mean_violation
+from autotune.search.estimate import Spread
+from autotune.search.nodes import Effect, Placed, additive_spread, effects
 from autotune.space.candidates import CandidateSet
 from autotune.spec import StudySpec
 from autotune.trial import Launch, Role, Trial
@@ -17,48 +21,8 @@ MAX_UNINFORMATIVE = 2
 
 BASELINE_ROLES = (Role.BASELINE, Role.DRIFT, Role.FINAL)
 """What the baseline is launched for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One launch, finished or still running.
-
-    Attributes:
-        position: of the candidate that it measures: the one that the engine says it ran.
-        score: logarithm of the objective, more is better; None unless it was measured.
-        shortened_sd: what a load that was cut short adds to the standard deviation of `score`; 0 for a whole one.
-        second: score of the second goal, where there is one and it was measured.
-        violations: SLO to value beyond its limit, <= 0 keeps it.
-        broke: the configuration failed.
-        out_of_memory: it did because memory did not suffice.
-        pending: not finished.
-    """
-
-    number: int
-    role: Role
-    position: int
-    score: float | None = None
-    shortened_sd: float = 0.0
-    second: float | None = None
-    violations: Mapping[str, float] | None = None
-    broke: bool = False
-    out_of_memory: bool = False
-    pending: bool = False
-    seconds: float = 0.0
-
-    @property
-    def measured(self) -> bool:
-        return self.score is not None
-
-    @property
-    def whole(self) -> bool:
-        """Measured by a whole load: only then is it evidence, or a place in the finals."""
-        return self.measured and not self.shortened_sd
-
-    @property
-    def says_nothing(self) -> bool:
-        """It ended without a word about the configuration: the measurement or the machine failed."""
-        return not (self.pending or self.broke or self.measured)
+SEARCHING = (Role.DEFAULT, Role.START, Role.SEARCH)
+"""What a candidate is launched for in the search."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +31,8 @@ class History:
 
     Attributes:
         counts_as: position of a candidate to that of its twin, for which all its launches count.
-        drift: of the node, where the scores are corrected for it.
+        drift: of the nodes, where the scores are corrected for it.
+        offsets: node to what it does to scores, where they are corrected for it.
     """
 
     spec: StudySpec
@@ -75,6 +40,7 @@ class History:
     entries: tuple[Entry, ...]
     counts_as: Mapping[int, int] = field(default_factory=dict)
     drift: Drift | None = None
+    offsets: Mapping[str, Effect] | None = None
 
     @classmethod
     def of(
@@ -83,10 +49,15 @@ class History:
         """Read launches and running trials; raises ``KeyError`` for a configuration that is no candidate."""
         rows = list(launches)
         joined = _joined(candidates, rows)
-        entries = [_entry(spec, candidates, launch, joined) for launch in rows]
-        for trial in pending:
+        entries = [entry_of(spec, candidates, launch, joined) for launch in rows]
+        running = list(pending)
+        for trial in running:
             position = candidates.position(trial.configuration.fingerprint)
-            entries.append(Entry(trial.number, trial.role, joined.get(position, position), pending=True))
+            counted = joined.get(position, position)
+            entries.append(Entry(trial.number, trial.role, counted, pending=True, node=trial.node))
+        # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
+        if not any(trial.node for trial in (*(row.trial for row in rows), *running)):
+            entries = [replace(e, node="") for e in entries]
         return cls(spec, candidates, tuple(sorted(entries, key=lambda e: e.number)), joined)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -99,8 +70,13 @@ class History:
         return [e for e in self.entries if e.role in roles]
 
     def before_finals(self) -> History:
-        """The history as it was when the finals began; all of it while they have not."""
+        """The history as it was when the finals began; all of it while they have not.
+
+        The baseline's launches that several nodes make while they wait for the end of the search belong to the finals.
+        """
         first = next((i for i, e in enumerate(self.entries) if e.role is Role.FINAL), len(self.entries))
+        while self.several and first and self.entries[first - 1].role is Role.DRIFT:
+            first -= 1
         return self.upto(first)
 
     def upto(self, count: int) -> History:
@@ -108,34 +84,77 @@ class History:
         # What later launches taught about twins holds for them too, or finals could be asked for without end.
         return replace(self, entries=self.entries[:count])
 
-    def repeats(self) -> dict[tuple[int, bool], list[float]]:
-        """Scores whose spread is that of one launch, of whole loads: of a position, in the finals or before.
+    @property
+    def spread(self) -> Spread:
+        """The standard deviation of one launch, from whole loads that were repeated, in the finals or before.
 
         A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
         The baseline was not, and has one group. On a drifting node only what was launched in turn tells of the spread.
         """
-        found: dict[tuple[int, bool], list[float]] = {}
-        for entry in self.entries:
-            if entry.score is not None and not entry.shortened_sd and (self.drift is None or entry.role is Role.FINAL):
-                fresh = entry.role is Role.FINAL and entry.position != self.candidates.baseline
-                found.setdefault((entry.position, fresh), []).append(entry.score)
-        return found
+        rows = [
+            ((e.position, e.role is Role.FINAL and e.position != self.candidates.baseline), e.node, e.score)
+            for e in self.entries
+            if e.score is not None and not e.shortened_sd and (self.drift is None or e.role is Role.FINAL)
+        ]
+        if self.several:
+            return additive_spread(rows)
+        groups: dict[tuple[int, bool], list[float]] = {}
+        for group, _, score in rows:
+            groups.setdefault(group, []).append(score)
+        return Spread.pooled(groups.values())
+
+    @cached_property
+    def several(self) -> bool:
+        """Whether launches on more than one node were measured."""
+        return len({e.node for e in self.entries if e.measured and e.node}) > 1
 
     def suspected_drift(self) -> Drift | None:
-        """The likeliest change of the node by the launches of the baseline so far, however sure."""
+        """The likeliest change of the nodes by the launches of the baseline so far, however sure."""
         base = self.candidates.baseline
-        fresh: dict[int, list[tuple[int, float]]] = {}
+        fresh: dict[tuple[int, str], list[tuple[int, float]]] = {}
         for entry in self.entries:
             if entry.score is not None and (entry.position == base or entry.role is Role.FINAL):
-                fresh.setdefault(entry.position, []).append((entry.number, entry.score))
-        return find(fresh.pop(base, []), list(fresh.values()))
+                fresh.setdefault((entry.position, entry.node), []).append((entry.number, entry.score))
+        apart = [points for (position, _), points in fresh.items() if position == base]
+        others = [points for (position, _), points in fresh.items() if position != base]
+        return find(sorted(point for points in apart for point in points), others, apart if self.several else None)
+
+    def node_effects(self) -> Mapping[str, Effect]:
+        """Node to what it does to scores, by the baseline's launches and the fresh ones of finalists."""
+        if self.offsets is not None:
+            return self.offsets
+        base = self.candidates.baseline
+        fresh = [e for e in self.entries if e.whole and e.node and (e.position == base or e.role is Role.FINAL)]
+        return effects(tuple((e.position, e.node, e.score) for e in fresh if e.score is not None))
+
+    @property
+    def off(self) -> frozenset[str]:
+        """The nodes whose launches are no evidence: slower or faster than the rest beyond noise."""
+        return frozenset(name for name, effect in self.node_effects().items() if effect.certain)
+
+    def _levelled(self) -> History:
+        """The scores as they would be on a node like the others; itself where there is one node."""
+        if self.offsets is not None or not self.several:
+            return self
+        found = self.node_effects()
+        entries = tuple(
+            replace(e, score=e.score - found[e.node].offset, node_sd=found[e.node].sd)
+            if e.score is not None and e.node in found
+            else e
+            for e in self.entries
+        )
+        return replace(self, entries=entries, offsets=found)
 
     def corrected(self) -> History:
-        """Where the node is known to drift, the scores before the finals as they would be at the end; else itself.
+        """The scores as they would be on one node, and where this is known to drift as at the end; else itself.
 
-        Those of the finals stay as they were measured: they were taken in turn, so that a drift favours neither, and a
-        correction that is itself a guess would make their interval too narrow.
+        Those of the finals stay as they were measured on a node that drifts: they were taken in turn, so that a drift
+        favours neither, and a correction that is itself a guess would make their interval too narrow. What a node does
+        to all launches leaves the comparisons on it as they are.
         """
+        return self._levelled()._without_drift()
+
+    def _without_drift(self) -> History:
         drift = self.drift or self.suspected_drift()
         if self.drift is not None or drift is None or not drift.certain:
             return self
@@ -186,6 +205,20 @@ class History:
         entries = [e for e in self.at(position) if e.whole]
         return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
 
+    def placed(self, position: int, *roles: Role) -> list[Placed]:
+        """As `scores`, with the nodes."""
+        entries = [e for e in self.at(position) if e.whole]
+        return [(e.node, e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
+
+    def evidence(self, position: int, *roles: Role) -> list[Entry]:
+        """The whole loads of a candidate of these roles, of any where there are none; not on nodes that are `off`.
+
+        Those count where there are no others.
+        """
+        whole = [e for e in self.at(position) if e.whole]
+        chosen = [e for e in whole if e.role in roles] or whole
+        return [e for e in chosen if e.node not in self.off] or chosen
+
     @property
     def baseline_scores(self) -> list[float]:
         """The baseline's scores that count: of all launches that were made to know it, none of them chosen for it."""
@@ -207,7 +240,7 @@ class History:
         if not chosen:
             return False
         names = {str(slo) for slo in self.spec.slos}
-        return all(_mean_violation(chosen, name) <= 0 for name in names)
+        return all(mean_violation(chosen, name) <= 0 for name in names)
 
     def feasible(self, position: int, *roles: Role) -> bool:
         """Measured, never failed, and within every SLO."""
@@ -218,25 +251,3 @@ def _joined(candidates: CandidateSet, launches: Iterable[Launch]) -> dict[int, i
     baseline = candidates.items[candidates.baseline].fingerprint
     joined = twins.counts_as(launches, candidates, baseline)
     return {candidates.position(one): candidates.position(other) for one, other in joined.items()}
-
-
-def _entry(spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int]) -> Entry:
-    position = candidates.position(launch.trial.configuration.fingerprint)
-    return Entry(
-        number=launch.trial.number,
-        role=launch.trial.role,
-        position=joined.get(position, position),
-        score=objective.score(spec, launch),
-        shortened_sd=objective.shortened_sd(spec, launch),
-        second=objective.second(spec, launch),
-        violations=objective.violations(spec, launch),
-        broke=objective.broke(launch),
-        out_of_memory=objective.ran_out_of_memory(launch),
-        seconds=sum(launch.result.times_s.values()),
-    )
-
-
-def _mean_violation(entries: list[Entry], slo: str) -> float:
-    values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
-    # An SLO whose metric is missing is not kept: nothing shows that it is.
-    return sum(values) / len(values) if values else float("inf")

@@ -18,7 +18,6 @@ from scipy.special import ndtr
 
 from autotune.search.ablation import ablations, steps_back
 from autotune.search.decomposition import Z
-from autotune.search.estimate import Spread
 from autotune.search.history import History
 from autotune.search.kernels import Floats
 from autotune.search.process import Process
@@ -81,7 +80,7 @@ def shortened(history: History, model: Process, leader: int) -> int:
 
 def spread_of(history: History) -> float:
     """Standard deviation of one launch: from repeats where there are enough, else the usual one."""
-    spread = Spread.pooled(history.repeats().values())
+    spread = history.spread
     return spread.sd if spread.degrees >= 3 else USUAL_SPREAD
 
 

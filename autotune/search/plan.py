@@ -4,21 +4,24 @@ The order is baseline, search, checks of shorter commands, finals, then the winn
 the baseline has a fixed place. The search launches what the sampler expects most of, a leader again where that tells
 more, and the baseline now and then to see whether the node drifts; it ends when it expects less than a stated gain,
 and leaves the finals what they need, at most half of the budget.
+
+With several nodes the baseline is launched once on each, later ones too, before anything else runs there as far as can
+be told; pairs of the finals run side by side, as do launches with single knobs put back; and while the last launches of
+the search run, the other nodes make the baseline's first launches for the finals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autotune.recommendation import Verdict
 from autotune.search import drift, finals, parsimony
 from autotune.search.ablation import steps_back
 from autotune.search.acquisition import Suggestion
-from autotune.search.budget import before_confirmation, capacity, search_budget
+from autotune.search.budget import before_confirmation, capacity, search_budget, usable_nodes
 from autotune.search.decomposition import most_telling
-from autotune.search.estimate import Spread
-from autotune.search.history import History
+from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from autotune.search.kernels import Kernels
 from autotune.search.process import Process
 from autotune.search.repeats import challengers, model_of, next_repeat, ranked
@@ -38,10 +41,11 @@ WITHOUT_BASELINE = 2
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next launch: why, and of which candidate."""
+    """The next launch: why, of which candidate, and on which node (empty: on any)."""
 
     role: Role
     position: int
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +76,41 @@ class Plan:
         self._kernels, self._suggest = kernels, suggest
         self._latest: tuple[object, Process] | None = None
 
-    def next(self, history: History) -> Decision:
-        """The next launch, given the finished and the running ones."""
+    def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
+        """The next launch, given the finished and the running ones.
+
+        Args:
+            nodes: those that may run it; empty: one place without a name.
+        """
         budget = capacity(history)
         if len(history) >= budget:
             return Wait() if history.pending else Stop(self._ending(history))
+        known = [e.node for e in history.at(history.candidates.baseline) if e.node]
+        places = usable_nodes(nodes, history.spec.launches, known)
+        if nodes and not places:
+            if history.pending:
+                return Wait()
+            # The nodes that were known are gone, and others must do.
+            places = usable_nodes(nodes, history.spec.launches)
         if history.of_role(Role.FINAL):
-            return self._finals(history)
-        base = history.candidates.baseline
-        if not history.spent(base):
-            return Step(Role.BASELINE, base)
-        step = self._search(history, budget)
-        if step is None and history.pending:
-            return Wait()
-        return step or self._check(history, budget) or self._finals(history)
+            return self._finals(history, places)
+        step = _baseline(history, places) or self._search(history, budget, places)
+        if step is not None:
+            return step
+        # The baseline's launches say nothing of which configuration is the finalist.
+        waits_for = [e for e in history.pending if not (places and e.role in BASELINE_ROLES)]
+        check = None if waits_for and not places else self._check(history, budget)
+        if check is None and waits_for:
+            return _meanwhile(history, places)
+        return check or self._finals(history, places)
 
-    def _search(self, history: History, budget: int) -> Step | None:
+    def _search(self, history: History, budget: int, places: Sequence[str]) -> Step | None:
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))
         if len(history) >= (search_budget(budget) if contested else budget):
             return None
-        if contested and _baseline_due(history):
-            return Step(Role.DRIFT, history.candidates.baseline)
+        if contested and (again := _baseline_again(history, places)) is not None:
+            return again
         suggestion = self._suggestion(history)
         position, expected = (suggestion.position, suggestion.improvement) if suggestion else (None, None)
         repeat = self._repeat(history.corrected(), position, expected)
@@ -106,7 +123,7 @@ class Plan:
 
     def _repeat(self, history: History, position: int | None, expected: float | None) -> int | None:
         """The leader whose next launch is worth the stated gain, and no less than that of a new candidate."""
-        spread = Spread.pooled(history.repeats().values()).sd
+        spread = history.spread.sd
         # A launch moves what is known of one that was launched by less than the spread of a launch.
         if len(challengers(history)) < 2 or (expected is not None and expected >= spread):
             return None
@@ -141,7 +158,7 @@ class Plan:
         position = parsimony.next_check(found, model, leaders[0], allowed)
         return None if position is None else Step(Role.SEARCH, position)
 
-    def _finals(self, history: History) -> Decision:
+    def _finals(self, history: History, places: Sequence[str]) -> Decision:
         searched = history.before_finals()
         if searched.pending:
             return Wait()
@@ -150,12 +167,13 @@ class Plan:
             return Wait() if history.pending else Stop(self._ending(history))
         left = capacity(history) - len(history)
         if self._open(history, finalist):
-            position = self._turn(history, finalist, left)
-            return Wait() if position is None else Step(Role.FINAL, position)
-        if history.pending:
+            return self._turn(history, finalist, left, places) or Wait()
+        if history.pending and not places:
             return Wait()
         ablation = self._next_ablation(history)
-        return Stop(self._ending(history)) if ablation is None else Step(Role.FINAL, ablation)
+        if ablation is None:
+            return Wait() if history.pending else Stop(self._ending(history))
+        return Step(Role.FINAL, ablation)
 
     def _finalist(self, history: History, searched: History) -> int | None:
         """The best of the search, by launches before the finals alone; one that fell gives way to the next."""
@@ -175,10 +193,18 @@ class Plan:
             return len(finals.finals_of(history, finalist)) < WITHOUT_BASELINE
         return not history.broke(base) and finals.outcome(history.corrected(), finalist) is Outcome.OPEN
 
-    def _turn(self, history: History, finalist: int, left: int) -> int | None:
+    def _turn(self, history: History, finalist: int, left: int, places: Sequence[str]) -> Step | None:
         if not history.scores(history.candidates.baseline):
-            return finalist
-        return finals.next_of_pair(history, finalist, left)
+            return Step(Role.FINAL, finalist)
+        if not places:
+            position = finals.next_of_pair(history, finalist, left)
+            return None if position is None else Step(Role.FINAL, position)
+        alike = [node for node in places if node not in history.off]
+        # Where only a node that is off has room, one that is like the others will have some.
+        if not alike and history.pending:
+            return None
+        found = finals.next_on_nodes(history, finalist, left, alike or places)
+        return None if found is None else Step(Role.FINAL, *found)
 
     def _next_ablation(self, history: History) -> int | None:
         """The winner with a knob put back, the most telling first; only where the winner's gain is real."""
@@ -218,6 +244,41 @@ def _role(history: History, position: int) -> Role:
     if position in history.candidates.defaults:
         return Role.DEFAULT
     return Role.START if position in history.candidates.starts else Role.SEARCH
+
+
+def _baseline(history: History, places: Sequence[str]) -> Step | None:
+    """The baseline where it is to be launched first: once on every node."""
+    base = history.candidates.baseline
+    if not places:
+        return None if history.spent(base) else Step(Role.BASELINE, base)
+    for node in () if history.broke(base) else places:
+        there = [e for e in history.at(base) if e.node == node]
+        if all(e.says_nothing for e in there) and len(there) < MAX_UNINFORMATIVE:
+            return Step(Role.BASELINE, base, node)
+    return None
+
+
+def _meanwhile(history: History, places: Sequence[str]) -> Decision:
+    """What to do while the last launches of the search run: the baseline's half of a pair of the finals, on a node."""
+    base = history.candidates.baseline
+    alike = [node for node in places if node not in history.off]
+    node = finals.opening(history, alike) if challengers(history) and history.feasible(base) else None
+    return Wait() if node is None else Step(Role.DRIFT, base, node)
+
+
+def _baseline_again(history: History, places: Sequence[str]) -> Step | None:
+    """The baseline once more: where a node may be off, or to see whether the nodes drift."""
+    base = history.candidates.baseline
+    if not places:
+        return Step(Role.DRIFT, base) if _baseline_due(history) else None
+    on = {node: [e for e in history.at(base) if e.node == node] for node in places}
+    for node, effect in history.node_effects().items():
+        there = on.get(node, [])
+        if effect.suspicious and 0 < len(there) < drift.MOST_IN_A_ROW and not any(e.pending for e in there):
+            return Step(Role.DRIFT, base, node)
+    if not _baseline_due(history):
+        return None
+    return Step(Role.DRIFT, base, min(places, key=lambda node: max((e.number for e in on[node]), default=-1)))
 
 
 def _baseline_due(history: History) -> bool:

@@ -79,7 +79,11 @@ class Form:
         return {
             "params": self.encoding.params(position),
             "distributions": self.distributions,
-            "user_attrs": {"role": trial.role.value, "fingerprint": trial.configuration.fingerprint},
+            "user_attrs": {
+                "role": trial.role.value,
+                "fingerprint": trial.configuration.fingerprint,
+                **({"node": trial.node} if trial.node else {}),
+            },
         }
 
 
@@ -123,10 +127,11 @@ class Record:
             trial.set_user_attr(name, number)
         self._study.tell(trial, value, state)
 
-    def running(self) -> list[tuple[int, Role, str]]:
-        """Number, role and fingerprint of the trials that were begun and not finished."""
+    def running(self) -> list[tuple[int, Role, str, str]]:
+        """Number, role, fingerprint and node of the trials that were begun and not finished."""
         trials = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        return [(t.number, Role(t.user_attrs["role"]), t.user_attrs["fingerprint"]) for t in trials]
+        known = [(t.number, t.user_attrs) for t in trials]
+        return [(n, Role(told["role"]), told["fingerprint"], told.get("node", "")) for n, told in known]
 
     def _load(self) -> bool:
         try:

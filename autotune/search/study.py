@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from autotune.recommendation import Explanation
 from autotune.search import SAMPLERS, NoOps, objective, peers
 from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.beliefs import beliefs
-from autotune.search.drift import Drift
 from autotune.search.encoding import Encoding
 from autotune.search.explain import explain
 from autotune.search.front import suggest_front
@@ -90,13 +90,17 @@ class JournaledStudy:
         return self._phase
 
     def ask(self, nodes: Sequence[str] = ()) -> Trial | None:
-        """The next launch: first those that were interrupted, under their numbers."""
-        del nodes
+        """The next launch: first those that were interrupted, under their numbers.
+
+        One that was bound to a node that is not there any more may run on any; it counts for the node where it ran.
+        """
         if self._interrupted:
-            return self._hand_out(self._interrupted.pop(0))
+            trial = next((t for t in self._interrupted if t.node in ("", *nodes)), self._interrupted[0])
+            self._interrupted.remove(trial)
+            return self._hand_out(trial if trial.node in nodes else replace(trial, node=""))
         number = max([*self._by_number(), *self._pending], default=-1) + 1
         with one_thread():
-            decision = self._plan.next(self._history(self.launches, self._pending.values()))
+            decision = self._plan.next(self._history(self.launches, self._pending.values()), nodes)
         if isinstance(decision, Step):
             trial = self._trial(number, decision, self.launches)
             self._record.begin(trial)
@@ -137,9 +141,9 @@ class JournaledStudy:
     def _history(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
         return History.of(self._spec, self._candidates, launches, pending)
 
-    def _trial(self, number: int, step: Step, launches: Sequence[Launch]) -> Trial:
+    def _trial(self, number: int, step: Step, launches: Sequence[Launch], running: Sequence[Trial] = ()) -> Trial:
         candidate = self._candidates.items[step.position]
-        others = [*(launch.trial for launch in launches), *self._pending.values()]
+        others = [*(launch.trial for launch in launches), *self._pending.values(), *running]
         earlier = [t for t in others if t.number < number and t.configuration.fingerprint == candidate.fingerprint]
         return Trial(
             number=number,
@@ -152,6 +156,7 @@ class JournaledStudy:
             hopeless_below=hopeless_below(
                 self._spec, step.role, [row for row in launches if row.trial.number < number]
             ),
+            node=step.node,
         )
 
     def _suggest(self, history: History, believing: bool = True) -> Suggestion | None:
@@ -169,7 +174,7 @@ class JournaledStudy:
         known = {entry.number: entry.position for entry in history}
         finished = [launch for launch in self.launches if launch.trial.number in known]
         trials = [self._form.finished(launch, known[launch.trial.number]) for launch in finished]
-        self._correct(trials, finished, history.corrected().drift)
+        self._correct(trials, finished, history)
         trials += [self._form.running(t, known[n]) for n, t in sorted(self._pending.items()) if n in known]
         seed = int(np.random.default_rng([self._spec.seed, len(history)]).integers(2**31))
         params = peers.propose(self._spec.sampler, trials, self._kernels.encoding, self._form.direction, seed)
@@ -177,12 +182,14 @@ class JournaledStudy:
         free[list(history.done_with)] = False
         return Suggestion(self._kernels.encoding.nearest(params, free), None)
 
-    def _correct(self, trials: Sequence[FrozenTrial], launches: Sequence[Launch], drift: Drift | None) -> None:
-        """Values as they would be at the end, where the node drifts."""
+    def _correct(self, trials: Sequence[FrozenTrial], launches: Sequence[Launch], history: History) -> None:
+        """Values as they would be on one node that does not drift."""
         sign = 1.0 if self._form.direction is StudyDirection.MAXIMIZE else -1.0
+        pairs = zip(history, history.corrected(), strict=True)
+        offsets = {one.number: (two.score or 0.0) - (one.score or 0.0) for one, two in pairs}
         for trial, launch in zip(trials, launches, strict=True):
-            if drift is not None and trial.value is not None:
-                trial.value *= math.exp(-sign * drift.offset(launch.trial.number))
+            if trial.value is not None and offsets[launch.trial.number]:
+                trial.value *= math.exp(sign * offsets[launch.trial.number])
 
     def _by_number(self) -> Mapping[int, Launch]:
         return {launch.trial.number: launch for launch in self._results.launches}
@@ -204,8 +211,8 @@ class JournaledStudy:
 
     def _take_up(self) -> list[Trial]:
         """The trials that were begun and never finished; they are launched again under their numbers."""
-        found = []
-        for number, role, fingerprint in self._record.running():
-            step = Step(role, self._candidates.position(fingerprint))
-            found.append(self._trial(number, step, self.launches))
+        found: list[Trial] = []
+        for number, role, fingerprint, node in self._record.running():
+            step = Step(role, self._candidates.position(fingerprint), node)
+            found.append(self._trial(number, step, self.launches, found))
         return found

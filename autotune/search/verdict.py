@@ -15,6 +15,7 @@ from autotune.search import finals
 from autotune.search.drift import Drift
 from autotune.search.estimate import Spread, mean
 from autotune.search.history import History
+from autotune.search.nodes import contrast
 from autotune.search.repeats import challengers
 from autotune.search.sequential import Outcome, estimate, outcome
 from autotune.trial import Configuration, Role
@@ -55,10 +56,12 @@ class Judgement:
 
 def evidence(history: History, position: int) -> list[float]:
     """The scores of a configuration that count: the finals', the baseline's all; where there are none, the search's."""
+    return [e.score for e in history.evidence(position, *_roles(history, position)) if e.score is not None]
+
+
+def _roles(history: History, position: int) -> tuple[Role, ...]:
     baseline = history.canonical(position) == history.candidates.baseline
-    return history.scores(position, *(history.baseline_roles if baseline else (Role.FINAL,))) or history.scores(
-        position
-    )
+    return history.baseline_roles if baseline else (Role.FINAL,)
 
 
 def judge(history: History) -> Judgement:
@@ -78,7 +81,7 @@ def judge(history: History) -> Judgement:
         own if winner is not None and history.scores(base) else None,
         challenger,
         gain,
-        Spread.pooled(history.repeats().values()),
+        history.spread,
         ended,
         history.drift,
         refused,
@@ -87,11 +90,12 @@ def judge(history: History) -> Judgement:
 
 def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
     """The challenger's gain, and how its test ended."""
-    mine, theirs = evidence(history, challenger), evidence(history, history.candidates.baseline)
-    if not theirs:
+    base = history.candidates.baseline
+    both = [history.placed(p, *_roles(history, p)) or history.placed(p) for p in (challenger, base)]
+    if not both[1]:
         return None, None
     # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a tenth of the interval.
-    gain = mean(mine) - mean(theirs)
+    gain, _ = contrast(*both)
     seen = finals.looks_at_end(history, challenger)
     if not seen:
         return Gain(gain, None), None

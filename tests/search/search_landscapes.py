@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from autotune.trial import (
     Failure,
     FailureKind,
     Launch,
+    Role,
     State,
     Trial,
     TrialResult,
@@ -201,6 +203,62 @@ def play(study: Study, spec: StudySpec, throughput: Throughput, at_most: int = 1
             break
         study.tell(evaluate(spec, throughput, trial))
     return list(study.launches)
+
+
+@dataclass
+class Cluster:
+    """Nodes that each make one launch at a time, in virtual time; the launches end in any order.
+
+    Attributes:
+        nodes: those that are there; may be changed while a study runs.
+        slow: node to the share by which it is slower.
+        busy_s, now_s: all launches' seconds, and the time.
+        most: the most launches that were under way at once in the finals.
+    """
+
+    nodes: list[str]
+    slow: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+    busy_s: float = 0.0
+    now_s: float = 0.0
+    most: int = 0
+    running: list[tuple[float, str, Trial]] = field(default_factory=list)
+
+    @property
+    def free(self) -> list[str]:
+        """The nodes on which a trial could start now."""
+        taken = {node for _, node, _ in self.running}
+        return [node for node in self.nodes if node not in taken]
+
+    def fill(self, study: Study) -> list[Trial]:
+        """Start what the study asks for while there is room."""
+        started = []
+        while self.free and (trial := study.ask(self.free)) is not None:
+            node = trial.node or self.free[-1]
+            assert node in self.free
+            took = 300.0 * math.exp(0.3 * float(np.random.default_rng([self.seed, trial.number]).standard_normal()))
+            self.busy_s += took
+            self.running.append((self.now_s + took, node, trial))
+            started.append(trial)
+        self.most = max(self.most, sum(trial.role is Role.FINAL for _, _, trial in self.running))
+        return started
+
+    def end_next(self, study: Study, spec: StudySpec, throughput: Throughput) -> None:
+        """Wait for the next launch to end, and tell it."""
+        self.running.sort(key=lambda row: row[0])
+        self.now_s, node, trial = self.running.pop(0)
+        share = 1 - self.slow.get(node, 0.0)
+        launch = evaluate(spec, lambda c: None if (v := throughput(c)) is None else share * v, trial)
+        study.tell(Launch(trial, replace(launch.result, node=node)))
+
+    def play(self, study: Study, spec: StudySpec, throughput: Throughput, at_most: int = 10_000) -> list[Launch]:
+        """As `play`, on these nodes."""
+        for _ in range(at_most):
+            self.fill(study)
+            if not self.running:
+                break
+            self.end_next(study, spec, throughput)
+        return list(study.launches)
 
 
 def decisions(launches: list[Launch]) -> list[tuple[int, str, str]]:

@@ -1,0 +1,82 @@
+"""One launch of a study as decisions see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.search import objective
+from autotune.space.candidates import CandidateSet
+from autotune.spec import StudySpec
+from autotune.trial import Launch, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One launch, finished or still running.
+
+    Attributes:
+        position: of the candidate that it measures: the one that the engine says it ran.
+        score: logarithm of the objective, more is better; None unless it was measured.
+        shortened_sd: what a load that was cut short adds to the standard deviation of `score`; 0 for a whole one.
+        second: score of the second goal, where there is one and it was measured.
+        violations: SLO to value beyond its limit, <= 0 keeps it.
+        broke: the configuration failed.
+        out_of_memory: it did because memory did not suffice.
+        pending: not finished.
+        node: where it ran, or must run; empty: not known, or the study knows one place only.
+        node_sd: how unsure the correction of `score` for its node is, score units.
+    """
+
+    number: int
+    role: Role
+    position: int
+    score: float | None = None
+    shortened_sd: float = 0.0
+    second: float | None = None
+    violations: Mapping[str, float] | None = None
+    broke: bool = False
+    out_of_memory: bool = False
+    pending: bool = False
+    seconds: float = 0.0
+    node: str = ""
+    node_sd: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        return self.score is not None
+
+    @property
+    def whole(self) -> bool:
+        """Measured by a whole load: only then is it evidence, or a place in the finals."""
+        return self.measured and not self.shortened_sd
+
+    @property
+    def says_nothing(self) -> bool:
+        """It ended without a word about the configuration: the measurement or the machine failed."""
+        return not (self.pending or self.broke or self.measured)
+
+
+def entry_of(spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int]) -> Entry:
+    """What a finished launch says; ``joined`` is position to that of its twin."""
+    position = candidates.position(launch.trial.configuration.fingerprint)
+    return Entry(
+        number=launch.trial.number,
+        role=launch.trial.role,
+        position=joined.get(position, position),
+        score=objective.score(spec, launch),
+        shortened_sd=objective.shortened_sd(spec, launch),
+        second=objective.second(spec, launch),
+        violations=objective.violations(spec, launch),
+        broke=objective.broke(launch),
+        out_of_memory=objective.ran_out_of_memory(launch),
+        seconds=sum(launch.result.times_s.values()),
+        node=launch.result.node or launch.trial.node,
+    )
+
+
+def mean_violation(entries: Sequence[Entry], slo: str) -> float:
+    """By how much launches are beyond a limit in the mean; infinite where its metric is missing."""
+    values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
+    # An SLO whose metric is missing is not kept: nothing shows that it is.
+    return sum(values) / len(values) if values else float("inf")
