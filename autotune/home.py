@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.spec import StudySpec, check_study_name
+from autotune.trial import Launch
 
 RESULTS = "results.jsonl"
 
@@ -107,6 +109,25 @@ class Home:
             raise UnknownName("study", study, self.names(), f"Looked in {self.studies}.")
         try:
             return StudySpec.from_yaml(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, ValidationError) as error:
+        except (yaml.YAMLError, ValidationError, UnicodeDecodeError, OSError) as error:
             what = str(error).splitlines()[0]
             raise MalformedFile(path, f"not a study's specification ({what})") from error
+
+    def launches(self, study: str) -> list[Launch]:
+        """The finished launches of a study, as they ended; a last line that a crash cut off is none.
+
+        Raises `MalformedFile` when another line is no launch.
+        """
+        path = self.study_folder(study) / RESULTS
+        if not path.is_file():
+            return []
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
+        found: list[Launch] = []
+        for i, line in enumerate(lines[: last + 1]):
+            try:
+                found.append(Launch.from_json(json.loads(line)))
+            except (ValueError, KeyError, TypeError) as error:
+                if i < last:
+                    raise MalformedFile(path, f"not a launch ({error})", i + 1) from error
+        return found

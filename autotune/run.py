@@ -67,7 +67,7 @@ def run(
     study = open_study(folder, spec, prepared.candidates, prepared.command_of, opinions_of(prepared, sources))
     with closing(study), closing(executor):
         try:
-            with Tracker(home.path, spec) as tracker:
+            with Tracker(home.path, spec, progress.note) as tracker:
                 tracker.sync(study.launches)
                 for launch in _launches(study, executor, progress):
                     tracker.record(launch)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from autotune.calibrate.raw import Place, checked
 from autotune.calibrate.rows import LeftOut, MeasuredRow, Origin, Outcome, measured
-from autotune.errors import BadInput, MalformedFile
+from autotune.errors import BadInput
 from autotune.home import Home
 from autotune.load.metrics import METRICS
 from autotune.load.workloads import load_workload
@@ -33,7 +32,7 @@ def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterat
     """
     spec = home.spec(study)
     path = home.study_folder(study) / "results.jsonl"
-    launches = list(_launches(path)) if path.is_file() else []
+    launches = home.launches(study)
     if not launches:
         raise BadInput(f"study {study!r} has no finished launch in {path}")
     kinds = {launch.result.evidence for launch in launches}
@@ -46,18 +45,6 @@ def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterat
     library = library_of(spec)
     for launch in launches:
         yield from _rows(launch, spec, library, path)
-
-
-def _launches(path: Path) -> Iterator[Launch]:
-    """The finished launches; a last line that is torn is a launch that a crash cut off, and none."""
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
-    for i, line in enumerate(lines[: last + 1]):
-        try:
-            yield Launch.from_json(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
-            if i < last:
-                raise MalformedFile(path, f"not a launch ({error})", i + 1) from error
 
 
 def _rows(launch: Launch, spec: StudySpec, library: Library, path: Path) -> Iterator[MeasuredRow | LeftOut]:
