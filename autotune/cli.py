@@ -265,10 +265,10 @@ def export(study: str, format_: str, output: Path | None, image: str | None, hom
 @cli.command("list")
 @_common(home_is_used=True)
 def list_(home: Path, as_json: bool) -> None:
-    """List the studies of the home folder."""
-    from autotune.commands import studies
+    """List the studies of the home folder, the newest last."""
+    from autotune.commands.listing import list_studies
 
-    studies.list_studies(home, as_json)
+    list_studies(home, as_json)
 
 
 @cli.command()

@@ -109,7 +109,7 @@ class Home:
             raise UnknownName("study", study, self.names(), f"Looked in {self.studies}.")
         try:
             return StudySpec.from_yaml(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, ValidationError) as error:
+        except (yaml.YAMLError, ValidationError, UnicodeDecodeError, OSError) as error:
             what = str(error).splitlines()[0]
             raise MalformedFile(path, f"not a study's specification ({what})") from error
 

@@ -78,7 +78,7 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
     spec = prepared.spec
     folder = home.study_folder(spec.study)
     try:
-        with Tracker(home.path, spec) as tracker:
+        with Tracker(home.path, spec, progress.note) as tracker:
             tracker.sync(study.launches)
             for launch in _launches(study, executor, progress):
                 tracker.record(launch)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
+from rich.console import Console
 
+from autotune.evaluate import Evaluator, evaluator_for
+from autotune.home import Home
+from autotune.options import Request
+from autotune.progress import ConsoleProgress
 from autotune.report import StudyRecord, render
-from autotune.tracking import Tracker, database_uri, experiment_name
+from autotune.request import build_spec
+from autotune.run import run
+from autotune.spec import StudySpec
+from autotune.tracking import ARTIFACTS, Tracker, database_uri, experiment_name
+from autotune.trial import Evidence, Trial, TrialResult
 from tests import small_study
+from tests.mlflow_servers import WAIT_S, ServerProcess
 
-WAIT_S = 120  # two shared cores: the page is 10 MB of script
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 
@@ -41,54 +46,27 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, s
     study = StudyRecord(small_study.spec(), small_study.launches(), small_study.recommendation(), folder)
     (folder / "report.md").write_text(render(study, "md"))
     (folder / "report.html").write_text(render(study, "html"))
+    (folder / "exports").mkdir()
+    (folder / "exports" / "compose.yaml").write_text("services: {}\n")
     with Tracker(home, small_study.spec()) as tracker:
         tracker.sync(small_study.launches())
         tracker.finish(small_study.recommendation(), folder)
-        client = tracker._client
+        client = tracker._runs._client
         experiment = client.get_experiment_by_name(experiment_name(small_study.spec()))
         runs = client.search_runs([experiment.experiment_id], max_results=100)
         ids = {run.data.tags.get("number", "parent"): run.info.run_id for run in runs}
     return home, {"experiment": experiment.experiment_id, "parent": ids["parent"], "winner": ids["3"]}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as reply:
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
-
-
 @pytest.fixture(scope="module")
 def address(tracked: tuple[Path, dict[str, str]]) -> Iterator[str]:
-    """A real `mlflow ui` on a free loopback port; its whole process group ends with the tests."""
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    home, port = tracked[0], free_port()
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", database_uri(home)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    env = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    with (home / "ui.log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True, cwd=home)
-    url = f"http://127.0.0.1:{port}"
+    """MLflow's own server over the home's database, as `mlflow ui` starts it."""
+    server = ServerProcess(database_uri(tracked[0]), tracked[0])
     try:
-        message = f"mlflow ui did not answer; see {home / 'ui.log'}"
-        WebDriverWait(server, WAIT_S).until(lambda p: answers(url) or p.poll() is not None, message)
-        assert server.poll() is None, (home / "ui.log").read_text()
-        yield url
+        server.start()
+        yield server.url
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait(30)
+        server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +111,22 @@ def wait_for(browser: Any, *texts: str) -> None:
         pytest.fail(f"{browser.current_url} does not show {missing(browser)}; it shows:\n{body}")
 
 
-def open_parent(browser: Any) -> None:
-    """Unfold the children of the only parent in the list of runs."""
+def runs_in_order(browser: Any, url: str, condition: str, *names: str) -> list[str]:
+    """Names of an experiment's runs from top to bottom, by falling throughput, once all are there."""
+    from selenium.webdriver.common.by import By
+
+    order = {"searchFilter": condition, "orderByKey": "metrics.`total_token_throughput`", "orderByAsc": "false"}
+    see(browser, f"{url}?{urlencode(order, quote_via=quote)}", *names)
+    cells = browser.find_elements(By.XPATH, "//*[@role='row']//*[contains(@col-id, 'Run Name')][@role='gridcell']")
+    rows = {}
+    for cell in cells:
+        row = cell.find_element(By.XPATH, "./ancestor::*[@role='row']")
+        rows[int(row.get_attribute("row-index"))] = cell
+    return [rows[index].text.strip().splitlines()[-1] for index in sorted(rows)]
+
+
+def unfold(browser: Any) -> None:
+    """Show the children of the only parent in the list of runs."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support import expected_conditions
     from selenium.webdriver.support.ui import WebDriverWait
@@ -143,15 +135,19 @@ def open_parent(browser: Any) -> None:
     WebDriverWait(browser, WAIT_S).until(expected_conditions.element_to_be_clickable(expander)).click()
 
 
-def test_the_experiment_lists_parent_and_children(
+def test_the_experiment_lists_parent_and_children_and_sorts_by_throughput(
     browser: Any, address: str, tracked: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:
     see(browser, f"{address}/#/experiments", experiment_name(small_study.spec()))
     url = f"{address}/#/experiments/{tracked[1]['experiment']}/runs"
     see(browser, url, experiment_name(small_study.spec()), "small", "10 matching runs")
-    open_parent(browser)
+    unfold(browser)
     wait_for(browser, "0000 baseline vllm", "0003 search sglang", "0008 final vllm")
     browser.save_screenshot(str(tmp_path / "experiment.png"))
+    condition = "tags.kind = 'launch' and tags.state = 'complete'"
+    found = runs_in_order(browser, url, condition, "0007 final sglang", "7 matching runs")
+    browser.save_screenshot(str(tmp_path / "sorted.png"))
+    assert [name.split()[0] for name in found] == ["0007", "0003", "0005", "0001", "0006", "0000", "0008"]
 
 
 def test_a_child_shows_params_metrics_tags_and_its_log(
@@ -169,5 +165,66 @@ def test_the_parent_shows_the_outcome_and_the_report(
     base = f"{address}/#/experiments/{tracked[1]['experiment']}/runs/{tracked[1]['parent']}"
     see(browser, base, "small", "gain_percent", "51.7", "better", "sglang.launch_server")
     browser.save_screenshot(str(tmp_path / "parent.png"))
-    see(browser, f"{base}/artifacts/report.md", "report.md", "report.html", "Conclusion (SIMULATED)")
+    see(browser, f"{base}/artifacts/report.md", "report.md", "report.html", "exports", "Conclusion (SIMULATED)")
     browser.save_screenshot(str(tmp_path / "report.png"))
+
+
+@dataclass(frozen=True)
+class Interrupting:
+    """Simulates, and does something before some of the trials."""
+
+    simulated: Evaluator
+    before: dict[int, Callable[[], None]]
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.simulated.evidence
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        self.before.get(trial.number, lambda: None)()
+        return self.simulated(trial)
+
+
+@pytest.mark.slow
+def test_a_study_whose_server_stops_and_comes_back_is_there_once(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole product against `mlflow server` as a process; `test_tracking_outage` has the quick versions."""
+    from mlflow import MlflowClient
+
+    server = ServerProcess(f"sqlite:///{tmp_path}/server.db", tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+    asked = Request("deepseek-ai/DeepSeek-V3.2", "h200", launches=14, workloads=["random:64:16:16"], on="simulator")
+    spec = build_spec(asked).model_copy(update={"study": "stopped"})
+    screen = StringIO()
+
+    def evaluator(spec: StudySpec, *rest: Any) -> Evaluator:
+        return Interrupting(evaluator_for(spec, *rest), {3: server.stop, 9: server.start})
+
+    try:
+        server.start()
+        with ConsoleProgress(spec, Console(file=screen, width=1000)) as progress:
+            run(spec, Home(tmp_path / "home"), progress, evaluator)
+        launches = Home(tmp_path / "home").launches("stopped")
+        client = MlflowClient(server.url)
+        (experiment,) = client.search_experiments(filter_string=f"name = '{experiment_name(spec)}'")
+        (parent,) = client.search_runs([experiment.experiment_id], "tags.kind = 'study'")
+        found = client.search_runs([experiment.experiment_id], f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
+        assert sorted(int(child.data.tags["number"]) for child in found) == list(range(len(launches)))
+        assert parent.info.status == "FINISHED"
+        assert {item.path for item in client.list_artifacts(parent.info.run_id)} >= set(ARTIFACTS)
+        assert screen.getvalue().count("does not answer (connection refused)") == 1
+        assert screen.getvalue().count("answers again") == 1
+
+        url = f"{server.url}/#/experiments/{experiment.experiment_id}/runs"
+        best = sorted(found, key=lambda child: -child.data.metrics.get("total_token_throughput", 0.0))
+        condition = "tags.kind = 'launch' and tags.state = 'complete'"
+        shown = runs_in_order(browser, url, condition, best[0].info.run_name)
+        browser.save_screenshot(str(tmp_path / "sorted.png"))
+        complete = [child.info.run_name for child in best if child.data.tags["state"] == "complete"]
+        assert shown == complete
+        see(browser, f"{url}/{parent.info.run_id}/artifacts/report.md", "report.html", "Conclusion (SIMULATED)")
+        browser.save_screenshot(str(tmp_path / "parent.png"))
+        assert not (tmp_path / "home" / "mlflow.db").exists()
+    finally:
+        server.stop()

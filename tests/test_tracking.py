@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +18,31 @@ from tests import small_study
 from tests.small_study import SECRET
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database with a study of another node; making one takes seconds."""
+    home = tmp_path_factory.mktemp("database")
+    with Tracker(home, small_study.spec(gpus=4)) as tracker:
+        tracker.sync([])
+    return home / "mlflow.db"
+
+
 @pytest.fixture
-def tracker(tmp_path: Path) -> Iterator[Tracker]:
-    tracker = Tracker(tmp_path / "home", small_study.spec())
+def home(tmp_path: Path, database: Path) -> Path:
+    """A home folder with an MLflow database in which there is no run."""
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(database, home / "mlflow.db")
+    return home
+
+
+@pytest.fixture
+def tracker(home: Path) -> Iterator[Tracker]:
+    said: list[str] = []
+    tracker = Tracker(home, small_study.spec(), said.append)
     yield tracker
     tracker.close()
+    assert all(line.startswith("runs go to MLflow at") for line in said), "nothing was refused or failed"
 
 
 def client_of(tracker: Tracker) -> Any:
@@ -79,14 +100,14 @@ def test_recording_twice_changes_nothing(tracker: Tracker) -> None:
     assert len(runs_of(tracker, "study")) == 1
 
 
-def test_a_resumed_tracker_completes_what_a_killed_one_left(tmp_path: Path) -> None:
-    home, launches = tmp_path / "home", small_study.launches()
+def test_a_resumed_tracker_completes_what_a_killed_one_left(home: Path) -> None:
+    launches = small_study.launches()
     killed = Tracker(home, small_study.spec())
     killed.record(launches[0])
     # A kill between create_run and log_batch, and one between log_batch and set_terminated.
-    killed._create_child(launches[1])
-    half = killed._create_child(launches[2])
-    killed._client.log_param(half.info.run_id, "engine", "vllm")
+    killed._runs._create_child(launches[1])
+    half = killed._runs._create_child(launches[2])
+    killed._runs._client.log_param(half.info.run_id, "engine", "vllm")
     killed.close()
 
     resumed = Tracker(home, small_study.spec())
@@ -118,14 +139,14 @@ def test_a_kill_while_the_database_is_made_leaves_nothing_half(tmp_path: Path) -
     assert [path.name for path in tmp_path.glob("*mlflow.db*")] == ["mlflow.db"]
 
 
-def test_sync_deletes_what_is_no_launch_of_the_study(tmp_path: Path) -> None:
+def test_sync_deletes_what_is_no_launch_of_the_study(home: Path) -> None:
     """A launch that was tracked but not yet stored is made again under the same number."""
     launches = small_study.launches()
-    first = Tracker(tmp_path, small_study.spec())
+    first = Tracker(home, small_study.spec())
     first.sync(launches[:3])
     first.close()
     again = small_study.launch(1, Role.SEARCH, small_study.WINNER, {"sharegpt": small_study.metrics(1.0)})
-    second = Tracker(tmp_path, small_study.spec())
+    second = Tracker(home, small_study.spec())
     second.sync([launches[0], again])
     children = runs_of(second, "launch")
     assert [child.data.tags["number"] for child in children] == ["0", "1"]
@@ -133,12 +154,12 @@ def test_sync_deletes_what_is_no_launch_of_the_study(tmp_path: Path) -> None:
     second.close()
 
 
-def test_two_studies_of_one_model_and_hardware_share_an_experiment(tmp_path: Path) -> None:
+def test_two_studies_of_one_model_and_hardware_share_an_experiment(home: Path) -> None:
     for name in ("one", "two"):
-        tracker = Tracker(tmp_path, small_study.spec(study=name))
+        tracker = Tracker(home, small_study.spec(study=name))
         tracker.record(small_study.launches()[0])
         tracker.close()
-    reader = Tracker(tmp_path, small_study.spec())
+    reader = Tracker(home, small_study.spec())
     parents = runs_of(reader, "study")
     assert {parent.data.tags["study"] for parent in parents} == {"one", "two"}
     assert len({parent.info.experiment_id for parent in parents}) == 1
@@ -146,7 +167,7 @@ def test_two_studies_of_one_model_and_hardware_share_an_experiment(tmp_path: Pat
 
 
 def write_files(folder: Path) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name in ARTIFACTS:
         (folder / name).write_text(f"{name}\nHF_TOKEN={SECRET}\n")
     (folder / "trials" / "0003").mkdir(parents=True)
@@ -182,6 +203,30 @@ def test_finish_gives_the_parent_figures_verdict_and_files(tracker: Tracker) -> 
     assert "my-own-secret" not in str(child.data)
 
 
+def test_the_filters_of_the_documents_find_what_they_say(tracker: Tracker) -> None:
+    tracker.sync(small_study.launches())
+    tracker.finish(small_study.recommendation(), tracker.home)
+    page = (Path(__file__).parents[1] / "docs" / "mlflow.md").read_text()
+    filters = page.split("```text\n")[1].split("```")[0].splitlines()
+    client = client_of(tracker)
+    (experiment,) = client.search_experiments(filter_string=f"name = '{experiment_name(small_study.spec())}'")
+    order = ["metrics.total_token_throughput DESC"]
+    found = [client.search_runs([experiment.experiment_id], one, order_by=order) for one in filters]
+    numbers = [[run.data.tags.get("number", "study") for run in runs] for runs in found]
+    ran = ["7", "3", "5", "1", "6", "0", "8"]
+    assert numbers == [ran, ["7", "3", "5", "1"], ["2"], ["7", "3", "5"], ran, ["study"]]
+    assert [run.data.metrics["objective"] for run in found[0]] == [9200, 9100, 9000, 7000, 6100, 6000, 5900]
+    (parent,) = found[-1]
+    assert parent.data.metrics["objective"] == parent.data.metrics["total_token_throughput"] == 9100.0
+    assert parent.data.tags["nodes"] == "node-0"
+
+
+def test_a_study_that_has_just_begun_says_so(tracker: Tracker) -> None:
+    tracker.sync(small_study.launches()[:1])
+    (parent,) = runs_of(tracker, "study")
+    assert (parent.data.tags["verdict"], parent.data.tags["evidence"]) == ("unfinished", "simulated")
+
+
 def test_an_infeasible_study_has_no_gain(tracker: Tracker) -> None:
     tracker.finish(small_study.infeasible(), tracker.home)
     (parent,) = runs_of(tracker, "study")
@@ -189,8 +234,8 @@ def test_an_infeasible_study_has_no_gain(tracker: Tracker) -> None:
     assert "gain_percent" not in parent.data.metrics
 
 
-def test_an_unfinished_study_is_shown_as_killed_until_it_goes_on(tmp_path: Path) -> None:
-    tracker = Tracker(tmp_path, small_study.spec())
+def test_an_unfinished_study_is_shown_as_killed_until_it_goes_on(home: Path) -> None:
+    tracker = Tracker(home, small_study.spec())
     tracker.record(small_study.launches()[0])
     tracker.close()
     assert [run.info.status for run in runs_of(tracker, "study")] == ["KILLED"]

@@ -1,20 +1,16 @@
-"""``autotune report``, ``autotune export`` and ``autotune list``: what reads a study that was made."""
+"""``autotune report`` and ``autotune export``: what reads a study that was made."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from autotune.commands.output import MESSAGES, print_json
 from autotune.errors import BadInput, MalformedFile
 from autotune.home import Home, write_atomically
-from autotune.recommendation import Recommendation, Verdict
+from autotune.recommendation import Recommendation
 from autotune.spec import StudySpec
 
 
@@ -30,17 +26,42 @@ def finished(home: Home, study: str) -> Recommendation | None:
 
 
 def report(study: str, format_: str, home: Path, as_json: bool) -> None:
-    """``autotune report``."""
+    """``autotune report``: of an unfinished study a message that says how far it is."""
     folder = Home(home)
-    folder.spec(study)
+    spec = folder.spec(study)
     path = folder.study_folder(study) / f"report.{format_}"
-    if not path.is_file():
-        raise BadInput(f"study {study!r} is not finished, so it has no report; go on with `autotune resume {study}`")
-    text = path.read_text(encoding="utf-8")
+    if path.is_file():
+        text = path.read_text(encoding="utf-8")
+    elif (done := finished(folder, study)) is not None:
+        from autotune.report import StudyRecord, render
+
+        text = render(StudyRecord(spec, folder.launches(study), done, path.parent), format_)
+    else:
+        raise BadInput(_so_far(folder, spec))
     if as_json:
         print_json({"study": study, "format": format_, "report": text})
     else:
         click.echo(text)
+
+
+def _so_far(home: Home, spec: StudySpec) -> str:
+    """What an unfinished study has found until now."""
+    from autotune.search.objective import achieved, maximises
+    from autotune.search.results import is_held
+
+    launches = home.launches(spec.study)
+    values = [(value, launch) for launch in launches if (value := achieved(spec, launch)) is not None]
+    found = f"{len(launches)} of at most {spec.launches} launches are done"
+    if values:
+        value, best = (max if maximises(spec.objective) else min)(values, key=lambda pair: pair[0])
+        found += (
+            f", the best so far is launch {best.trial.number} ({best.trial.configuration.engine}, "
+            f"{best.result.evidence.value}) with a {spec.objective} of {value:,.1f}"
+        )
+    if is_held(home.study_folder(spec.study)):
+        return f"study {spec.study!r} is still running, so it has no report: {found}"
+    how = f"go on with `autotune resume {spec.study}`"
+    return f"study {spec.study!r} is not finished, so it has no report: {found}; {how}"
 
 
 def export(study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool) -> None:
@@ -65,54 +86,3 @@ def export(study: str, format_: str, output: Path | None, image: str | None, hom
         print_json({"study": study, "format": format_, "text": text})
     else:
         click.echo(text)
-
-
-def list_studies(home: Path, as_json: bool) -> None:
-    """``autotune list``."""
-    folder = Home(home)
-    if home.exists() and not home.is_dir():
-        raise BadInput(f"--home {home}: not a folder")
-    rows = [_study_row(folder, name) for name in folder.names()]
-    if as_json:
-        print_json(rows)
-        return
-    if not rows:
-        click.echo(f"no studies in {folder.studies}")
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in rows[0]:
-        table.add_column(column.replace("_", " "), no_wrap=True)
-    for row in rows:
-        table.add_row(*("–" if value is None else str(value) for value in row.values()))
-    # A file or a pipe has no width: nothing is cut there.
-    terminal = Console()
-    (terminal if terminal.is_terminal else Console(width=250)).print(table, highlight=False)
-
-
-def _study_row(home: Home, name: str) -> dict[str, Any]:
-    try:
-        return _readable_row(home, name, home.spec(name), finished(home, name))
-    except MalformedFile as error:
-        MESSAGES.print(f"autotune: {error}", highlight=False)
-        columns = ("model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours")
-        return {"study": name, **dict.fromkeys(columns), "verdict": "unreadable"}
-
-
-def _readable_row(home: Home, name: str, spec: StudySpec, done: Recommendation | None) -> dict[str, Any]:
-    path = home.study_folder(name)
-    rows = path / "results.jsonl"
-    launches = rows.read_bytes().count(b"\n") if rows.is_file() else 0
-    age_h = (datetime.now(UTC).timestamp() - (path / "study.yaml").stat().st_mtime) / 3600
-    gain = done.gain_percent if done and done.verdict in (Verdict.BETTER, Verdict.INDISTINGUISHABLE) else None
-    if done and done.recommended and done.baseline and done.recommended.fingerprint == done.baseline.fingerprint:
-        gain = None
-    return {
-        "study": name,
-        "model": spec.model.id,
-        "hardware": f"{spec.gpus}x{spec.hardware.name}",
-        "evidence": done.evidence.value if done else None,
-        "verdict": done.verdict.value if done else "unfinished",
-        "gain": None if gain is None else f"{gain:+.1f} %",
-        "launches": launches,
-        "age_hours": round(age_h, 1),
-    }

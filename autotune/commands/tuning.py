@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 
 from autotune.commands.output import MESSAGES, print_json, say
 from autotune.commands.studies import finished
-from autotune.errors import NothingFeasible, UnknownName
+from autotune.errors import MalformedFile, NothingFeasible, StudyLocked, UnknownName
 from autotune.home import Home
 from autotune.options import Request
 from autotune.own_files import calibration_of_home, library_of
@@ -54,10 +55,30 @@ def resume(study: str, home: Path, as_json: bool) -> None:
     spec = folder.spec(study)
     done = finished(folder, study)
     if done is not None:
+        _send(spec, done, folder)
         _conclude(done, folder, as_json)
         return
     _announce(spec, None)
     _tune(spec, folder, as_json)
+
+
+def _send(spec: StudySpec, done: Recommendation, home: Home) -> None:
+    """Bring a finished study to MLflow, where that has not all of it yet."""
+    from autotune.search.results import Lock
+    from autotune.tracking import Tracker
+
+    folder = home.study_folder(spec.study)
+    try:
+        with ExitStack() as stack:
+            stack.callback(Lock(folder).release)
+            tracker = stack.enter_context(Tracker(home.path, spec, say))
+            if not tracker.has_everything:
+                tracker.sync(home.launches(spec.study))
+                tracker.finish(done, folder)
+    except StudyLocked:
+        return  # its tuner is just sending it
+    except (MalformedFile, OSError) as error:
+        say(f"MLflow was not brought up to date: {error}")
 
 
 def _tune(spec: StudySpec, home: Home, as_json: bool) -> None:
@@ -109,7 +130,7 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
 
 def _print_recommendation(recommendation: Recommendation, home: Home) -> None:
     from autotune.report import conclusion
-    from autotune.tracking import ui_command
+    from autotune.tracking_uri import ui_command
 
     folder = home.study_folder(recommendation.study)
     click.echo(f"\n{conclusion(recommendation)}\n")

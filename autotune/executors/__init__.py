@@ -50,7 +50,7 @@ class Executor(Protocol):
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Names of the nodes that trials may run on now; empty: one place without a name."""
+        """Names of the nodes on which another trial would begin at once; empty: one place without a name."""
         ...
 
     def has_room(self) -> bool:

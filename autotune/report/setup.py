@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from itertools import chain
+from pathlib import Path
 
 from autotune import redact
 from autotune.errors import BadInput
@@ -13,6 +14,7 @@ from autotune.report import StudyRecord, text, words
 from autotune.search import objective
 from autotune.space.cards import HardwareCard
 from autotune.spec import StudySpec
+from autotune.tracking_uri import is_server, shown, tracking_uri, ui_command
 from autotune.trial import Evidence, Metrics, State
 
 _CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
@@ -133,19 +135,25 @@ def limits(study: StudyRecord) -> str:
 
 def reproduction(study: StudyRecord) -> str:
     """How to ask the same question again, and where the rest lies."""
-    home = study.folder.resolve().parent.parent
-    ui = f"mlflow ui --backend-store-uri {shlex.quote(f'sqlite:///{home}/mlflow.db')} --host 127.0.0.1"
+    where, *block = _runs(study.folder.resolve().parent.parent)
     return "\n\n".join(
         [
             "## Reproduction",
             "The same study again:",
             text.block(command_line(study), "bash"),
             f"The whole question is in {text.code('study.yaml')}, every launch in {text.code('results.jsonl')}, "
-            f"logs in {text.code('trials/')}, the command as a script in {text.code('serve.sh')}. "
-            "Every run in a browser:",
-            text.block(ui, "bash"),
+            f"logs in {text.code('trials/')}, the command as a script in {text.code('serve.sh')}. {where}",
+            *block,
         ]
     )
+
+
+def _runs(home: Path) -> list[str]:
+    """Where every run is in a browser: a sentence, and the command for it where one is needed."""
+    uri = tracking_uri(home)
+    if is_server(uri):
+        return [f"Every run is in MLflow at <{shown(uri)}>."]
+    return ["Every run in a browser:", text.block(ui_command(home), "bash")]
 
 
 def command_line(study: StudyRecord) -> str:

@@ -89,3 +89,18 @@ class Lock:
     def release(self) -> None:
         """Let others have the study."""
         self._file.close()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a tuner works on a study now, on this machine or another that shares its folder."""
+    try:
+        file = (folder / "lock").open()
+    except OSError:
+        return False
+    with file:
+        try:
+            # Shared, and let go of at once: two who look do not disturb each other.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False

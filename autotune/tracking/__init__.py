@@ -3,64 +3,55 @@
 The only importer of mlflow, and it imports it late: the import and the creation of the database take
 seconds. What MLflow prints is silenced; what it would send home is switched off.
 
-Everything here may be repeated: a launch is found again by its tags, so that a study that was killed and
-resumed has each launch once (`Tracker.sync`).
+A study is never lost to MLflow: its rows are the truth (``results.jsonl``), and what could not be sent is sent when
+MLflow answers again, at the next launch, at the end, or by ``autotune resume``.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from autotune import redact
 from autotune.recommendation import Recommendation
 from autotune.spec import StudySpec
-from autotune.tracking import content, database
-from autotune.tracking.database import database_uri
-from autotune.trial import Launch, State
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param, Run
-
-ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "results.jsonl", "study.yaml")
-"""Files of a study's folder that the parent run carries, where they exist."""
-
-_PARENT = "mlflow.parentRunId"
-_BATCH = 100  # MLflow takes 100 params or tags in one call
+from autotune.tracking.content import experiment_name
+from autotune.tracking.kept import Kept
+from autotune.tracking.outage import Outage, is_refusal, is_trouble, reason
+from autotune.tracking.runs import ARTIFACTS, EXPORTS, StudyRuns
+from autotune.tracking_uri import database_file, database_uri, shown, tracking_uri, ui_command
+from autotune.trial import Launch
 
 
-def ui_command(home: Path) -> str:
-    """What a person types to look at a home's studies; it listens on loopback."""
-    return f"mlflow ui --backend-store-uri {shlex.quote(database_uri(home))} --host 127.0.0.1"
-
-
-def experiment_name(spec: StudySpec) -> str:
-    """One experiment per model and hardware, e.g. ``deepseek-ai/DeepSeek-V3.2 on 8xh200``."""
-    return f"{spec.model.id} on {spec.gpus}x{spec.hardware.name}"
+def _say_nothing(_: str) -> None:
+    """For a caller without a screen."""
 
 
 class Tracker:
-    """Writes one study to MLflow.
+    """Brings one study to MLflow, to the home's own database or where ``MLFLOW_TRACKING_URI`` says.
+
+    Used from one thread. No method raises because MLflow is down, refuses or has a broken database: that is said
+    once, and what is missing is sent later.
 
     Args:
-        home: the home folder; gets ``mlflow.db`` and ``artifacts/``.
+        home: the home folder.
         spec: the study.
-
-    Raises ``mlflow.exceptions.MlflowException`` or ``sqlalchemy.exc.SQLAlchemyError`` from every method
-    when the database cannot be used; what was written until then stays valid.
+        note: says a line to the user.
     """
 
-    def __init__(self, home: Path, spec: StudySpec) -> None:
+    def __init__(self, home: Path, spec: StudySpec, note: Callable[[str], None] = _say_nothing) -> None:
         self.home = home.resolve()
-        self._spec = spec
-        self._folder = self.home / "studies" / spec.study
-        self._finished = False
+        self._spec, self._note = spec, note
+        self._uri = tracking_uri(self.home)
+        self._kept = Kept(self.home / "studies" / spec.study)
+        self._runs = StudyRuns(self._uri, self.home, spec, self._kept.study_id)
+        self._outage = Outage(self._uri, note)
+        self._launches: dict[int, Launch] = {}
+        # None: what MLflow has must be read again before anything is written.
+        self._unsent: dict[int, Launch] | None = None
+        self._refused: set[int] = set()
+        self._outcome: tuple[Recommendation, Path] | None = None
+        self._finished = self._told_of_files = False
 
     def __enter__(self) -> Tracker:
         return self
@@ -70,179 +61,111 @@ class Tracker:
 
     @property
     def ui_command(self) -> str:
-        """What a person types to look at the study."""
+        """What a person types, or opens, to look at the study."""
         return ui_command(self.home)
 
-    def record(self, launch: Launch) -> None:
-        """Write a launch's child run; a launch that is already there is left, a half-written one completed."""
-        child = self._children.get(launch.trial.number)
-        if child is not None and not _is_of(child, launch):
-            self._client.delete_run(child.info.run_id)
-            child = None
-        if child is not None and child.info.status != "RUNNING":
-            return
-        child = child or self._create_child(launch)
-        self._children[launch.trial.number] = self._complete_child(child, launch)
+    @property
+    def has_everything(self) -> bool:
+        """Whether MLflow got the whole of the finished study before; a database that is gone has nothing."""
+        file = database_file(self._uri)
+        return self._kept.is_sent_to(shown(self._uri)) and (file is None or file.exists())
 
     def sync(self, launches: Iterable[Launch]) -> None:
         """Make the child runs exactly these launches: add, complete, and delete what belongs to no launch."""
-        known = list(launches)
-        numbers = {launch.trial.number for launch in known}
-        for number in set(self._children) - numbers:
-            self._client.delete_run(self._children.pop(number).info.run_id)
-        for launch in known:
-            self.record(launch)
+        self._note(f"runs go to MLflow at {shown(self._uri)}")
+        self._launches = {launch.trial.number: launch for launch in launches}
+        self._kept.sent(shown(self._uri), whole=False)
+        self._unsent = None
+        self._attempt()
+
+    def record(self, launch: Launch) -> None:
+        """Write a launch's child run, and those that could not be written before."""
+        self._launches[launch.trial.number] = launch
+        if self._unsent is not None:
+            self._unsent[launch.trial.number] = launch
+        self._attempt()
 
     def finish(self, recommendation: Recommendation, folder: Path) -> None:
         """Write the outcome to the parent run: figures, verdict, and the files of the study's folder."""
-        run_id = self._parent.info.run_id
-        self._log_changed(run_id, content.outcome_metrics(recommendation))
-        for name, value in content.outcome_tags(recommendation).items():
-            self._client.set_tag(run_id, name, value)
-        for name in ARTIFACTS:
-            if (folder / name).is_file():
-                self._client.log_text(run_id, redact.text((folder / name).read_text(encoding="utf-8")), name)
-        self._client.set_terminated(run_id, "FINISHED")
-        self._finished = True
+        self._outcome = (recommendation, folder)
+        # Read once more: what was sent twice on a bad line is found and deleted.
+        self._unsent = None
+        self._refused.clear()
+        self._attempt(at_once=True)
 
     def close(self) -> None:
-        """Close the database; a study that was not finished is shown as killed until it is resumed."""
-        if "_client" not in self.__dict__:
-            return
-        if "_parent" in self.__dict__ and not self._finished:
-            self._client.set_terminated(self._parent.info.run_id, "KILLED")
-        database.disconnect(self._client)
-        for name in ("_client", "_experiment", "_parent", "_children"):
-            self.__dict__.pop(name, None)
-
-    @cached_property
-    def _client(self) -> MlflowClient:
-        return database.connect(self.home)
-
-    @cached_property
-    def _experiment(self) -> str:
-        """The experiment's id."""
-        from mlflow.exceptions import MlflowException
-
-        name = experiment_name(self._spec)
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
-            place = (self.home / "artifacts" / re.sub(r"[^\w.-]+", "-", name)).as_uri()
+        """Let go of MLflow; a study that was not finished is shown as killed until it is resumed."""
+        if self._runs.connected and not self._finished:
             try:
-                tags = {"mlflow.experimentKind": "custom_model_development"}
-                return str(self._client.create_experiment(name, artifact_location=place, tags=tags))
-            except MlflowException:  # another tuner on the same home was faster
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
+                self._runs.kill()
+            except Exception as error:
+                if not is_trouble(error):
                     raise
-        if found.lifecycle_stage == "deleted":
-            self._client.restore_experiment(found.experiment_id)
-        return str(found.experiment_id)
-
-    @cached_property
-    def _parent(self) -> Run:
-        runs = self._search(f"tags.study = '{self._spec.study}' and tags.kind = 'study'")
-        if runs:
-            self._client.update_run(runs[0].info.run_id, status="RUNNING")
-            return runs[0]
-        tags = {
-            "study": self._spec.study,
-            "kind": "study",
-            "mlflow.source.name": "autotune",
-            "workloads": ", ".join(self._spec.workloads),
-        }
-        run = self._client.create_run(self._experiment, run_name=self._spec.study, tags=tags)
-        self._log_params(run.info.run_id, content.study_params(self._spec))
-        return run
-
-    @cached_property
-    def _children(self) -> dict[int, Run]:
-        """Launch number to child run. A second run of one number (two tuners) is deleted."""
-        children: dict[int, Run] = {}
-        for run in self._search(f"tags.`{_PARENT}` = '{self._parent.info.run_id}'"):
-            number = int(run.data.tags.get("number", -1))
-            if number in children:
-                self._client.delete_run(run.info.run_id)
-            else:
-                children[number] = run
-        return children
-
-    def _search(self, condition: str) -> list[Run]:
-        runs: list[Run] = []
-        token = None
-        while True:
-            page = self._client.search_runs(
-                [self._experiment], condition, max_results=1000, order_by=["start_time ASC"], page_token=token
+        self._runs.disconnect()
+        if self._outage.down:
+            self._note(
+                f"MLflow at {shown(self._uri)} lacks runs of this study; send them with: "
+                f"autotune resume {self._spec.study}"
             )
-            runs.extend(page)
-            token = page.token
-            if not token:
-                return runs
+            self._outage.over()
 
-    def _create_child(self, launch: Launch) -> Run:
-        trial = launch.trial
-        name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
-        tags = {_PARENT: self._parent.info.run_id, **content.launch_tags(self._spec.study, launch)}
-        return self._client.create_run(
-            self._experiment, start_time=content.started_ms(launch), tags=tags, run_name=name
-        )
+    def _attempt(self, at_once: bool = False) -> None:
+        """Send what is missing, unless MLflow is known to be down and its next try is not due."""
+        if not at_once and not self._outage.due:
+            return
+        start_ns = time.perf_counter_ns()
+        try:
+            sent = self._send()
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+            self._runs.disconnect()
+            self._unsent = None
+            self._outage.failed(error, (time.perf_counter_ns() - start_ns) / 1e9)
+            return
+        if self._outage.over():
+            self._note(f"MLflow at {shown(self._uri)} answers again; {sent} launches were sent")
+        if self._runs.without_files and not self._told_of_files:
+            self._told_of_files = True
+            why = self._runs.without_files
+            self._note(f"MLflow at {shown(self._uri)} gets no logs and reports: this machine cannot store them ({why})")
 
-    def _complete_child(self, child: Run, launch: Launch) -> Run:
-        run_id = child.info.run_id
-        knobs = {"engine": launch.trial.configuration.engine, **launch.trial.configuration.knobs}
-        # The time stamp is the launch's own, so that writing a metric again does not add a second point.
-        self._log_batch(run_id, content.launch_metrics(launch), knobs, child.info.start_time)
-        log = self._folder / "trials" / f"{launch.trial.number:04d}" / "server.log"
-        if log.is_file():
-            secrets = redact.found(launch.trial.command.argv, launch.trial.command.env)
-            self._client.log_text(run_id, redact.text(log.read_text(errors="replace"), secrets), "server.log")
-        status = "FINISHED" if launch.result.state is State.COMPLETE else "FAILED"
-        self._client.set_terminated(run_id, status, end_time=content.ended_ms(launch))
-        child.info._status = status
-        return child
+    def _send(self) -> int:
+        """Bring MLflow up to date; returns how many launches were written."""
+        if self._unsent is None:
+            self._runs.disconnect()
+            self._runs.keep_only(self._launches)
+            self._unsent = {number: self._launches[number] for number in sorted(self._launches)}
+        written = 0
+        while self._unsent:
+            number = next(iter(self._unsent))
+            written += self._record(self._unsent[number])
+            del self._unsent[number]
+        if self._outcome is not None:
+            nodes = dict.fromkeys(launch.result.node for launch in self._launches.values() if launch.result.node)
+            self._runs.finish(*self._outcome, nodes)
+            self._finished = True
+            self._kept.sent(shown(self._uri), whole=not self._refused)
+        return written
 
-    def _log_params(self, run_id: str, params: Mapping[str, Any]) -> None:
-        self._log_batch(run_id, {}, params, 0)
-
-    def _log_batch(self, run_id: str, metrics: Mapping[str, float], params: Mapping[str, Any], at_ms: int) -> None:
-        values = _params(params)
-        self._client.log_batch(run_id, metrics=_metrics(metrics, at_ms), params=values[:_BATCH])
-        for start in range(_BATCH, len(values), _BATCH):
-            self._client.log_batch(run_id, params=values[start : start + _BATCH])
-
-    def _log_changed(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        """Log only what differs, so that finishing twice leaves one point."""
-        current = self._client.get_run(run_id).data.metrics
-        changed = {name: value for name, value in metrics.items() if current.get(content.metric_name(name)) != value}
-        if changed:
-            self._client.log_batch(run_id, metrics=_metrics(changed, int(time.time() * 1000)))
-
-
-def _is_of(child: Run, launch: Launch) -> bool:
-    """Whether a child run belongs to this very launch, not to an earlier one of the same number."""
-    tags = child.data.tags
-    mine = (launch.trial.configuration.fingerprint, launch.result.started_at)
-    return (tags.get("fingerprint"), tags.get("started_at")) == mine
-
-
-def _metrics(values: Mapping[str, float], at_ms: int) -> list[Metric]:
-    from mlflow.entities import Metric
-
-    return [Metric(name, value, at_ms, 0) for name, value in _named(values).items()]
+    def _record(self, launch: Launch) -> bool:
+        """Send one launch; one that MLflow does not take must not hold up the others."""
+        try:
+            return self._runs.record(launch)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            if launch.trial.number not in self._refused:
+                self._note(f"MLflow does not take launch {launch.trial.number}: {reason(error, self._uri)}")
+            self._refused.add(launch.trial.number)
+            return False
 
 
-def _params(values: Mapping[str, Any]) -> list[Param]:
-    from mlflow.entities import Param
-
-    return [
-        Param(name, "engine decides" if value is None else redact.text(str(value))[: content.TEXT_LENGTH])
-        for name, value in _named(values).items()
-    ]
-
-
-def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """MLflow refuses two values under one name, which odd names may become: the last one stays."""
-    return {content.metric_name(name): value for name, value in values.items()}
-
-
-__all__: Sequence[str] = ["ARTIFACTS", "Tracker", "database_uri", "experiment_name", "ui_command"]
+__all__: Sequence[str] = [
+    "ARTIFACTS",
+    "EXPORTS",
+    "Tracker",
+    "database_uri",
+    "experiment_name",
+    "ui_command",
+]

@@ -13,11 +13,18 @@ from typing import Any
 
 from autotune import redact
 from autotune.recommendation import Recommendation
+from autotune.search.objective import achieved
 from autotune.spec import StudySpec
 from autotune.trial import Evidence, Launch
 
 TEXT_LENGTH = 5000
 """Longest value of a tag or param; MLflow 3.17 takes 8000 and 6000 characters."""
+
+OBJECTIVE = "objective"
+"""The metric of every run that has the objective's value, whatever metric that is."""
+
+UNFINISHED = "unfinished"
+"""The parent run's tag ``verdict`` until there is one."""
 
 _NAME_CHARACTERS = re.compile(r"[^\w.\- :]")
 
@@ -31,6 +38,11 @@ def metric_name(text: str) -> str:
     return name if name and not name.startswith(".") else f"_{name}"
 
 
+def experiment_name(spec: StudySpec) -> str:
+    """One experiment per model and hardware, e.g. ``deepseek-ai/DeepSeek-V3.2 on 8xh200``."""
+    return f"{spec.model.id} on {spec.gpus}x{spec.hardware.name}"
+
+
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """The finite numbers of a mapping; what is not a number has no place among MLflow's metrics."""
     return {
@@ -40,8 +52,10 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     }
 
 
-def launch_metrics(launch: Launch) -> dict[str, float]:
+def launch_metrics(spec: StudySpec, launch: Launch) -> dict[str, float]:
+    """Every number of a launch; the objective's value under its metric's name and as `OBJECTIVE`, to sort by."""
     metrics = _numbers(launch.result.times_s, "time_s.")
+    metrics.update(_numbers(dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch))))
     for workload, values in launch.result.metrics.items():
         metrics.update(_numbers(values, f"{workload}."))
     return metrics
@@ -65,12 +79,25 @@ def launch_tags(study: str, launch: Launch) -> dict[str, str]:
         "evidence": result.evidence.value,
         "started_at": result.started_at,
         "node": result.node,
+        "gpu_ids": ", ".join(result.gpu_ids),
+        "shortened": ", ".join(result.shortened) or "none",
         "command": " ".join([*(f"{k}={shlex.quote(v)}" for k, v in settings.items()), *command]),
         "mlflow.source.name": "autotune",
     }
     if result.failure:
         tags["failure"] = redact.text(f"{result.failure.message}\n{result.failure.log_excerpt}".strip())
     return {name: value[:TEXT_LENGTH] for name, value in tags.items()}
+
+
+def study_tags(spec: StudySpec) -> dict[str, str]:
+    """Of a study that has just begun; what it found comes with `outcome_tags`."""
+    return {
+        "study": spec.study,
+        "kind": "study",
+        "verdict": UNFINISHED,
+        "mlflow.source.name": "autotune",
+        "workloads": ", ".join(spec.workloads),
+    }
 
 
 def study_params(spec: StudySpec) -> dict[str, Any]:
@@ -97,10 +124,12 @@ def outcome_metrics(outcome: Recommendation) -> dict[str, float]:
         "launches": outcome.launches,
         "trials": outcome.trials,
         "duration_s": outcome.duration_s,
-        "objective": outcome.recommended.objective.value if outcome.recommended else None,
         "baseline_objective": outcome.baseline.objective.value if outcome.baseline else None,
     }
     metrics = _numbers(figures)
+    if outcome.recommended is not None:
+        goal = outcome.recommended.objective
+        metrics.update(_numbers(dict.fromkeys((OBJECTIVE, goal.metric), goal.value)))
     for workload, comparison in outcome.workloads.items():
         metrics.update(_numbers(comparison.recommended or {}, f"{workload}."))
         metrics.update(_numbers(comparison.baseline or {}, f"baseline.{workload}."))
@@ -125,8 +154,8 @@ def started_ms(launch: Launch) -> int:
         return int(time.time() * 1000)
 
 
-def ended_ms(launch: Launch) -> int | None:
-    """The end by the phases' seconds; None (now) where those are virtual."""
+def ended_ms(launch: Launch) -> int:
+    """The end by the phases' seconds; the start where those are virtual, as nothing took any time."""
     if launch.result.evidence in (Evidence.SIMULATED, Evidence.REPLAYED):
-        return None
+        return started_ms(launch)
     return started_ms(launch) + int(sum(launch.result.times_s.values()) * 1000)

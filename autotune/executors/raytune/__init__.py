@@ -79,7 +79,7 @@ class RayExecutor:
     @property
     def nodes(self) -> Sequence[str]:
         """See `Executor`."""
-        return [place.name for place in self._places.used]
+        return [place.name for place in self._places.used if self._places.free(place) >= self._least]
 
     def has_room(self) -> bool:
         """See `Executor`."""
@@ -107,7 +107,7 @@ class RayExecutor:
     def retire(self, node: str) -> bool:
         """See `Executor`."""
         self._places.retire(node, "it was left in a state in which nothing can be trusted")
-        return bool(self.nodes)
+        return bool(self._places.used)
 
     def close(self) -> None:
         """See `Executor`: trials that run are ended, and with them their servers."""
@@ -172,7 +172,7 @@ class RayExecutor:
         """A node on which nothing can be launched is left out; its trial has not been tried yet."""
         name, trial = running.task.place.name, running.task.trial
         self._places.retire(name, problem)
-        if not self.nodes:
+        if not self._places.used:
             raise CannotGoOn(problem)
         self._work.tell(f"node {name} is left out: {problem}")
         self._begin(trial, running.tries, avoid=name)
@@ -192,7 +192,8 @@ class RayExecutor:
         self._places.give_back(key)
         self._refresh(self._cluster)
         name, trial = running.task.place.name, running.task.trial
-        gone = "has vanished" if name not in self.nodes else "has lost the process that ran it"
+        there = {place.name for place in self._places.used}
+        gone = "has vanished" if name not in there else "has lost the process that ran it"
         if running.tries < TRIES:
             self._work.tell(f"launch {trial.number}: node {name} {gone}; it is tried once more")
             self._begin(replace(trial, node=""), running.tries + 1, avoid=name)

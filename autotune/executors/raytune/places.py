@@ -33,13 +33,14 @@ class Places:
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: dict[str, Place] = {}
+        self._order: list[str] = []
         self._retired: dict[str, str] = {}
         self._held: dict[str, tuple[str, int]] = {}
 
     @property
     def used(self) -> list[Place]:
-        """Those that trials may run on: the first by name of those that are there."""
-        fit = [place for name, place in sorted(self._known.items()) if name not in self._retired]
+        """Those that trials may run on: the first that were seen of those that are there."""
+        fit = [self._known[name] for name in self._order if name in self._known and name not in self._retired]
         return fit[: self._most]
 
     @property
@@ -50,6 +51,7 @@ class Places:
     def update(self, places: Iterable[Place]) -> None:
         """What is there now. A node that came back under another identity is the same one."""
         self._known = {place.name: place for place in places}
+        self._order += sorted(name for name in self._known if name not in self._order)
 
     def retire(self, name: str, why: str) -> None:
         """Use a node no more."""

@@ -1,0 +1,69 @@
+"""Where MLflow runs go: the home folder's database, or what ``MLFLOW_TRACKING_URI`` names.
+
+Kept apart from `autotune.tracking`, so that a report can say it without MLflow.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+VARIABLE = "MLFLOW_TRACKING_URI"
+"""MLflow's own environment variable."""
+
+DATABASE = "mlflow.db"
+"""The database's file in the home folder."""
+
+_SERVER = re.compile(r"https?://|databricks\b", re.IGNORECASE)
+_SQLITE = "sqlite:///"
+
+
+def database_uri(home: Path) -> str:
+    """The address of a home's own MLflow database."""
+    return f"{_SQLITE}{home.resolve() / DATABASE}"
+
+
+def tracking_uri(home: Path) -> str:
+    """Where the runs of this home's studies go now; it may hold a password."""
+    return os.environ.get(VARIABLE, "").strip() or database_uri(home)
+
+
+def is_server(uri: str) -> bool:
+    """Whether a server stands between us and the database; it has a place of its own for files."""
+    return _SERVER.match(uri) is not None
+
+
+def database_file(uri: str) -> Path | None:
+    """The file of an SQLite database; None for anything else."""
+    if not uri.startswith(_SQLITE):
+        return None
+    path = unquote(uri.removeprefix(_SQLITE).partition("?")[0])
+    return Path(path) if path and path != ":memory:" else None
+
+
+def credentials(uri: str) -> str:
+    """What stands before the ``@`` of an address; empty where nothing does."""
+    return urlsplit(uri).netloc.rpartition("@")[0]
+
+
+def shown(uri: str) -> str:
+    """An address as people may see it: without user, password and query."""
+    path = database_file(uri)
+    if path is not None:
+        return str(path)
+    parts = urlsplit(uri)
+    if not parts.netloc:
+        return uri.partition("?")[0]
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def ui_command(home: Path) -> str:
+    """What a person types to look at the runs, on loopback; of a server, the address to open."""
+    uri = tracking_uri(home)
+    if is_server(uri):
+        return shown(uri)
+    store = uri if database_file(uri) is not None else shown(uri)
+    return f"mlflow ui --backend-store-uri {shlex.quote(store)} --host 127.0.0.1"

@@ -1,0 +1,88 @@
+"""`autotune list` and `autotune report` over a home folder in which studies are finished, at work, stopped, damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.home import Home
+from autotune.recommendation import Recommendation
+from autotune.search.results import Lock
+from autotune.trial import Launch
+from tests import small_study
+
+from .cli import autotune
+
+LAUNCHES = small_study.launches()
+OLD_KEYS = ["study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"]
+
+
+def study(home: Path, name: str, launches: Sequence[Launch], done: Recommendation | None = None) -> Path:
+    folder = Home(home).open(small_study.spec(study=name))
+    (folder / "results.jsonl").write_text("".join(json.dumps(launch.to_json()) + "\n" for launch in launches))
+    if done is not None:
+        (folder / "recommendation.json").write_text(json.dumps(done.to_json()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Studies that began one after the other; ``done`` ran on two nodes, ``stopped`` has a torn last row."""
+    home = tmp_path_factory.mktemp("product") / "home"
+    second = [replace(launch, result=replace(launch.result, node="node-1")) for launch in LAUNCHES[5:]]
+    baseline = small_study.choice(small_study.BASELINE, 6000.0)
+    study(home, "done", [*LAUNCHES[:5], *second], small_study.recommendation(study="done"))
+    same = small_study.recommendation(study="same", recommended=baseline, gain_percent=0.0, gain_ci95=None)
+    study(home, "same", LAUNCHES[:2], same)
+    with (study(home, "stopped", LAUNCHES[:4]) / "results.jsonl").open("a") as rows:
+        rows.write('{"number": 4, "role": "sea')
+    study(home, "running", [])
+    (study(home, "damaged", LAUNCHES) / "study.yaml").write_bytes(b"\xff\xfe")
+    for place, name in enumerate(["done", "same", "stopped", "running", "damaged"]):
+        os.utime(home / "studies" / name / "study.yaml", (1e9 + place, 1e9 + place))
+    return home
+
+
+def test_list_tells_of_every_study_how_far_it_is(home: Path) -> None:
+    lock = Lock(home / "studies" / "running")
+    try:
+        listed = autotune("list", "--json", home=home)
+        table = autotune("list", home=home)
+    finally:
+        lock.release()
+    assert listed.code == table.code == 0, table.err
+    rows = {row["study"]: row for row in listed.json}
+    assert list(rows) == ["done", "same", "stopped", "running", "damaged"]
+    assert all(list(row)[: len(OLD_KEYS)] == OLD_KEYS for row in rows.values())
+    expected = {"verdict": "better", "gain": "+51.7 %", "gain_ci95": [47.2, 56.1], "launches": 9, "engine": "sglang"}
+    expected |= {"nodes": ["node-0", "node-1"], "state": "finished", "evidence": "simulated", "hardware": "8xh200"}
+    assert expected.items() <= rows["done"].items()
+    assert (rows["same"]["gain"], rows["same"]["gain_percent"]) == (None, None), "the baseline over itself"
+    stopped = {"verdict": "unfinished", "state": "interrupted", "launches": 4, "budget": 9, "evidence": "simulated"}
+    assert stopped.items() <= rows["stopped"].items()
+    assert (rows["running"]["state"], rows["running"]["launches"]) == ("running", 0)
+    assert rows["damaged"]["state"] == rows["damaged"]["verdict"] == "unreadable"
+    assert table.err.count("study.yaml: not a study's specification") == 1
+    lines = [line.split("  ") for line in table.out.splitlines()]
+    shown = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    assert shown[0] == ["study", "model", "hardware", "evidence", "verdict", "gain", "launches", "nodes", "age"]
+    assert shown[1][4:8] == ["better", "+51.7 % (+47.2 to +56.1)", "9", "2"]
+    assert shown[3][4:7] == ["interrupted", "–", "4 of 9"]
+    assert shown[4][4] == "running"
+
+
+def test_report_of_a_study_without_one(home: Path) -> None:
+    """Of a finished one it is written again, of an unfinished one a message tells how far it is."""
+    assert "# deepseek-ai/DeepSeek-V3.2 on 8×H200" in autotune("report", "done", home=home).out
+    stopped = autotune("report", "stopped", home=home)
+    assert stopped.code == 2
+    assert "4 of at most 9 launches are done, the best so far is launch 3 (sglang, simulated) with a " in stopped.err
+    assert "total_token_throughput of 9,100.0; go on with `autotune resume stopped`" in stopped.err
+    unknown = autotune("report", "stoped", home=home)
+    assert unknown.code == 2
+    assert "did you mean 'stopped'? Known: damaged, done, running, same, stopped." in unknown.err
