@@ -62,8 +62,3 @@ def search_budget(budget: int) -> int:
 def before_confirmation(budget: int) -> int:
     """Launches before the finals with the checks of shorter commands."""
     return budget - min(LEAST_FINALS, budget // 2) if budget > 2 else budget
-
-
-def most_nodes(launches: int) -> int:
-    """The nodes that a budget is worth: each is launched on with the baseline first, at most a quarter in all."""
-    return max(1, launches // 4)
