@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import IO
 
 HEAD = "127.0.0.2"
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-the-tests-only-0123456789abcdef"}
+"""Whatever the machine's own settings are: for the cluster and for whoever joins it."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Nodes:
 @contextmanager
 def nodes(folder: Path, kinds: Sequence[str]) -> Iterator[Nodes]:
     """A cluster of nodes with these GPUs, ``KIND:COUNT``, named 127.0.0.3 and so on."""
-    environment = {**os.environ, "TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **TOKEN, "TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
     with (
         (folder / "cluster.log").open("w") as log,
         subprocess.Popen(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.executors.nodes import Nodes, nodes
+from tests.executors.nodes import TOKEN, Nodes, nodes
 from tests.executors.records import shared_gpus, side_by_side
 from tests.product.cli import PROGRAM, Finished, autotune, finished_rows, kill_after, rows
 from tests.product.test_real_path import nothing_is_left
@@ -23,8 +23,11 @@ LIGHT = ("--workload", "random:64:200:4")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with nodes(tmp_path_factory.mktemp("cluster"), ["h200:8", "h200:8", "b200:4"]) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in TOKEN.items():
+            patch.setenv(name, value)
+        with nodes(tmp_path_factory.mktemp("cluster"), ["h200:8", "h200:8", "b200:4"]) as found:
+            yield found
 
 
 @pytest.fixture(scope="module")

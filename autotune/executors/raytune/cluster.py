@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import secrets
 import signal
 import socket
 import threading
@@ -161,16 +162,24 @@ def _join(address: str) -> None:
     here = {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
     try:
         _init(address=address, **here)
-    except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
+    except (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError) as error:
         said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BadInput(
             f"the Ray cluster at {address} cannot be joined: {said}. Run autotune on one of its machines (after `ray "
-            f"start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}"
+            f"start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}; a "
+            "cluster with a token wants RAY_AUTH_MODE=token here and the token of the head's ~/.ray/auth_token"
         ) from error
 
 
 def _alone() -> dict[str, Any]:
-    """A cluster of this machine alone: on loopback, without a dashboard."""
+    """A cluster of this machine alone: on loopback, without a dashboard, with a token that nobody else has.
+
+    Ray would leave a token of its own in the user's home, which changes how clusters that are started later behave.
+    Source: https://docs.ray.io/en/latest/ray-security/token-auth.html.
+    """
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     return {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
 
 
