@@ -27,6 +27,7 @@ from autotune.recommend import recommend
 from autotune.recommendation import Recommendation
 from autotune.search import Study, open_study
 from autotune.search.budget import most_nodes
+from autotune.search.results import Lock
 from autotune.space.knobs import gpus_of
 from autotune.spec import StudySpec
 from autotune.tracking import Tracker
@@ -51,16 +52,20 @@ def run(
         Interrupted: the user stopped it; what is finished is kept.
         StudyLocked: another tuner works on this study.
     """
-    sources = sources_of(spec, home.study_folder(spec.study))
+    folder = home.study_folder(spec.study)
+    if folder.is_dir():
+        # Told at once, before anything that takes long.
+        Lock(folder).release()
+    sources = sources_of(spec, folder)
     progress.phase("enumerating what may be tried")
     library = library_of(spec)
     prepared = prepare(spec, library, progress.note)
     if spec.on == "docker":
         fetch_images([spec.images[name] for name in prepared.spaces], progress.note)
     needs = sorted({gpus_of(candidate.configuration, spec.gpus) for candidate in prepared.candidates.items})
-    work = Work(evaluator, spec, library, home.study_folder(spec.study), progress.note)
+    work = Work(evaluator, spec, library, folder, progress.note)
     with closing(executor_for(spec.executor, work, needs, most_nodes(spec.launches))) as executor:
-        folder = home.open(spec)
+        home.open(spec)
         keep(sources, folder)
         for text in prepared.spec.notes[len(spec.notes) :]:
             progress.note(text)

@@ -106,4 +106,4 @@ def _wait(moment: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 def _on_node(cluster: Nodes, name: str) -> set[Path]:
     """The logs of servers that run on a node now."""
-    return set(cluster.folder.glob(f"autotune-trial-{name}-*/trials/*/server.log"))
+    return set(cluster.folder.glob(f"autotune-trial-*-{name}-*/trials/*/server.log"))
