@@ -1,6 +1,6 @@
 """Forty launches on four nodes of eight GPUs against forty on one: minutes of emulated engines.
 
-    pytest -m slow tests/executors/test_four_nodes.py
+pytest -m slow tests/executors/test_four_nodes.py
 """
 
 from __future__ import annotations

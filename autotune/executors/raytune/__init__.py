@@ -11,6 +11,7 @@ Only this package imports ray.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ class RayExecutor:
         self._running: dict[str, _Running] = {}
         self._finished: list[Launch] = []
         self._waiting: dict[str, float] = {}
+        self._serial = itertools.count()
         self._introduce()
 
     def _introduce(self) -> None:
@@ -97,9 +99,9 @@ class RayExecutor:
             lost = self._lost()
             for item in ray.get(self._courier.take.remote(0.0 if lost else LOOK_S)):
                 self._received(item)
-            self._tell_of_waiting()
             for key in lost:
                 self._retry(key)
+            self._look_at_waiting()
             if self._tuning.problem is not None:
                 raise RuntimeError("Ray Tune has ended") from self._tuning.problem
         return self._finished.pop(0)
@@ -125,7 +127,7 @@ class RayExecutor:
     def _begin(self, trial: Trial, tries: int, avoid: str = "") -> None:
         spec = self._work.spec
         gpus = gpus_of(trial.configuration, spec.gpus)
-        key = f"{trial.number}.{tries}"
+        key = f"{trial.number}.{next(self._serial)}"
         place = self._places.take(key, gpus, trial.node, avoid)
         if place is None:
             why = "; ".join(f"{name}: {problem}" for name, problem in self._places.retired.items())
@@ -139,13 +141,12 @@ class RayExecutor:
         if isinstance(item, Said):
             self._work.tell(item.text)
             return
-        self._waiting.pop(item.key, None)
         if isinstance(item, Began):
+            self._waiting.pop(item.key, None)
             return
-        running = self._running.pop(item.key, None)
-        if running is None:
+        if item.key not in self._running:
             return
-        self._places.give_back(item.key)
+        running = self._forget(item.key)
         task = running.task
         if item.bug:
             raise RuntimeError(f"the evaluation of trial {task.trial.number} on {task.place.name} failed:\n{item.bug}")
@@ -155,11 +156,17 @@ class RayExecutor:
         unpack(item.files, self._work.folder / "trials" / f"{task.trial.number:04d}")
         self._finished.append(Launch(task.trial, item.result))
 
-    def _tell_of_waiting(self) -> None:
-        """Say so, once, when a trial waits for GPUs that somebody else's work on the cluster has."""
+    def _look_at_waiting(self) -> None:
+        """A trial that has not begun is moved when its node is gone, and told of when somebody else has the GPUs."""
+        if not self._waiting or self._cluster is None:
+            return
+        self._refresh(self._cluster)
         for key, since_s in list(self._waiting.items()):
             task = self._running[key].task
-            if self._places.free(task.place) < 0:
+            if not self._places.there(task.place):
+                running = self._forget(key)
+                self._begin(running.task.trial, running.tries)
+            elif self._places.free(task.place) < 0:
                 self._waiting[key] = time.monotonic()
             elif time.monotonic() - since_s > WAIT_S:
                 del self._waiting[key]
@@ -185,23 +192,27 @@ class RayExecutor:
 
     def _retry(self, key: str) -> None:
         """A trial whose process or node is gone, and whose result was not brought."""
-        running = self._running.pop(key, None)
-        self._waiting.pop(key, None)
-        if running is None or self._cluster is None:
+        if key not in self._running or self._cluster is None:
             return
-        self._places.give_back(key)
+        running = self._forget(key)
         self._refresh(self._cluster)
         name, trial = running.task.place.name, running.task.trial
-        there = {place.name for place in self._places.used}
-        gone = "has vanished" if name not in there else "has lost the process that ran it"
         if running.tries < TRIES:
-            self._work.tell(f"launch {trial.number}: node {name} {gone}; it is tried once more")
+            # Which of the two it is Ray tells only later.
+            self._work.tell(f"launch {trial.number}: node {name}, or its process there, is gone; it is tried once more")
             self._begin(replace(trial, node=""), running.tries + 1, avoid=name)
             return
-        self._finished.append(Launch(trial, self._vanished(name, gone)))
+        self._finished.append(Launch(trial, self._vanished(name)))
 
-    def _vanished(self, name: str, gone: str) -> TrialResult:
-        message = f"Node {name} {gone} while the trial ran, and so had the node of the first try."
+    def _forget(self, key: str) -> _Running:
+        self._waiting.pop(key, None)
+        self._places.give_back(key)
+        return self._running.pop(key)
+
+    def _vanished(self, name: str) -> TrialResult:
+        message = (
+            f"Node {name}, or the trial's process there, was gone before the trial ended; so it was at the first try."
+        )
         return TrialResult(
             state=State.INVALID,
             evidence=self._work.evaluator().evidence,

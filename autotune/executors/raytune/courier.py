@@ -37,7 +37,7 @@ class Ended:
     """A trial has ended on its node.
 
     Attributes:
-        key: of the trial and the try at it.
+        key: of the task.
         result: what it came to; None where it raised.
         files: its folder, a compressed tar archive.
         problem: what was raised on purpose: nothing can be launched on that node.

@@ -62,6 +62,10 @@ class Places:
         """Nodes that are used no more, and why."""
         return dict(self._retired)
 
+    def there(self, place: Place) -> bool:
+        """Whether a node is still the one that it was."""
+        return self._known.get(place.name) == place
+
     def free(self, place: Place) -> int:
         """GPUs of a node that no trial has or waits for; below zero where trials wait."""
         return place.gpus - sum(gpus for name, gpus in self._held.values() if name == place.name)

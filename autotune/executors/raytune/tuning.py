@@ -30,7 +30,7 @@ class Task:
     """A trial on its way to a node.
 
     Attributes:
-        key: of the trial and the try at it.
+        key: of its own, as a trial may be tried again.
         gpus: those that it needs.
     """
 
