@@ -93,3 +93,22 @@ def test_no_more_nodes_than_the_budget_is_worth() -> None:
     assert places.spare == 1
     places.retire("a", "dirty")
     assert [p.name for p in places.used] == ["b", "c"]
+
+
+def row(number: int, host: str, name: str, alive: bool = True) -> dict[str, object]:
+    return {"NodeID": f"{number:06d}ff", "NodeManagerHostname": host, "NodeName": name, "Alive": alive}
+
+
+def test_a_node_keeps_its_name_when_others_come_and_go() -> None:
+    from autotune.executors.raytune.cluster import _names
+
+    two = [row(1, "a", "10.0.0.1"), row(2, "b", "10.0.0.2")]
+    assert list(_names(two).values()) == ["a", "b"]
+    one_host = [row(1, "vm", "127.0.0.3"), row(2, "vm", "127.0.0.4")]
+    assert list(_names(one_host).values()) == ["127.0.0.3", "127.0.0.4"]
+    lost = [row(1, "vm", "127.0.0.3"), row(2, "vm", "127.0.0.4", alive=False)]
+    assert _names(lost)["000001ff"] == "127.0.0.3"
+    back = [row(1, "a", "10.0.0.1", alive=False), row(2, "b", "10.0.0.2"), row(3, "a", "10.0.0.1")]
+    assert _names(back)["000003ff"] == "a"
+    alike = [row(1, "vm", "127.0.0.3"), row(2, "vm", "127.0.0.3")]
+    assert len(set(_names(alike).values())) == 2

@@ -57,7 +57,10 @@ class Cluster:
 
     def places(self) -> list[Place]:
         """The nodes that have the study's hardware now."""
-        return _named([row for row in _rows() if self._fits(row)], self._kind, self._gpus)
+        rows = _rows()
+        names = _names(rows)
+        fit = [row for row in rows if self._fits(row)]
+        return [Place(names[row["NodeID"]], row["NodeID"], self._gpus(row), self._kind(row)) for row in fit]
 
     def check(self, needs: Sequence[int]) -> None:
         """Raise `BadInput` where a candidate fits no node, or a node lacks this version of autotune."""
@@ -128,16 +131,19 @@ def _is_of(row: Row, hardware: str) -> bool:
     return any(is_kind(name.replace("-", " "), hardware) for name in found)
 
 
-def _named(rows: Sequence[Row], kind: Any, gpus: Any) -> list[Place]:
-    """Places by host name where that tells them apart, else by Ray's name for the node."""
-    hosts = Counter(_host(row) for row in rows)
-    names = Counter(row["NodeName"] for row in rows)
-    found = []
+def _names(rows: Sequence[Row]) -> dict[str, str]:
+    """How nodes are called, by id: by host name where that tells machines apart, else by Ray's name for the node.
+
+    Nodes that are gone count too, so that a name stays when others come and go; one that came back has its name again.
+    """
+    machines = {(_host(row), row["NodeName"]) for row in rows}
+    hosts = Counter(host for host, _ in machines)
+    alive = Counter((_host(row), row["NodeName"]) for row in rows if row["Alive"])
+    found = {}
     for row in rows:
-        name = _host(row) if hosts[_host(row)] == 1 else row["NodeName"]
-        if hosts[_host(row)] > 1 and names[name] > 1:
-            name = f"{name}-{row['NodeID'][:6]}"
-        found.append(Place(str(name), row["NodeID"], gpus(row), kind(row)))
+        host, name = _host(row), str(row["NodeName"])
+        told = host if hosts[host] == 1 else name
+        found[row["NodeID"]] = told if alive[host, name] <= 1 else f"{told}-{row['NodeID'][:6]}"
     return found
 
 
