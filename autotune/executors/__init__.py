@@ -17,7 +17,7 @@ from typing import Protocol
 from autotune.errors import BadInput
 from autotune.evaluate import Evaluator
 from autotune.evaluate.checked import Checked
-from autotune.executors.environment import quiet_ray
+from autotune.executors import environment
 from autotune.executors.local import LocalExecutor
 from autotune.space.library import Library
 from autotune.spec import StudySpec, check_executor
@@ -91,7 +91,8 @@ def executor_for(name: str, work: Work, needs: Sequence[int], most_nodes: int) -
     check_executor(name)
     if name == "local":
         return LocalExecutor(work.evaluator())
-    quiet_ray()
+    address = name.partition(":")[2]
+    environment.prepare(environment.stands_alone(address, work.spec.on))
     try:
         # Imported when asked for: it takes seconds.
         import ray.tune  # noqa: F401
@@ -101,4 +102,4 @@ def executor_for(name: str, work: Work, needs: Sequence[int], most_nodes: int) -
         ) from error
     from autotune.executors.raytune import RayExecutor
 
-    return RayExecutor(name.partition(":")[2], work, needs, most_nodes)
+    return RayExecutor(address, work, needs, most_nodes)

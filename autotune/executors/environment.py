@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 
 _ALWAYS = {
     # Nothing is sent home.
@@ -26,8 +27,30 @@ _UNLESS_SET = {
 }
 
 
-def quiet_ray() -> None:
-    """Set it; to be called before ray is imported. What a user has set stays, where it does no harm."""
+_STAND_INS = ("simulator", "emulator", "replay")
+
+
+def stands_alone(address: str, on: str) -> bool:
+    """Whether trials get a Ray cluster of this machine alone, which is started for them.
+
+    Args:
+        address: that was asked for; empty: none.
+        on: where trials run, as of `StudySpec`.
+    """
+    return not (address or os.environ.get("RAY_ADDRESS")) and on.partition(":")[0] in _STAND_INS
+
+
+def prepare(alone: bool) -> None:
+    """Set it; to be called before ray is imported. What a user has set stays, where it does no harm.
+
+    Args:
+        alone: as of `stands_alone`. Such a cluster has a token that nobody else has; Ray would leave one in the user's
+            home, which changes how clusters that are started later behave. Source:
+            https://docs.ray.io/en/latest/ray-security/token-auth.html.
+    """
     os.environ.update(_ALWAYS)
     for name, value in _UNLESS_SET.items():
         os.environ.setdefault(name, value)
+    if alone and "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

@@ -100,15 +100,15 @@ def row(number: int, host: str, name: str, alive: bool = True) -> dict[str, obje
 
 
 def test_a_node_keeps_its_name_when_others_come_and_go() -> None:
-    from autotune.executors.raytune.cluster import _names
+    from autotune.executors.raytune.cluster import names_of
 
     two = [row(1, "a", "10.0.0.1"), row(2, "b", "10.0.0.2")]
-    assert list(_names(two).values()) == ["a", "b"]
+    assert list(names_of(two).values()) == ["a", "b"]
     one_host = [row(1, "vm", "127.0.0.3"), row(2, "vm", "127.0.0.4")]
-    assert list(_names(one_host).values()) == ["127.0.0.3", "127.0.0.4"]
+    assert list(names_of(one_host).values()) == ["127.0.0.3", "127.0.0.4"]
     lost = [row(1, "vm", "127.0.0.3"), row(2, "vm", "127.0.0.4", alive=False)]
-    assert _names(lost)["000001ff"] == "127.0.0.3"
+    assert names_of(lost)["000001ff"] == "127.0.0.3"
     back = [row(1, "a", "10.0.0.1", alive=False), row(2, "b", "10.0.0.2"), row(3, "a", "10.0.0.1")]
-    assert _names(back)["000003ff"] == "a"
+    assert names_of(back)["000003ff"] == "a"
     alike = [row(1, "vm", "127.0.0.3"), row(2, "vm", "127.0.0.3")]
-    assert len(set(_names(alike).values())) == 2
+    assert len(set(names_of(alike).values())) == 2

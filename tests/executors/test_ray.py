@@ -68,7 +68,7 @@ def test_no_node_for_the_candidates(cluster: Nodes, tmp_path: Path, hardware: st
 
 def test_a_killed_tuner_a_lost_node_and_a_second_tuner(cluster: Nodes, home: Path) -> None:
     """The last test with this cluster: it takes a node away."""
-    question = (*SMALL, "--workload", "random:64:600:4", "--launches", "10", "--study", "hurt")
+    question = (*SMALL, "--workload", "random:64:400:4", "--launches", "8", "--study", "hurt")
     arguments = ["run", *question, "--executor", cluster.executor]
     assert kill_after(arguments, home, 0.0, lambda: len(finished_rows(home, "hurt")) >= 2)
     assert nothing_is_left(cluster.folder, 20.0) == [], "servers end with the tuner"

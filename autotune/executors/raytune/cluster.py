@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import secrets
 import signal
 import socket
 import threading
@@ -17,6 +16,7 @@ import ray
 
 import autotune
 from autotune.errors import BadInput
+from autotune.executors.environment import stands_alone
 from autotune.executors.raytune.places import Place
 from autotune.machine.gpu import is_kind
 from autotune.spec import StudySpec
@@ -26,7 +26,6 @@ PROBE_S = 120.0
 """A node's first worker process may have to be read from a slow disk."""
 ACCELERATOR = "accelerator_type:"
 """How Ray names the resource by which it tells the GPUs that it found itself."""
-STAND_INS = ("simulator", "emulator", "replay")
 
 Row = Mapping[str, Any]
 """A node as ``ray.nodes()`` tells it."""
@@ -47,6 +46,7 @@ class Cluster:
     def __init__(self, address: str, spec: StudySpec) -> None:
         self._spec = spec
         self._needs_gpus = spec.hardware.vendor != "cpu"
+        self._alone = stands_alone(address, spec.on)
         given = address or os.environ.get("RAY_ADDRESS", "")
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         if given:
@@ -58,7 +58,7 @@ class Cluster:
     def places(self) -> list[Place]:
         """The nodes that have the study's hardware now."""
         rows = _rows()
-        names = _names(rows)
+        names = names_of(rows)
         fit = [row for row in rows if self._fits(row)]
         return [Place(names[row["NodeID"]], row["NodeID"], self._gpus(row), self._kind(row)) for row in fit]
 
@@ -81,7 +81,7 @@ class Cluster:
 
     def _join_or_start(self) -> None:
         spec = self._spec
-        if spec.on.partition(":")[0] not in STAND_INS:
+        if not self._alone:
             try:
                 _init(address="auto")
                 return
@@ -131,7 +131,7 @@ def _is_of(row: Row, hardware: str) -> bool:
     return any(is_kind(name.replace("-", " "), hardware) for name in found)
 
 
-def _names(rows: Sequence[Row]) -> dict[str, str]:
+def names_of(rows: Sequence[Row]) -> dict[str, str]:
     """How nodes are called, by id: by host name where that tells machines apart, else by Ray's name for the node.
 
     Nodes that are gone count too, so that a name stays when others come and go; one that came back has its name again.
@@ -178,14 +178,7 @@ def _join(address: str) -> None:
 
 
 def _alone() -> dict[str, Any]:
-    """A cluster of this machine alone: on loopback, without a dashboard, with a token that nobody else has.
-
-    Ray would leave a token of its own in the user's home, which changes how clusters that are started later behave.
-    Source: https://docs.ray.io/en/latest/ray-security/token-auth.html.
-    """
-    if "RAY_AUTH_MODE" not in os.environ:
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    """A cluster of this machine alone: on loopback, without a dashboard."""
     return {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
 
 
