@@ -86,12 +86,15 @@ class Configuration:
 
     engine: str
     knobs: Mapping[str, Scalar]
+    _fingerprint: str = field(default="", init=False, repr=False, compare=False)  # once it was asked for
 
     @property
     def fingerprint(self) -> str:
         """12 hex digits that depend on the engine and the knobs only, not on their order."""
-        text = json.dumps([self.engine, sorted(self.knobs.items())], separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        if not self._fingerprint:
+            text = json.dumps([self.engine, sorted(self.knobs.items())], separators=(",", ":"))
+            object.__setattr__(self, "_fingerprint", hashlib.sha256(text.encode()).hexdigest()[:12])
+        return self._fingerprint
 
     def with_knobs(self, **changes: Scalar) -> Configuration:
         """A copy with some knobs changed."""

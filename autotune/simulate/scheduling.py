@@ -222,7 +222,8 @@ class Scheduler:
     def _throw_out(self, number: int, replica: Replica) -> None:
         mine, thrown = self._of(number, self.running), 0
         grown = self._grown(mine, self.gain)
-        while len(mine) > (0 if replica.fills else 1) and not replica.makes_room(float(grown.sum())):
+        # The last one stays, yet what the cache keeps makes room for it too.
+        while not replica.makes_room(float(grown.sum())) and len(mine) > (0 if replica.fills else 1):
             at = self._victim(mine)
             victim = int(mine[at])
             mine = np.delete(mine, at)

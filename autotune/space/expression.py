@@ -26,6 +26,7 @@ _NODES = (
     ast.IfExp, ast.Call,
 )  # fmt: skip
 _FUNCTIONS = {"min": min, "max": max, "int": int, "str": str, "len": len}
+_GLOBALS = {"__builtins__": {}, **_FUNCTIONS}  # no expression can bind a name
 _HOLE = re.compile(r"\{([^{}]+)\}")
 
 
@@ -80,7 +81,7 @@ def names(text: str) -> frozenset[str]:
 
 def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
     """The expression's value in a scope; raises ``NameError`` or ``TypeError`` as Python does."""
-    return eval(_compiled(text)[0], {"__builtins__": {}, **_FUNCTIONS}, scope)
+    return eval(_compiled(text)[0], _GLOBALS, scope)
 
 
 def check_template(text: str) -> str:

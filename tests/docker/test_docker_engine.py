@@ -13,7 +13,8 @@ import pytest
 
 from autotune.errors import BadInput
 from autotune.launch.docker_engine import check_docker, fetch_images, version_in
-from tests.product.cli import PROGRAM, Finished, rows
+from tests.product.cli import Finished, rows
+from tests.product.cli import autotune as run
 
 from .settings import StandIn, docker, program
 
@@ -47,9 +48,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]
 
 
 def autotune(*arguments: str, home: Path, stand_in: StandIn, **variables: str) -> Finished:
-    environment = {**stand_in.environment, "AUTOTUNE_HOME": str(home), **variables}
-    done = subprocess.run([*PROGRAM, *arguments], env=environment, capture_output=True, text=True, check=False)
-    return Finished(done.returncode, done.stdout, done.stderr)
+    return run(*arguments, home=home, **{**stand_in.environment, **variables})
 
 
 def test_images_are_pulled_once_with_progress(engine: StandIn) -> None:

@@ -11,6 +11,8 @@ from .cli import Finished, autotune
 GOOD = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
 GOOD_BASELINE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8"
 R1 = "deepseek-ai/DeepSeek-R1"
+SMALL = ["--space", str(Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml")]
+"""A few candidates, where it is not about them: to enumerate all takes seconds."""
 
 
 def refused(done: Finished, *words: str) -> None:
@@ -47,19 +49,25 @@ def refused(done: Finished, *words: str) -> None:
         ([*GOOD, "--set", "tensor_parallel=0"], ["whole number of at least 1"]),
         ([*GOOD, "--set", "tensor_parallel="], ["whole number of at least 1"]),
         ([*GOOD, "--set", "memory_fraction=7"], ["at most 1"]),
-        ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 0"], ["tensor_parallel=0", "at least 1"]),
+        (
+            [*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 0"],
+            ["tensor_parallel=0", "at least 1"],
+        ),
         ([*GOOD, "--objective", "failed"], ["total_token_throughput"]),
         ([*GOOD, "--hours", "nan"], ["above 0"]),
         ([*GOOD, "--seed", "-1"], ["--seed"]),
-        ([*GOOD, "--baseline", "ollama serve"], ["vllm serve"]),
-        ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --tensor-paralel 8"], ["--tensor-paralel"]),
-        ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --kv-cache-dtype fp7"], ["fp7"]),
-        ([*GOOD, "--baseline", "vllm serve 'unclosed"], ["--baseline"]),
-        ([*GOOD, "--baseline", "vllm serve deepseek-ai/DeepSeek-R1 -tp 8"], ["DeepSeek-R1", "DeepSeek-V3.2"]),
-        ([*GOOD, "--engine-arg", "sglang"], ["engine='arguments'"]),
-        ([*GOOD, "--engine-arg", "sglang=--no-such-flag 3"], ["--no-such-flag"]),
+        ([*GOOD, *SMALL, "--baseline", "ollama serve"], ["vllm serve"]),
         (
-            [*GOOD, "--dry-run", "--baseline", GOOD_BASELINE, "--engine-arg", "vllm=--bogus-flag 3"],
+            [*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --tensor-paralel 8"],
+            ["--tensor-paralel"],
+        ),
+        ([*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --kv-cache-dtype fp7"], ["fp7"]),
+        ([*GOOD, *SMALL, "--baseline", "vllm serve 'unclosed"], ["--baseline"]),
+        ([*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-R1 -tp 8"], ["DeepSeek-R1", "DeepSeek-V3.2"]),
+        ([*GOOD, "--engine-arg", "sglang"], ["engine='arguments'"]),
+        ([*GOOD, *SMALL, "--engine-arg", "sglang=--no-such-flag 3"], ["--no-such-flag"]),
+        (
+            [*GOOD, *SMALL, "--dry-run", "--baseline", GOOD_BASELINE, "--engine-arg", "vllm=--bogus-flag 3"],
             ["--engine-arg", "--bogus-flag"],
         ),
         ([*GOOD, "--on", "external:http://127.0.0.1:1", "--set", "block_size=1"], ["--set", "somebody else"]),
@@ -107,13 +115,15 @@ def test_an_engine_that_cannot_run_there_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, the one folder that root cannot write either")
 def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
-    refused(autotune("run", *GOOD, home=Path("/proc/autotune-home"), cwd=tmp_path), "cannot be written", "--home")
+    refused(
+        autotune("run", *GOOD, *SMALL, home=Path("/proc/autotune-home"), cwd=tmp_path), "cannot be written", "--home"
+    )
 
 
 def test_a_home_that_is_a_file(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("")
-    done = autotune("run", *GOOD, home=home)
+    done = autotune("run", *GOOD, *SMALL, home=home)
     assert done.code == 2
     assert "Traceback" not in done.err
 
@@ -196,8 +206,8 @@ def test_a_whole_line_in_quotes_is_understood(tmp_path: Path) -> None:
 
 def test_one_damaged_study_does_not_hide_the_others(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    assert autotune("run", *GOOD, "--launches", "1", "--study", "good", home=home).code == 0
-    assert autotune("run", *GOOD, "--launches", "1", "--study", "bad", home=home).code == 0
+    assert autotune("run", *GOOD, *SMALL, "--launches", "1", "--study", "good", home=home).code == 0
+    assert autotune("run", *GOOD, *SMALL, "--launches", "1", "--study", "bad", home=home).code == 0
     (home / "studies" / "bad" / "recommendation.json").write_text("{")
     listed = autotune("list", "--json", home=home)
     assert listed.code == 0, listed.err

@@ -173,7 +173,8 @@ def test_a_first_launch_without_a_gpu_is_exit_130_with_one_message(
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     question = ["--model", MODEL, "--hw", "h200", "--engine", "vllm", "--on", "process", "--study", "first"]
-    stopped = autotune("run", *question, "--workload", "random:16:4:8", home=home)
+    few = ["--workload", "random:16:4:8", "--space", str(ROOT / "examples" / "small-space.yaml")]
+    stopped = autotune("run", *question, *few, home=home)
     assert stopped.code == 130, stopped.err
     assert "Traceback" not in stopped.err
     assert "No CUDA GPUs are available. The driver shows no usable GPU" in stopped.err

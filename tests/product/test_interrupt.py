@@ -16,7 +16,8 @@ from .cli import PROGRAM, autotune, rows
 # A workload of many load points: each launch takes long enough for a signal to come in between.
 QUESTION = [
     *("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--study", "s"),
-    *("--launches", "12", "--workload", "offline"),
+    *("--launches", "4", "--workload", "offline"),
+    *("--space", str(Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml")),
 ]
 
 
@@ -28,7 +29,7 @@ def running_study(home: Path) -> Iterator[subprocess.Popen[str]]:
         assert process.stderr is not None
         try:
             for line in process.stderr:
-                if "1/12" in line:
+                if "1/4" in line:
                     break
             yield process
         finally:

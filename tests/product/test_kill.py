@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from .cli import autotune, finished_rows, kill_after, rows
 QUESTION = [
     *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--launches", "12", "--seed", "5"),
     *("--workload", "random:256:64:64"),
+    *("--space", str(Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml")),
 ]
 KILLS = [3, pytest.param(20, marks=pytest.mark.slow)]
 
@@ -56,7 +58,13 @@ def test_nothing_is_lost_or_run_twice(tmp_path: Path, wanted: int) -> None:
         arguments = ["run", *QUESTION, "--study", study]
         killed = True
         while kills < wanted and killed:
-            killed = kill_after(arguments, home, moments.uniform(0.5, 9.0))
+            # Every other kill meets a launch for certain, however slow the machine is; the rest come at any time.
+            if kills % 2:
+                killed = kill_after(arguments, home, moments.uniform(0.0, 6.0))
+            else:
+                more = len(finished_rows(home, study)) + moments.randint(1, 5)
+                moment = partial(lambda study, n: len(finished_rows(home, study)) >= n, study, more)
+                killed = kill_after(arguments, home, moments.uniform(0.0, 0.3), moment)
             kills += killed
             if (home / "studies" / study / "study.yaml").exists():
                 arguments = ["resume", study]

@@ -13,6 +13,9 @@ import pytest
 from .cli import Finished, autotune, rows
 
 V32 = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SMALL = ["--space", str(EXAMPLES / "small-space.yaml")]
+"""Where it is not about the candidates: to enumerate all takes seconds."""
 
 
 def tuned(home: Path, *arguments: str) -> dict[str, Any]:
@@ -25,7 +28,7 @@ def tuned(home: Path, *arguments: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     home = tmp_path_factory.mktemp("main") / "home"
-    return home, autotune("run", *V32, "--study", "main", home=home)
+    return home, autotune("run", *V32, "--study", "main", home=home, fresh=True)
 
 
 def test_it_ends_with_eight_attention_replicas(main_job: tuple[Path, Finished]) -> None:
@@ -71,7 +74,7 @@ def test_what_is_recommended_is_what_simulate_says(main_job: tuple[Path, Finishe
     home, _ = main_job
     found = json.loads((home / "studies" / "main" / "recommendation.json").read_text())
     settings = [f"{name}={value}" for name, value in found["env"].items()]
-    done = autotune("simulate", "--hw", "h200", "--json", "--", *settings, *found["argv"], home=home)
+    done = autotune("simulate", "--hw", "h200", "--json", "--", *settings, *found["argv"], home=home, fresh=True)
     assert done.code == 0, done.err
     assert done.json["evidence"] == "simulated"
     assert done.json["failure"] is None
@@ -95,11 +98,12 @@ def test_a_finished_study_is_shown_again(main_job: tuple[Path, Finished]) -> Non
 def test_report_export_and_list(main_job: tuple[Path, Finished]) -> None:
     home, _ = main_job
     folder = home / "studies" / "main"
-    assert autotune("report", "main", home=home).out.strip() == (folder / "report.md").read_text().strip()
+    assert autotune("report", "main", home=home, fresh=True).out.strip() == (folder / "report.md").read_text().strip()
     assert (
-        autotune("export", "main", "--to", "shell", home=home).out.strip() == (folder / "serve.sh").read_text().strip()
+        autotune("export", "main", "--to", "shell", home=home, fresh=True).out.strip()
+        == (folder / "serve.sh").read_text().strip()
     )
-    listed = autotune("list", "--json", home=home).json
+    listed = autotune("list", "--json", home=home, fresh=True).json
     assert [(row["study"], row["verdict"], row["evidence"]) for row in listed] == [("main", "better", "simulated")]
     wrong = autotune("export", "main", "--to", "helm", home=home)
     assert wrong.code == 2
@@ -119,7 +123,7 @@ def test_four_at_a_time_does_not_want_eight_replicas(tmp_path: Path) -> None:
 
 
 def test_half_the_memory_is_infeasible(tmp_path: Path) -> None:
-    node = Path(__file__).resolve().parents[2] / "examples" / "half-memory-node.yaml"
+    node = EXAMPLES / "half-memory-node.yaml"
     home = tmp_path / "home"
     done = autotune("run", V32[0], V32[1], "--hw", str(node), "--launches", "6", "--study", "half", home=home)
     assert done.code == 3, done.err
@@ -183,13 +187,13 @@ def test_several_workloads_goals_slos_and_pins(tmp_path: Path) -> None:
 def test_a_baseline_as_typed_is_launched_as_typed(tmp_path: Path) -> None:
     home = tmp_path / "home"
     typed = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8 --max-num-seqs 256"
-    found = tuned(home, *V32, "--launches", "5", "--engine", "vllm", "--baseline", typed, "--study", "typed")
+    found = tuned(home, *V32, *SMALL, "--launches", "5", "--engine", "vllm", "--baseline", typed, "--study", "typed")
     assert found["baseline"]["argv"] == typed.split()
     assert found["baseline"]["config"]["max_running_requests"] == 256
 
 
 def test_a_budget_of_one_launch_decides_nothing(tmp_path: Path) -> None:
-    found = tuned(tmp_path / "home", *V32, "--launches", "1")
+    found = tuned(tmp_path / "home", *V32, *SMALL, "--launches", "1")
     assert (found["verdict"], found["launches"]) == ("indistinguishable", 1)
     assert found["stop_reason"]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from .cli import PROGRAM, Finished, rows
+from .cli import Finished, rows
+from .cli import autotune as run
 from .server import COMMAND, emulated
 
 KEY = "planted-key-of-no-known-shape"
@@ -22,11 +21,7 @@ SPACE = """narrow: {vllm: {search: {}}, sglang: {search: {}}}
 
 
 def autotune(*arguments: str, home: Path) -> Finished:
-    variables = {"MY_KEY": KEY, "HF_TOKEN": TOKEN, "AUTOTUNE_HOME": str(home)}
-    done = subprocess.run(
-        [*PROGRAM, *arguments], env={**os.environ, **variables}, capture_output=True, text=True, check=False
-    )
-    return Finished(done.returncode, done.stdout, done.stderr)
+    return run(*arguments, home=home, MY_KEY=KEY, HF_TOKEN=TOKEN)
 
 
 def assert_nothing_planted(home: Path, *said: str) -> None:

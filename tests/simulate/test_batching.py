@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotune.client.requests import Requests
@@ -61,8 +61,17 @@ def pool(server, requests, spare):
     return math.ceil(longest / block) * block + spare
 
 
+def a_beginning_left_behind():
+    """A pool of five blocks; one is the beginning of a group that has ended, and the last request needs all five."""
+    n = 30
+    write, group = np.ones(n, dtype=int), np.zeros(n, dtype=int)
+    write[-1], group[-1] = 48, 1
+    return Requests(np.full(n, 18), write, np.zeros(n), group, 17, 1)
+
+
 @settings(max_examples=80, deadline=None)
 @given(servers(), loads(), st.integers(0, 4000))
+@example(Server(setup("vllm", 8, 1, 8, version="0.7.3", model=R1, prefix_caching=True)), a_beginning_left_behind(), 0)
 def test_invariants(server, requests, spare):
     batching = Batching(server, requests, pool(server, requests, spare))
     records = batching.run()
