@@ -44,6 +44,11 @@ class Places:
         return fit[: self._most]
 
     @property
+    def there(self) -> set[str]:
+        """Ray's names of the nodes that are there, used or not."""
+        return {place.node_id for place in self._known.values()}
+
+    @property
     def spare(self) -> int:
         """Nodes that would do and are not used."""
         return sum(name not in self._retired for name in self._known) - len(self.used)

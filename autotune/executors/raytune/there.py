@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 import traceback
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from autotune.errors import AutotuneError
 from autotune.executors import Work
 from autotune.executors.raytune.courier import Began, Ended, Said, packed
 from autotune.executors.raytune.tuning import Task
+
+_THREADS = "OMP_NUM_THREADS"
 
 
 def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str) -> dict[str, int]:
@@ -29,7 +32,11 @@ def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str
     task: Task = config["task"]
     courier.bring.remote(Began(task.key))
     name = re.sub(r"[^\w.-]+", "-", task.place.name)
-    with tempfile.TemporaryDirectory(prefix=f"autotune-trial-{name}-") as place:
+    with (
+        environment_of_ray_start(),
+        # A container's files may be another user's.
+        tempfile.TemporaryDirectory(prefix=f"autotune-trial-{name}-", ignore_cleanup_errors=True) as place,
+    ):
         here = replace(work, folder=Path(place), tell=lambda text: courier.bring.remote(Said(text)))
         (here.folder / "trials").mkdir()
         with contextlib.chdir(folder if os.path.isdir(folder) else place):
@@ -38,6 +45,19 @@ def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str
         # Waited for: what was brought is safe from the end of this process.
         ray.get(courier.bring.remote(replace(ended, files=files)))
     return {"done": 1}
+
+
+@contextlib.contextmanager
+def environment_of_ray_start() -> Iterator[None]:
+    """Without the number of threads that Ray sets by its own count of processors: a server would run with one."""
+    before = Path("/proc/self/environ").read_bytes().split(b"\0")
+    given = any(line.startswith(f"{_THREADS}=".encode()) for line in before)
+    taken = None if given else os.environ.pop(_THREADS, None)
+    try:
+        yield
+    finally:
+        if taken is not None:
+            os.environ[_THREADS] = taken
 
 
 def _ended(task: Task, work: Work) -> Ended:

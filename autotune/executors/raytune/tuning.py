@@ -61,8 +61,11 @@ class Feed(Searcher):
         self.closed = threading.Event()
         self._keys: dict[str, str] = {}
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The next task; None while there is none."""
+    def suggest(self, trial_id: str) -> Any:
+        """The next task, as a configuration; None while there is none."""
+        if self.closed.is_set():
+            # While nothing runs Ray Tune asks for trials for minutes, and looks at no stopper.
+            return Searcher.FINISHED
         try:
             task = self.tasks.get_nowait()
         except queue.Empty:
