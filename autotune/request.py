@@ -162,6 +162,8 @@ def _check_external(request: Request, on: str) -> None:
     """Nothing of a server that somebody else runs can be set from here."""
     options = {"--baseline": request.baseline, "--engine-arg": request.engine_args, "--set": request.pins}
     asked = [option for option, value in options.items() if value]
+    if on.startswith("external:") and request.executor != "local":
+        raise BadInput(f"--executor {request.executor}: nodes would load one server at the same time; leave it out")
     if asked and on.startswith("external:"):
         raise BadInput(f"{' and '.join(asked)}: nothing can be set on a server that somebody else runs; leave it out")
 

@@ -96,8 +96,6 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
             write_artefacts(folder, spec, study.launches, recommendation)
             tracker.finish(recommendation, folder)
     except KeyboardInterrupt:
-        # Before the study may be taken up by another tuner, whose launches would meet ours.
-        executor.close()
         raise Interrupted(f"stopped, {_kept(study, spec, folder)}") from None
     except (BadInput, CannotGoOn) as error:
         # With launches behind it the question was fine; since then the machine has changed.
@@ -109,6 +107,9 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
             raise
         problem = f"{error.filename or folder} cannot be written ({error.strerror}); make room there."
         raise CannotGoOn(f"{problem}\nThe study has stopped; {_kept(study, spec, folder)}") from error
+    finally:
+        # Before the study may be taken up by another tuner, whose launches would meet ours.
+        executor.close()
     return recommendation
 
 
@@ -146,10 +147,21 @@ def _check_node(told: Sequence[TrialResult], executor: Executor) -> None:
     Args:
         told: the results of this run: what failed before a study was resumed may have been repaired.
     """
-    if told[-1].quarantine and not executor.retire(told[-1].node):
-        raise CannotGoOn(told[-1].quarantine)
-    latest = told[-_IN_A_ROW:]
+    latest = told[-1]
+    if latest.quarantine and not executor.retire(latest.node, latest.quarantine):
+        raise CannotGoOn(latest.quarantine)
+    there = _in_vain([result for result in told if result.node == latest.node])
+    if not there and not _in_vain(told):
+        return
+    said = latest.failure.message if latest.failure else ""
+    why = f"{_IN_A_ROW} launches in a row failed for reasons that are not their configurations'. {said}"
+    # Of several nodes one is bad; where launches on different ones fail, something else is.
+    if not there or not executor.retire(latest.node, why):
+        raise CannotGoOn(why)
+
+
+def _in_vain(results: Sequence[TrialResult]) -> bool:
+    """Whether the latest came to nothing, one after the other."""
+    latest = results[-_IN_A_ROW:]
     # A measurement that does not count has metrics: that server ran.
-    if len(latest) == _IN_A_ROW and all(r.state is State.INVALID and not r.metrics for r in latest):
-        said = latest[-1].failure.message if latest[-1].failure else ""
-        raise CannotGoOn(f"{_IN_A_ROW} launches in a row failed for reasons that are not their configurations'. {said}")
+    return len(latest) == _IN_A_ROW and all(r.state is State.INVALID and not r.metrics for r in latest)

@@ -68,8 +68,8 @@ class Executor(Protocol):
         """
         ...
 
-    def retire(self, node: str) -> bool:
-        """Launch nothing more on a node; whether there is another one."""
+    def retire(self, node: str, why: str) -> bool:
+        """Launch nothing more on a node, and say why; whether there is another one."""
         ...
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 
 _ALWAYS = {
     # Nothing is sent home.
@@ -27,6 +28,8 @@ _UNLESS_SET = {
 }
 
 
+_LONG = 40
+"""Characters of a folder below which the paths of Ray's sockets, 107 at most, still fit."""
 _STAND_INS = ("simulator", "emulator", "replay")
 
 
@@ -51,6 +54,8 @@ def prepare(alone: bool) -> None:
     os.environ.update(_ALWAYS)
     for name, value in _UNLESS_SET.items():
         os.environ.setdefault(name, value)
+    if alone and len(tempfile.gettempdir()) > _LONG:
+        os.environ.setdefault("RAY_TMPDIR", "/tmp")
     if alone and "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

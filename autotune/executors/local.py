@@ -34,9 +34,9 @@ class LocalExecutor:
         trial, self._waiting = self._waiting, None
         return Launch(trial, self._evaluator(trial))
 
-    def retire(self, node: str) -> bool:
+    def retire(self, node: str, why: str) -> bool:
         """There is no other node than this machine."""
-        del node
+        del node, why
         return False
 
     def close(self) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from autotune.errors import BadInput
 from autotune.recommendation import Choice, Recommendation
+from autotune.space.knobs import gpus_of
 from autotune.spec import StudySpec
-from autotune.trial import Launch, State
+from autotune.trial import Configuration, Launch, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,6 @@ def winner_of(
         choice,
         spec,
         ready_s=tuple(result.times_s["ready"] for result in same if result.times_s.get("ready")),
-        gpus=max((result.gpus for result in same), default=0) or recommendation.gpus,
+        gpus=gpus_of(Configuration(choice.engine, choice.config), recommendation.gpus),
         image=image,
     )

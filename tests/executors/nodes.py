@@ -49,7 +49,7 @@ class Nodes:
 @contextmanager
 def nodes(folder: Path, kinds: Sequence[str]) -> Iterator[Nodes]:
     """A cluster of nodes with these GPUs, ``KIND:COUNT``, named 127.0.0.3 and so on."""
-    environment = {**os.environ, **TOKEN, "TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **TOKEN, "TMPDIR": str(folder), "RAY_TMPDIR": "/tmp", "RAY_USAGE_STATS_ENABLED": "0"}
     with (
         (folder / "cluster.log").open("w") as log,
         subprocess.Popen(

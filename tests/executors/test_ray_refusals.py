@@ -35,6 +35,14 @@ def test_a_name_that_is_none(tmp_path: Path, executor: str, said: str) -> None:
     assert said in asked(tmp_path / "home", executor).err
 
 
+def test_one_server_is_not_loaded_from_several_nodes(tmp_path: Path) -> None:
+    question = (*QUESTION[:4], "--on", "external:http://127.0.0.1:9", "--executor", "ray")
+    done = autotune("run", *question, home=tmp_path / "home")
+    assert done.code == 2
+    assert "--executor ray" in done.err
+    assert "leave it out" in done.err
+
+
 def test_an_address_where_nothing_answers(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -19,7 +19,7 @@ from autotune import redact
 from autotune.errors import BadInput
 from autotune.export import FORMATS, Winner, all_of, export, winner_of, yaml_text
 from autotune.export.container import container_of
-from autotune.trial import Command, Evidence, Launch
+from autotune.trial import Command, Evidence
 from tests import small_study
 from tests.export import reading
 from tests.export.golden import HOME, winner
@@ -176,13 +176,9 @@ def test_the_startup_probe_waits_for_the_slowest_start_and_says_whose(
 
 def test_the_start_time_is_that_of_the_winner_s_own_launches() -> None:
     rows = small_study.launches()
-    slow = replace(rows[5], result=replace(rows[5].result, times_s={"ready": 700.0}, gpus=4))
+    slow = replace(rows[5], result=replace(rows[5].result, times_s={"ready": 700.0}))
     told = winner_of(small_study.recommendation(), small_study.spec(), [*rows[:5], slow, *rows[6:]])
     assert sorted(told.ready_s) == [400.0, 400.0, 700.0], "three launches of the winner; the baseline's are its own"
-    assert told.gpus == 8
-    fewer: list[Launch] = [replace(row, result=replace(row.result, gpus=4)) for row in rows]
-    told = winner_of(small_study.recommendation(), small_study.spec(), fewer)
-    assert reading.server(export(told, "k8s"))["resources"] == {"limits": {"nvidia.com/gpu": 4}}
 
 
 def test_devices_and_memory_by_vendor() -> None:
@@ -245,3 +241,13 @@ def test_without_an_image_it_says_how_to_name_one() -> None:
 def test_the_studies_are_read_as_they_lie() -> None:
     assert sorted(HOME.names()) == ["h200-v32-sglang", "h200-v32-tensorrt-llm", "h200-v32-vllm", "mi300x-r1"]
     assert [len(HOME.launches(name)) > 0 for name in HOME.names()] == [True] * 4
+
+
+def test_a_winner_that_leaves_gpus_free_asks_for_its_own_only() -> None:
+    config = {**BASE.choice.config, "tensor_parallel": 2, "data_parallel": 2, "pipeline_parallel": 1}
+    choice = BASE.choice.model_copy(update={"config": config})
+    half = winner_of(BASE.recommendation.model_copy(update={"recommended": choice}), BASE.spec, [])
+    assert reading.server(export(half, "k8s"))["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    (compose,) = reading.documents(export(half, "compose"))
+    (device,) = compose["services"]["server"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["count"] == 4

@@ -12,8 +12,10 @@ Only this package imports ray.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,7 +25,7 @@ import ray
 from autotune.errors import CannotGoOn
 from autotune.executors import Work
 from autotune.executors.raytune.cluster import Cluster
-from autotune.executors.raytune.courier import Began, Item, Said, hire, unpack
+from autotune.executors.raytune.courier import Began, Ended, Item, Said, hire, unpack
 from autotune.executors.raytune.places import Places
 from autotune.executors.raytune.there import evaluate_there
 from autotune.executors.raytune.tuning import Task, Tuning
@@ -33,7 +35,7 @@ from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResu
 LOOK_S = 1.0
 """Between two looks at what Ray Tune says of lost trials."""
 TRIES = 2
-"""At a trial whose node or process vanishes."""
+"""At a trial whose node or process vanishes. So many in a row that lose their process, and their node is left out."""
 CLOSE_S = 30.0
 WAIT_S = 60.0
 """Without its GPUs, though no trial of ours has them, before a person is told."""
@@ -49,7 +51,7 @@ class RayExecutor:
     """See `autotune.executors.Executor`; arguments as of `autotune.executors.executor_for`."""
 
     def __init__(self, address: str, work: Work, needs: Sequence[int], most_nodes: int) -> None:
-        self._work, self._least = work, min(needs, default=1)
+        self._work, self._least, self._most = work, min(needs, default=1), max(needs, default=1)
         self._places = Places(most_nodes)
         self._cluster: Cluster | None = Cluster(address, work.spec)
         try:
@@ -64,7 +66,10 @@ class RayExecutor:
         self._running: dict[str, _Running] = {}
         self._finished: list[Launch] = []
         self._waiting: dict[str, float] = {}
-        self._serial = itertools.count()
+        self._brought: list[Item] = []
+        self._lost: list[str] = []
+        self._losses = Counter[str]()
+        self._serial = itertools.count(1)
         self._introduce()
 
     def _introduce(self) -> None:
@@ -96,19 +101,22 @@ class RayExecutor:
     def next_finished(self) -> Launch:
         """See `Executor`."""
         while not self._finished:
-            lost = self._lost()
-            for item in ray.get(self._courier.take.remote(0.0 if lost else LOOK_S)):
-                self._received(item)
-            for key in lost:
-                self._retry(key)
-            self._look_at_waiting()
-            if self._tuning.problem is not None:
-                raise RuntimeError("Ray Tune has ended") from self._tuning.problem
+            if not self._brought:
+                # In this order: a result that was brought before its process was lost counts.
+                self._note_lost()
+                self._take(0.0 if self._lost else LOOK_S)
+            # One after the other: what raises must not cost the results that came with it.
+            while self._brought and not self._finished:
+                self._received(self._brought.pop(0))
+            if not self._finished:
+                self._look_after()
         return self._finished.pop(0)
 
-    def retire(self, node: str) -> bool:
+    def retire(self, node: str, why: str) -> bool:
         """See `Executor`."""
-        self._places.retire(node, "it was left in a state in which nothing can be trusted")
+        if node not in self._places.retired:
+            self._places.retire(node, why)
+            self._work.tell(f"node {node} is left out: {why}")
         return bool(self._places.used)
 
     def close(self) -> None:
@@ -122,11 +130,21 @@ class RayExecutor:
             cluster.close()
 
     def _refresh(self, cluster: Cluster) -> None:
-        self._places.update(cluster.places())
+        # A node that is too small for some of them would be asked for what it cannot run.
+        self._places.update(place for place in cluster.places() if place.gpus >= self._most)
+
+    def _take(self, wait_s: float) -> None:
+        """Have brought what there is, results first."""
+        try:
+            items: list[Item] = ray.get(self._courier.take.remote(wait_s))
+        except ray.exceptions.RayError as error:
+            raise _gone(error) from error
+        self._brought = sorted(items, key=lambda item: not (isinstance(item, Ended) and item.result is not None))
 
     def _begin(self, trial: Trial, tries: int, avoid: str = "") -> None:
         spec = self._work.spec
         gpus = gpus_of(trial.configuration, spec.gpus)
+        # No two tries have one key: Ray Tune may still tell of the end of an earlier one.
         key = f"{trial.number}.{next(self._serial)}"
         place = self._places.take(key, gpus, trial.node, avoid)
         if place is None:
@@ -141,35 +159,44 @@ class RayExecutor:
         if isinstance(item, Said):
             self._work.tell(item.text)
             return
+        self._waiting.pop(item.key, None)
         if isinstance(item, Began):
-            self._waiting.pop(item.key, None)
             return
-        if item.key not in self._running:
+        running = self._running.pop(item.key, None)
+        if running is None:
             return
-        running = self._forget(item.key)
+        self._places.give_back(item.key)
         task = running.task
         if item.bug:
             raise RuntimeError(f"the evaluation of trial {task.trial.number} on {task.place.name} failed:\n{item.bug}")
         if item.result is None:
             self._unusable(running, item.problem)
             return
+        self._losses.pop(task.place.name, None)
         unpack(item.files, self._work.folder / "trials" / f"{task.trial.number:04d}")
         self._finished.append(Launch(task.trial, item.result))
 
-    def _look_at_waiting(self) -> None:
-        """A trial that has not begun is moved when its node is gone, and told of when somebody else has the GPUs."""
-        if not self._waiting or self._cluster is None:
-            return
-        self._refresh(self._cluster)
+    def _look_after(self) -> None:
+        """What is to be done about trials that did not end by themselves, once all that was brought is read."""
+        self._tell_of_waiting()
+        while self._lost:
+            self._retry(self._lost.pop(0))
+        self._send_elsewhere()
+        problem = self._tuning.problem
+        if isinstance(problem, ray.exceptions.RayError):
+            raise _gone(problem) from problem
+        if problem is not None:
+            raise RuntimeError("Ray Tune has ended") from problem
+
+    def _tell_of_waiting(self) -> None:
+        """Say so, once, when a trial waits for GPUs that somebody else's work on the cluster has."""
         for key, since_s in list(self._waiting.items()):
             task = self._running[key].task
-            if not self._places.there(task.place):
-                running = self._forget(key)
-                self._begin(running.task.trial, running.tries)
-            elif self._places.free(task.place) < 0:
+            if self._places.free(task.place) < 0 and since_s < math.inf:
                 self._waiting[key] = time.monotonic()
             elif time.monotonic() - since_s > WAIT_S:
-                del self._waiting[key]
+                # Told once; it waits on.
+                self._waiting[key] = math.inf
                 self._work.tell(
                     f"launch {task.trial.number} still waits for {task.gpus} GPUs of node {task.place.name}: other "
                     "work on the Ray cluster may have them (`ray status` tells)"
@@ -177,26 +204,39 @@ class RayExecutor:
 
     def _unusable(self, running: _Running, problem: str) -> None:
         """A node on which nothing can be launched is left out; its trial has not been tried yet."""
-        name, trial = running.task.place.name, running.task.trial
-        self._places.retire(name, problem)
-        if not self._places.used:
+        name = running.task.place.name
+        if not self.retire(name, problem):
             raise CannotGoOn(problem)
-        self._work.tell(f"node {name} is left out: {problem}")
-        self._begin(trial, running.tries, avoid=name)
+        self._begin(running.task.trial, running.tries, avoid=name)
 
-    def _lost(self) -> list[str]:
-        keys = []
+    def _note_lost(self) -> None:
         while not self._tuning.feed.errors.empty():
-            keys.append(self._tuning.feed.errors.get())
-        return keys
+            self._lost.append(self._tuning.feed.errors.get())
+
+    def _send_elsewhere(self) -> None:
+        """Trials that wait for a node that is gone, which Ray would have them do for ever."""
+        if self._cluster is None or not self._waiting:
+            return
+        self._refresh(self._cluster)
+        for key in [k for k in self._waiting if self._running[k].task.place.node_id not in self._places.there]:
+            del self._waiting[key]
+            running = self._running.pop(key)
+            self._places.give_back(key)
+            self._begin(running.task.trial, running.tries, avoid=running.task.place.name)
 
     def _retry(self, key: str) -> None:
         """A trial whose process or node is gone, and whose result was not brought."""
-        if key not in self._running or self._cluster is None:
+        running = self._running.pop(key, None)
+        self._waiting.pop(key, None)
+        if running is None or self._cluster is None:
             return
-        running = self._forget(key)
+        self._places.give_back(key)
         self._refresh(self._cluster)
         name, trial = running.task.place.name, running.task.trial
+        there = {place.name for place in self._places.used}
+        self._losses[name] += name in there
+        if self._losses[name] >= TRIES and there - {name}:
+            self.retire(name, f"it lost the processes of {TRIES} trials in a row")
         if running.tries < TRIES:
             # Which of the two it is Ray tells only later.
             self._work.tell(f"launch {trial.number}: node {name}, or its process there, is gone; it is tried once more")
@@ -204,15 +244,8 @@ class RayExecutor:
             return
         self._finished.append(Launch(trial, self._vanished(name)))
 
-    def _forget(self, key: str) -> _Running:
-        self._waiting.pop(key, None)
-        self._places.give_back(key)
-        return self._running.pop(key)
-
     def _vanished(self, name: str) -> TrialResult:
-        message = (
-            f"Node {name}, or the trial's process there, was gone before the trial ended; so it was at the first try."
-        )
+        message = f"Node {name}, or the trial's process there, was gone before it ended; so it was at the first try."
         return TrialResult(
             state=State.INVALID,
             evidence=self._work.evaluator().evidence,
@@ -221,6 +254,11 @@ class RayExecutor:
             node=name,
             started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
+
+
+def _gone(error: BaseException) -> CannotGoOn:
+    lines = str(error).strip().splitlines()
+    return CannotGoOn(f"the Ray cluster does not answer any more ({lines[0] if lines else type(error).__name__})")
 
 
 def _nobody(text: str) -> None:

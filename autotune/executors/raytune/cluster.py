@@ -27,6 +27,16 @@ PROBE_S = 120.0
 ACCELERATOR = "accelerator_type:"
 """How Ray names the resource by which it tells the GPUs that it found itself."""
 
+_WORKERS = {
+    # Ray would kill the watchdog with the process that ran a trial, and nobody would end its server's other processes.
+    "RAY_kill_child_processes_on_worker_exit": "0",
+    # Ray would have servers and load yield to every other process.
+    "RAY_worker_niceness": "0",
+}
+"""The environment of processes that run trials, besides that of ``ray start``."""
+_NOT_JOINED = (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError)
+"""What Ray raises where a cluster cannot be joined."""
+
 Row = Mapping[str, Any]
 """A node as ``ray.nodes()`` tells it."""
 
@@ -87,6 +97,8 @@ class Cluster:
                 return
             except ConnectionError:
                 pass
+            except _NOT_JOINED as error:
+                raise _cannot_be_joined("of this machine", "HOST:PORT", error) from error
             _init(address="local", resources={spec.hardware.name: 1}, **_alone())
             return
         gpus = spec.hardware.gpus if self._needs_gpus else 0
@@ -168,13 +180,17 @@ def _join(address: str) -> None:
     here = {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
     try:
         _init(address=address, **here)
-    except (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError) as error:
-        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise BadInput(
-            f"the Ray cluster at {address} cannot be joined: {said}. Run autotune on one of its machines (after `ray "
-            f"start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}; a "
-            "cluster with a token wants RAY_AUTH_MODE=token here and the token of the head's ~/.ray/auth_token"
-        ) from error
+    except _NOT_JOINED as error:
+        raise _cannot_be_joined(f"at {address}", address, error) from error
+
+
+def _cannot_be_joined(which: str, address: str, error: BaseException) -> BadInput:
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return BadInput(
+        f"the Ray cluster {which} cannot be joined: {said}. Run autotune on one of its machines (after `ray "
+        f"start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}; a "
+        "cluster with a token wants RAY_AUTH_MODE=token here and the token of the head's ~/.ray/auth_token"
+    )
 
 
 def _alone() -> dict[str, Any]:
@@ -184,7 +200,8 @@ def _alone() -> dict[str, Any]:
 
 def _init(**options: Any) -> None:
     before = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
-    ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **options)
+    environment = {"env_vars": _WORKERS}
+    ray.init(log_to_driver=False, logging_level=logging.CRITICAL, runtime_env=environment, **options)
     if before is not None:
         # Ray exits on it without a word; for us it is an interruption like any other.
         signal.signal(signal.SIGTERM, before)

@@ -6,6 +6,7 @@ Not Ray Tune's own results: it keeps the latest of every trial until the end, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import tarfile
 from collections.abc import Sequence
@@ -68,10 +69,12 @@ class Courier:
 
     async def take(self, wait_s: float) -> list[Item]:
         """All that was brought since the last time; waits for something at most so long."""
-        try:
-            await asyncio.wait_for(self._news.wait(), wait_s)
-        except TimeoutError:
-            return []
+        # Asked first: with no time to wait, Python 3.11's wait_for gives up before it looks.
+        if not self._news.is_set():
+            try:
+                await asyncio.wait_for(self._news.wait(), wait_s)
+            except TimeoutError:
+                return []
         items, self._items = self._items, []
         self._news.clear()
         return items
@@ -84,12 +87,15 @@ def hire(node_id: str) -> Any:
 
 
 def packed(folder: Path) -> bytes:
-    """A folder's content; empty bytes for a folder that is not there."""
+    """A folder's content; empty bytes for a folder that is not there. What cannot be read is left out."""
     if not folder.is_dir():
         return b""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        archive.add(folder, arcname=".")
+        for path in sorted(folder.rglob("*")):
+            # A container's server may leave files that only its user reads.
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                archive.add(path, arcname=str(path.relative_to(folder)), recursive=False)
     return stream.getvalue()
 
 
@@ -97,7 +103,15 @@ def unpack(content: bytes, folder: Path) -> None:
     """Write what `packed` read; raises ``OSError`` where there is no room."""
     if content:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-            archive.extractall(folder, filter="data")
+            archive.extractall(folder, filter=_harmless)
+
+
+def _harmless(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """Without what a server may leave beside its log and is no file of ours: devices, links that lead elsewhere."""
+    try:
+        return tarfile.data_filter(member, folder)
+    except tarfile.FilterError:
+        return None
 
 
 __all__: Sequence[str] = ["Began", "Courier", "Ended", "Item", "Said", "hire", "packed", "unpack"]

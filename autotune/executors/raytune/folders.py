@@ -25,6 +25,7 @@ def own_folder(kind: str, name: str = "") -> tempfile.TemporaryDirectory[str]:
         pid = left.name.removeprefix(here).partition("-")[0]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
             shutil.rmtree(left, ignore_errors=True)
+    # A container's files may be another user's.
     return tempfile.TemporaryDirectory(prefix=f"{here}{os.getpid()}-{_safe(name)}-", ignore_cleanup_errors=True)
 
 

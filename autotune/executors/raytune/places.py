@@ -44,6 +44,11 @@ class Places:
         return fit[: self._most]
 
     @property
+    def there(self) -> set[str]:
+        """Ray's names of the nodes that are there, used or not."""
+        return {place.node_id for place in self._known.values()}
+
+    @property
     def spare(self) -> int:
         """Nodes that would do and are not used."""
         return sum(name not in self._retired for name in self._known) - len(self.used)
@@ -61,10 +66,6 @@ class Places:
     def retired(self) -> dict[str, str]:
         """Nodes that are used no more, and why."""
         return dict(self._retired)
-
-    def there(self, place: Place) -> bool:
-        """Whether a node is still the one that it was."""
-        return self._known.get(place.name) == place
 
     def free(self, place: Place) -> int:
         """GPUs of a node that no trial has or waits for; below zero where trials wait."""

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
-import re
-import shutil
-import tempfile
 import traceback
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +15,10 @@ import ray
 from autotune.errors import AutotuneError
 from autotune.executors import Work
 from autotune.executors.raytune.courier import Began, Ended, Said, packed
+from autotune.executors.raytune.folders import TRIAL, own_folder
 from autotune.executors.raytune.tuning import Task
 
-FOLDER = "autotune-trial-"
-"""How the folders of running trials begin."""
+_THREADS = "OMP_NUM_THREADS"
 
 
 def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str) -> dict[str, int]:
@@ -33,7 +30,10 @@ def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str
     """
     task: Task = config["task"]
     courier.bring.remote(Began(task.key))
-    with tempfile.TemporaryDirectory(prefix=_prefix(task)) as place:
+    with (
+        environment_of_ray_start(),
+        own_folder(TRIAL, task.place.name) as place,
+    ):
         here = replace(work, folder=Path(place), tell=lambda text: courier.bring.remote(Said(text)))
         (here.folder / "trials").mkdir()
         with contextlib.chdir(folder if os.path.isdir(folder) else place):
@@ -44,18 +44,17 @@ def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str
     return {"done": 1}
 
 
-def _prefix(task: Task) -> str:
-    """How the folder of a trial begins; those that dead processes of this machine left are removed."""
-    here = f"{FOLDER}{_safe(platform.node())}-"
-    for left in Path(tempfile.gettempdir()).glob(f"{here}*"):
-        pid = left.name.removeprefix(here).partition("-")[0]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(left, ignore_errors=True)
-    return f"{here}{os.getpid()}-{_safe(task.place.name)}-"
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^\w.]+", "_", name)
+@contextlib.contextmanager
+def environment_of_ray_start() -> Iterator[None]:
+    """Without the number of threads that Ray sets by its own count of processors: a server would run with one."""
+    before = Path("/proc/self/environ").read_bytes().split(b"\0")
+    given = any(line.startswith(f"{_THREADS}=".encode()) for line in before)
+    taken = None if given else os.environ.pop(_THREADS, None)
+    try:
+        yield
+    finally:
+        if taken is not None:
+            os.environ[_THREADS] = taken
 
 
 def _ended(task: Task, work: Work) -> Ended:

@@ -8,7 +8,6 @@ https://docs.ray.io/en/latest/tune/tutorials/tune-resources.html (``PlacementGro
 from __future__ import annotations
 
 import queue
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
+from autotune.executors.raytune.folders import TUNING, own_folder
 from autotune.executors.raytune.places import Place
 from autotune.trial import Trial
 
@@ -61,8 +61,11 @@ class Feed(Searcher):
         self.closed = threading.Event()
         self._keys: dict[str, str] = {}
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """The next task; None while there is none."""
+    def suggest(self, trial_id: str) -> Any:
+        """The next task, as a configuration; None while there is none."""
+        if self.closed.is_set():
+            # While nothing runs Ray Tune asks for trials for minutes, and looks at no stopper.
+            return Searcher.FINISHED
         try:
             task = self.tasks.get_nowait()
         except queue.Empty:
@@ -115,7 +118,7 @@ class Tuning:
     def __init__(self, trainable: Callable[..., Any], parameters: dict[str, Any]) -> None:
         self.feed = Feed()
         self.problem: BaseException | None = None
-        self._place = tempfile.TemporaryDirectory(prefix="autotune-ray-", ignore_cleanup_errors=True)
+        self._place = own_folder(TUNING)
         self._trainable = tune.with_parameters(trainable, **parameters)
         self._thread = threading.Thread(target=self._run, name="ray-tune", daemon=True)
         self._thread.start()

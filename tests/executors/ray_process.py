@@ -1,0 +1,58 @@
+"""One process of Ray's in which a trial would run, broken off: ``python -m tests.executors.ray_process FILE``.
+
+Prints what it has of Ray; its child stands for a watchdog and writes to the file when the process is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from autotune.executors.environment import quiet_ray
+
+CHILD = """
+import os, sys, time
+tuner = os.getppid()
+print(flush=True)
+while os.getppid() == tuner:
+    time.sleep(0.02)
+open(sys.argv[1] + ".draft", "w").write("the tuner is gone")
+os.replace(sys.argv[1] + ".draft", sys.argv[1])
+"""
+
+
+class Trial:
+    """Holds a child as a trial holds its watchdog."""
+
+    def begin(self, path: str) -> dict[str, Any]:
+        from autotune.executors.raytune.there import environment_of_ray_start
+
+        self.child = subprocess.Popen(
+            [sys.executable, "-S", "-c", CHILD, path], start_new_session=True, stdout=subprocess.PIPE
+        )
+        assert self.child.stdout is not None
+        self.child.stdout.readline()
+        threads_of_ray = os.environ.get("OMP_NUM_THREADS")
+        with environment_of_ray_start():
+            threads = os.environ.get("OMP_NUM_THREADS")
+        return {"niceness": os.nice(0), "threads_of_ray": threads_of_ray, "threads": threads}
+
+
+def main(path: str) -> None:
+    quiet_ray()
+    import ray
+
+    from autotune.executors.raytune.cluster import Cluster
+    from tests.small_study import spec
+
+    cluster = Cluster("", spec())
+    trial = ray.remote(num_cpus=0.001, num_gpus=4)(Trial).remote()
+    print(json.dumps(ray.get(trial.begin.remote(path))))
+    cluster.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

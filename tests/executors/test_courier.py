@@ -1,0 +1,54 @@
+"""What nodes bring to the tuner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from ray.tune.search import Searcher
+
+from autotune.executors.raytune.courier import Began, Courier, Item, packed, unpack
+from autotune.executors.raytune.tuning import Feed
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 5.0])
+def test_what_was_brought_is_taken_once_also_by_one_who_cannot_wait(wait_s: float) -> None:
+    """A result that lies there when its process is lost is not made again."""
+
+    async def taken() -> list[list[Item]]:
+        courier = Courier()
+        await courier.bring(Began("1"))
+        await courier.bring(Began("2"))
+        return [await courier.take(wait_s), await courier.take(0.0)]
+
+    assert asyncio.run(taken()) == [[Began("1"), Began("2")], []]
+
+
+def test_a_folder_arrives_without_what_is_no_file_of_ours(tmp_path: Path) -> None:
+    """Servers write into their folder what they like; it must not cost the result."""
+    folder, arrived = tmp_path / "0007", tmp_path / "arrived"
+    (folder / "requests").mkdir(parents=True)
+    (folder / "server.log").write_text("ready\n")
+    (folder / "requests" / "1.jsonl").write_text("{}\n")
+    (folder / "latest").symlink_to("/etc")
+    (folder / "up").symlink_to("../..")
+    os.mkfifo(folder / "pipe")
+    arrived.mkdir()
+    unpack(packed(folder), arrived)
+    assert sorted(str(path.relative_to(arrived)) for path in arrived.rglob("*")) == [
+        "requests",
+        "requests/1.jsonl",
+        "server.log",
+    ]
+    assert (arrived / "server.log").read_text() == "ready\n"
+    unpack(packed(tmp_path / "never made"), arrived)
+
+
+def test_ray_tune_is_told_at_once_that_nothing_more_will_come() -> None:
+    """It would go on asking for minutes where nothing runs."""
+    feed = Feed()
+    assert feed.suggest("1") is None
+    feed.closed.set()
+    assert feed.suggest("1") == Searcher.FINISHED

@@ -1,0 +1,39 @@
+"""What Ray does to the processes that run trials, and what it must not do to their servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.executors.nodes import TOKEN
+
+SCRIPT = Path(__file__).with_name("ray_process.py")
+
+
+def test_servers_run_as_elsewhere_and_their_watchdog_outlives_the_process_that_ran_the_trial(tmp_path: Path) -> None:
+    """By a Ray of this machine alone, whose one trial is broken off."""
+    saw = tmp_path / "saw"
+    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", *TOKEN)}
+    environment["HOME"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.executors.ray_process", str(saw)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=SCRIPT.parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["niceness"] == os.nice(0), "servers yield to nobody"
+    assert found["threads_of_ray"] == "1", "or the next line shows nothing"
+    assert found["threads"] is None, "a server has the machine's own threads"
+    assert not (tmp_path / ".ray" / "auth_token").exists(), "a token that stays changes later clusters"
+    limit_s = time.monotonic() + 30
+    while not saw.exists() and time.monotonic() < limit_s:
+        time.sleep(0.05)
+    assert saw.read_text() == "the tuner is gone", "the watchdog has seen it, and ends what it watches"
