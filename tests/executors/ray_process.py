@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
-from autotune.executors.environment import quiet_ray
+from autotune.executors import environment
 
 CHILD = """
 import os, sys, time
@@ -42,7 +42,7 @@ class Trial:
 
 
 def main(path: str) -> None:
-    quiet_ray()
+    environment.prepare(alone=True)
     import ray
 
     from autotune.executors.raytune.cluster import Cluster

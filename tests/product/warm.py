@@ -33,9 +33,10 @@ def load() -> None:
     for name in LATE:
         importlib.import_module(name)
     from autotune.tracking.database import connect, disconnect
+    from autotune.tracking_uri import database_uri
 
     with tempfile.TemporaryDirectory() as folder:
-        disconnect(connect(Path(folder)))
+        disconnect(connect(database_uri(Path(folder))))
     gc.collect()
     gc.freeze()
 
