@@ -129,7 +129,7 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
             executor.submit(trial)
             running += 1
         if running == 0:
-            if not executor.has_room():
+            if not executor.has_room() and study.ask(executor.nodes) is not None:
                 raise CannotGoOn("No node is left that trials could run on.")
             return
         launch = executor.next_finished()

@@ -33,6 +33,12 @@ _LONG = 40
 _STAND_INS = ("simulator", "emulator", "replay")
 
 
+def joined(address: str) -> str:
+    """The address of the cluster to be joined, as it was asked for or as ``RAY_ADDRESS`` has it; empty: none."""
+    given = address or os.environ.get("RAY_ADDRESS", "")
+    return "" if given in ("auto", "local") else given
+
+
 def stands_alone(address: str, on: str) -> bool:
     """Whether trials get a Ray cluster of this machine alone, which is started for them.
 
@@ -40,7 +46,7 @@ def stands_alone(address: str, on: str) -> bool:
         address: that was asked for; empty: none.
         on: where trials run, as of `StudySpec`.
     """
-    return not (address or os.environ.get("RAY_ADDRESS")) and on.partition(":")[0] in _STAND_INS
+    return not joined(address) and on.partition(":")[0] in _STAND_INS
 
 
 def prepare(alone: bool) -> None:

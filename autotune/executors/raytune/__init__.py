@@ -15,7 +15,6 @@ import itertools
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,9 +23,9 @@ import ray
 
 from autotune.errors import CannotGoOn
 from autotune.executors import Work
-from autotune.executors.raytune.cluster import Cluster
+from autotune.executors.raytune.cluster import Cluster, gone
 from autotune.executors.raytune.courier import Began, Ended, Item, Said, hire, unpack
-from autotune.executors.raytune.places import Places
+from autotune.executors.raytune.places import Place, Places
 from autotune.executors.raytune.there import evaluate_there
 from autotune.executors.raytune.tuning import Task, Tuning
 from autotune.space.knobs import gpus_of
@@ -37,6 +36,8 @@ LOOK_S = 1.0
 TRIES = 2
 """At a trial whose node or process vanishes. So many in a row that lose their process, and their node is left out."""
 CLOSE_S = 30.0
+NOTICE_S = 5.0
+"""Ray tells of a lost process somewhat before it tells that its node is gone."""
 WAIT_S = 60.0
 """Without its GPUs, though no trial of ours has them, before a person is told."""
 
@@ -45,6 +46,7 @@ WAIT_S = 60.0
 class _Running:
     task: Task
     tries: int
+    serial: int
 
 
 class RayExecutor:
@@ -68,7 +70,7 @@ class RayExecutor:
         self._waiting: dict[str, float] = {}
         self._brought: list[Item] = []
         self._lost: list[str] = []
-        self._losses = Counter[str]()
+        self._losses: dict[str, tuple[int, int]] = {}
         self._serial = itertools.count(1)
         self._introduce()
 
@@ -138,20 +140,21 @@ class RayExecutor:
         try:
             items: list[Item] = ray.get(self._courier.take.remote(wait_s))
         except ray.exceptions.RayError as error:
-            raise _gone(error) from error
+            raise gone(error) from error
         self._brought = sorted(items, key=lambda item: not (isinstance(item, Ended) and item.result is not None))
 
     def _begin(self, trial: Trial, tries: int, avoid: str = "") -> None:
         spec = self._work.spec
         gpus = gpus_of(trial.configuration, spec.gpus)
         # No two tries have one key: Ray Tune may still tell of the end of an earlier one.
-        key = f"{trial.number}.{next(self._serial)}"
+        serial = next(self._serial)
+        key = f"{trial.number}.{serial}"
         place = self._places.take(key, gpus, trial.node, avoid)
         if place is None:
             why = "; ".join(f"{name}: {problem}" for name, problem in self._places.retired.items())
             raise CannotGoOn(f"no {spec.hardware.name} node with {gpus} GPUs is left in the Ray cluster. {why}".strip())
         task = Task(key, trial, gpus if spec.hardware.vendor != "cpu" else 0, place)
-        self._running[key] = _Running(task, tries)
+        self._running[key] = _Running(task, tries, serial)
         self._waiting[key] = time.monotonic()
         self._tuning.feed.tasks.put(task)
 
@@ -184,7 +187,7 @@ class RayExecutor:
         self._send_elsewhere()
         problem = self._tuning.problem
         if isinstance(problem, ray.exceptions.RayError):
-            raise _gone(problem) from problem
+            raise gone(problem) from problem
         if problem is not None:
             raise RuntimeError("Ray Tune has ended") from problem
 
@@ -231,21 +234,37 @@ class RayExecutor:
         if running is None or self._cluster is None:
             return
         self._places.give_back(key)
-        self._refresh(self._cluster)
         name, trial = running.task.place.name, running.task.trial
-        there = {place.name for place in self._places.used}
-        self._losses[name] += name in there
-        if self._losses[name] >= TRIES and there - {name}:
-            self.retire(name, f"it lost the processes of {TRIES} trials in a row")
+        vanished = self._has_vanished(running.task.place, self._cluster)
+        what = "has vanished" if vanished else "has lost the process that ran it"
+        if not vanished:
+            self._count_loss(running)
         if running.tries < TRIES:
-            # Which of the two it is Ray tells only later.
-            self._work.tell(f"launch {trial.number}: node {name}, or its process there, is gone; it is tried once more")
+            self._work.tell(f"launch {trial.number}: node {name} {what}; it is tried once more")
             self._begin(replace(trial, node=""), running.tries + 1, avoid=name)
             return
-        self._finished.append(Launch(trial, self._vanished(name)))
+        self._finished.append(Launch(trial, self._vanished(name, what)))
 
-    def _vanished(self, name: str) -> TrialResult:
-        message = f"Node {name}, or the trial's process there, was gone before it ended; so it was at the first try."
+    def _has_vanished(self, place: Place, cluster: Cluster) -> bool:
+        deadline_s = time.monotonic() + NOTICE_S
+        self._refresh(cluster)
+        while place.node_id in self._places.there and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+            self._refresh(cluster)
+        return place.node_id not in self._places.there
+
+    def _count_loss(self, running: _Running) -> None:
+        """Leave a node out that loses one trial after the other; those that ran side by side are lost at once."""
+        name = running.task.place.name
+        count, latest = self._losses.get(name, (0, 0))
+        if running.serial < latest:
+            return
+        self._losses[name] = count + 1, next(self._serial)
+        if count + 1 >= TRIES and any(place.name != name for place in self._places.used):
+            self.retire(name, f"it lost the processes of {TRIES} trials in a row")
+
+    def _vanished(self, name: str, what: str) -> TrialResult:
+        message = f"Node {name} {what} while the trial ran, and so had the node of the first try."
         return TrialResult(
             state=State.INVALID,
             evidence=self._work.evaluator().evidence,
@@ -254,11 +273,6 @@ class RayExecutor:
             node=name,
             started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
-
-
-def _gone(error: BaseException) -> CannotGoOn:
-    lines = str(error).strip().splitlines()
-    return CannotGoOn(f"the Ray cluster does not answer any more ({lines[0] if lines else type(error).__name__})")
 
 
 def _nobody(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import signal
 import socket
@@ -15,8 +14,8 @@ from typing import Any
 import ray
 
 import autotune
-from autotune.errors import BadInput
-from autotune.executors.environment import stands_alone
+from autotune.errors import BadInput, CannotGoOn
+from autotune.executors.environment import joined, stands_alone
 from autotune.executors.raytune.places import Place
 from autotune.machine.gpu import is_kind
 from autotune.spec import StudySpec
@@ -57,7 +56,7 @@ class Cluster:
         self._spec = spec
         self._needs_gpus = spec.hardware.vendor != "cpu"
         self._alone = stands_alone(address, spec.on)
-        given = address or os.environ.get("RAY_ADDRESS", "")
+        given = joined(address)
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         if given:
             _join(given)
@@ -132,7 +131,16 @@ class Cluster:
 
 
 def _rows() -> list[Row]:
-    return list(ray.nodes())  # type: ignore[no-untyped-call]
+    try:
+        return list(ray.nodes())  # type: ignore[no-untyped-call]
+    except ray.exceptions.RayError as error:
+        raise gone(error) from error
+
+
+def gone(error: BaseException) -> CannotGoOn:
+    """What is said when the cluster's head has left in the middle of a study."""
+    lines = str(error).strip().splitlines()
+    return CannotGoOn(f"the Ray cluster does not answer any more ({lines[0] if lines else type(error).__name__})")
 
 
 def _is_of(row: Row, hardware: str) -> bool:
