@@ -73,12 +73,11 @@ def test_a_killed_tuner_a_lost_node_and_a_second_tuner(cluster: Nodes, home: Pat
     assert kill_after(arguments, home, 0.0, lambda: len(finished_rows(home, "hurt")) >= 2)
     assert nothing_is_left(cluster.folder, 20.0) == [], "servers end with the tuner"
     before = finished_rows(home, "hurt")
+    there = _on_node(cluster, "127.0.0.4")
     with resumed(home, "hurt") as tuner:
-        _wait(lambda: len(finished_rows(home, "hurt")) > len(before), tuner)
-        there = _on_node(cluster, "127.0.0.4")
+        _wait(lambda: bool(_on_node(cluster, "127.0.0.4") - there), tuner)
+        cluster.remove("127.0.0.4")
         with resumed(home, "hurt") as second:
-            _wait(lambda: bool(_on_node(cluster, "127.0.0.4") - there), tuner)
-            cluster.remove("127.0.0.4")
             refused = second.communicate()[1]
         said = tuner.communicate()[1]
     assert second.returncode == 2, refused
