@@ -58,8 +58,8 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_the_prompt_cache_is_found_on_a_shared_beginning(machine: Machine) -> None:
     # Without the cache, so that the gain is the cache's; one thread, as two would wait for each other by spinning.
-    # Four launches of the search leave seven: three rounds of the finals with one finalist against the baseline, and two
-    # launches to be made again where a busy machine spoilt one.
+    # Four launches of the search leave seven: three rounds of the finals with one finalist against the baseline, and
+    # two launches to be made again where a busy machine spoilt one.
     baseline = "llama-server --model ./tiny.gguf --parallel 4 --threads 1 --no-cache-prompt"
     study = ["--study", "s", "--launches", "11", "--set", "threads=1", "--baseline", baseline]
     done = machine.ask("run", "--model", "./tiny.gguf", *QUESTION, "--on", "process", *study)

@@ -235,15 +235,13 @@ class RayExecutor:
             return
         self._places.give_back(key)
         name, trial = running.task.place.name, running.task.trial
-        vanished = self._has_vanished(running.task.place, self._cluster)
-        what = "has vanished" if vanished else "has lost the process that ran it"
-        if not vanished:
+        if not self._has_vanished(running.task.place, self._cluster):
             self._count_loss(running)
         if running.tries < TRIES:
-            self._work.tell(f"launch {trial.number}: node {name} {what}; it is tried once more")
+            self._work.tell(f"launch {trial.number}: node {name}, or its process there, is gone; it is tried once more")
             self._begin(replace(trial, node=""), running.tries + 1, avoid=name)
             return
-        self._finished.append(Launch(trial, self._vanished(name, what)))
+        self._finished.append(Launch(trial, self._vanished(name)))
 
     def _has_vanished(self, place: Place, cluster: Cluster) -> bool:
         deadline_s = time.monotonic() + NOTICE_S
@@ -263,8 +261,8 @@ class RayExecutor:
         if count + 1 >= TRIES and any(place.name != name for place in self._places.used):
             self.retire(name, f"it lost the processes of {TRIES} trials in a row")
 
-    def _vanished(self, name: str, what: str) -> TrialResult:
-        message = f"Node {name} {what} while the trial ran, and so had the node of the first try."
+    def _vanished(self, name: str) -> TrialResult:
+        message = f"Node {name}, or the process there, was gone while the trial ran; so it was at the first try."
         return TrialResult(
             state=State.INVALID,
             evidence=self._work.evaluator().evidence,
