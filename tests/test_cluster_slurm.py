@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster_files import EXAMPLES, asked, calls, checked, on_path, stand_in
+from tests.processes import alive, until
 from tests.sbatch_options import SBATCH_OPTIONS
 
 SCRIPT = EXAMPLES / "slurm.sbatch"
@@ -57,7 +58,7 @@ def gone(folder: Path) -> bool:
     """Whether both Ray processes have ended; each had the job's token."""
     started = [line.split() for line in (folder / "started").read_text().splitlines()]
     assert [words[1:] for words in started] == [["token", "64"], ["token", "64"]]
-    return not any(Path(f"/proc/{pid}").exists() for pid, *_ in started)
+    return until(lambda: not any(alive(int(pid)) for pid, *_ in started))
 
 
 def test_a_new_study_runs_on_a_head_and_a_worker_which_end_with_it(tmp_path: Path) -> None:

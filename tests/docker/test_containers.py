@@ -19,7 +19,8 @@ from autotune.launch.docker_run import in_container
 from autotune.launch.ports import is_free
 from autotune.launch.removal import Contained, remove_container
 from autotune.trial import Command, FailureKind
-from tests.launch.settings import CARD, PATIENT, alive_with, until
+from tests.launch.settings import CARD, PATIENT, alive_with
+from tests.processes import until
 
 from .settings import IMAGE, NODE, StandIn, docker, launch, program, stand_in_image
 

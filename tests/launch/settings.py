@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from autotune.machine import Gpu
 from autotune.space.schema import EngineCard
 from autotune.space.serving import LogPattern, Serving
 from autotune.trial import Command, FailureKind
+from tests.processes import alive
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 GRACE = Grace(terminate_s=1.0, kill_s=10.0)
@@ -85,19 +84,8 @@ def alive_with(token: str) -> list[int]:
             continue
         try:
             text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
-            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if token.encode() in text and state != "Z":
+        if token.encode() in text and alive(int(entry.name)):
             found.append(int(entry.name))
     return found
-
-
-def until(condition: Callable[[], bool], deadline_s: float = 20.0) -> bool:
-    """Whether a condition came true before the deadline."""
-    deadline, pause = time.monotonic() + deadline_s, threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        pause.wait(0.02)
-    return True

@@ -14,7 +14,9 @@ from uuid import uuid4
 
 import pytest
 
-from .settings import STAND_IN, alive_with, until
+from tests.processes import until
+
+from .settings import STAND_IN, alive_with
 
 TUNER = Path(__file__).with_name("tuner.py")
 

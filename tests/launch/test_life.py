@@ -14,8 +14,9 @@ from autotune.errors import BadInput
 from autotune.launch import Grace, Patience, Server, launcher_for
 from autotune.launch.ports import NoFreePort, is_free, lease_port
 from autotune.trial import FailureKind, Phase
+from tests.processes import until
 
-from .settings import CARD, PATIENT, alive_with, launch, stand_in, until
+from .settings import CARD, PATIENT, alive_with, launch, stand_in
 
 LONG = Patience(total_s=600.0, silence_s=600.0)
 

@@ -16,8 +16,9 @@ from autotune.errors import BadInput, UnknownName
 from autotune.launch import Grace, Patience, Server, launcher_for
 from autotune.launch.ports import is_free
 from autotune.trial import Command, FailureKind
+from tests.processes import until
 
-from .settings import CARD, GRACE, PATIENT, STAND_IN, alive_with, launch, stand_in, until
+from .settings import CARD, GRACE, PATIENT, STAND_IN, alive_with, launch, stand_in
 
 SHORT = Patience(total_s=30.0, silence_s=1.0)
 

@@ -23,6 +23,7 @@ from autotune.client.target import Target
 from autotune.load import LoadOptions, measure
 from autotune.load.workers import WorkerDied, Workers, workers_for
 from autotune.load.workloads import load_workload
+from tests.processes import alive, until
 
 from .server import STREAM_HEAD, Call, Server, event, good
 
@@ -39,14 +40,6 @@ async def silent(call: Call) -> None:
     await call.write(STREAM_HEAD)
     await call.stream(event())
     await asyncio.Event().wait()
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 @given(st.integers(1, 5000), st.floats(0, 1e5), st.integers(1, 256))
@@ -158,10 +151,7 @@ def test_workers_die_with_the_process_that_started_them(tmp_path):
             assert all(alive(pid) for pid in pids)
             parent.kill()
             parent.wait()
-        deadline = time.monotonic() + 10
-        while any(alive(pid) for pid in pids):
-            assert time.monotonic() < deadline, "a worker outlived the process that started it"
-            time.sleep(0.02)
+        assert until(lambda: not any(alive(pid) for pid in pids)), "a worker outlived the process that started it"
 
 
 def test_a_forced_number_of_workers_is_used():
@@ -194,10 +184,7 @@ def test_a_worker_that_is_busy_preparing_dies_with_its_parent_too(tmp_path):
             time.sleep(0.02)
         parent.kill()
         parent.wait()
-    deadline = time.monotonic() + 10
-    while alive(pid):
-        assert time.monotonic() < deadline, "a worker outlived the process that started it"
-        time.sleep(0.02)
+    assert until(lambda: not alive(pid)), "a worker outlived the process that started it"
 
 
 def cpu_s(pid: int) -> float:
