@@ -83,7 +83,7 @@ def cli() -> None:
 @click.option(
     "--launches", type=int, default=30, show_default=True, help="Ceiling for server launches, finals included."
 )
-@click.option("--hours", type=float, help="Ceiling for the node's time; virtual hours when simulated.")
+@click.option("--hours", type=float, help="Ceiling for the study's time; virtual hours when simulated.")
 @click.option(
     "--on",
     default="auto",

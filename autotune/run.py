@@ -124,7 +124,7 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
     running = 0
     told: list[TrialResult] = []
     while True:
-        while executor.has_room() and (trial := study.ask(executor.nodes)) is not None:
+        while executor.has_room() and (trial := study.ask(executor.nodes, executor.busy)) is not None:
             progress.started(trial, study)
             executor.submit(trial)
             running += 1

@@ -53,12 +53,17 @@ class Executor(Protocol):
         """Names of the nodes on which another trial would begin at once; empty: one place without a name."""
         ...
 
+    @property
+    def busy(self) -> Sequence[str]:
+        """Names of the nodes on which another trial would wait."""
+        ...
+
     def has_room(self) -> bool:
         """Whether another trial would begin at once."""
         ...
 
     def submit(self, trial: Trial) -> None:
-        """Accept a trial, for its own node where it names one."""
+        """Accept a trial, for its own node where it names one; for another one where that is gone."""
         ...
 
     def next_finished(self) -> Launch:

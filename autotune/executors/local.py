@@ -12,6 +12,7 @@ class LocalExecutor:
     """Evaluates a trial when its result is waited for."""
 
     nodes: Sequence[str] = ()
+    busy: Sequence[str] = ()
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator

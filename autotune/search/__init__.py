@@ -40,12 +40,13 @@ class Study(Protocol):
     def phase(self) -> str:
         """What the latest launch is for, in words."""
 
-    def ask(self, nodes: Sequence[str] = ()) -> Trial | None:
+    def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
         """The next launch; None when the study has ended, or must wait for trials that were not told yet.
 
         Args:
             nodes: the executor's nodes that may run it, best only those where it could begin at once: `Trial.node` of
                 what is asked is one of them, or empty. No nodes: one place without a name.
+            busy: those on which it would have to wait: only a launch that was interrupted there is asked for them.
         """
 
     def tell(self, launch: Launch) -> None:

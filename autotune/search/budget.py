@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autotune.search.clock import covered_s
 from autotune.search.history import History
 
 RESERVE = 12
@@ -42,16 +43,21 @@ def usable_nodes(nodes: Sequence[str], launches: int, known: Sequence[str] = ())
 def capacity(history: History) -> int:
     """Launches that the study may have in total, by number and by time.
 
-    Hours are turned into launches by the mean time of those made, so that one rule serves both ceilings. Nodes work at
-    the same time: each has the hours.
+    Hours are those of the study, however many launches run side by side. What is left of them is turned into launches
+    by the mean time of those made and by how many run at a time, so that one rule serves both ceilings.
     """
     launches, hours = history.spec.launches, history.spec.hours
-    times = [e.seconds for e in history if not e.pending]
-    if hours is None or not times or sum(times) <= 0:
+    done = [e for e in history if not e.pending]
+    used_s = covered_s([(e.began_s, e.began_s + e.seconds) for e in done])
+    if hours is None or used_s <= 0:
         return launches
-    nodes = {e.node for e in history if e.node and not e.pending}
-    left = hours * 3600 * max(1, len(nodes)) - sum(times)
-    return min(launches, len(times) + max(0, math.floor(left / (sum(times) / len(times)))))
+    busy_s = sum(e.seconds for e in done)
+    mean_s, left_s = busy_s / len(done), hours * 3600 - used_s
+    if left_s < mean_s:
+        return min(launches, len(history))
+    # Those that run, and the one that is decided about; where nodes have come or gone, somewhat between then and now.
+    at_once = max(busy_s / used_s, len(history.pending) + 1)
+    return min(launches, len(done) + math.floor(at_once * left_s / mean_s))
 
 
 def search_budget(budget: int) -> int:

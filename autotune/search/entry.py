@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.search import objective
+from autotune.search import clock, objective
 from autotune.space.candidates import CandidateSet
 from autotune.spec import StudySpec
 from autotune.trial import Launch, Role
@@ -24,6 +24,8 @@ class Entry:
         broke: the configuration failed.
         out_of_memory: it did because memory did not suffice.
         pending: not finished.
+        seconds: that it took.
+        began_s: when, on the study's own clock (`clock.begins_s`).
         node: where it ran, or must run; empty: not known, or the study knows one place only.
         node_sd: how unsure the correction of `score` for its node is, score units.
     """
@@ -39,6 +41,7 @@ class Entry:
     out_of_memory: bool = False
     pending: bool = False
     seconds: float = 0.0
+    began_s: float = 0.0
     node: str = ""
     node_sd: float = 0.0
 
@@ -57,7 +60,9 @@ class Entry:
         return not (self.pending or self.broke or self.measured)
 
 
-def entry_of(spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int]) -> Entry:
+def entry_of(
+    spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
+) -> Entry:
     """What a finished launch says; ``joined`` is position to that of its twin."""
     position = candidates.position(launch.trial.configuration.fingerprint)
     return Entry(
@@ -70,7 +75,8 @@ def entry_of(spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: 
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
         out_of_memory=objective.ran_out_of_memory(launch),
-        seconds=sum(launch.result.times_s.values()),
+        seconds=clock.seconds(launch),
+        began_s=began_s,
         node=launch.result.node or launch.trial.node,
     )
 

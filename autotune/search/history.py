@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autotune.search import twins
+from autotune.search.clock import begins_s
 from autotune.search.drift import Drift, find
 from autotune.search.entry import Entry as Entry
 from autotune.search.entry import entry_of, mean_violation
@@ -49,7 +50,8 @@ class History:
         """Read launches and running trials; raises ``KeyError`` for a configuration that is no candidate."""
         rows = list(launches)
         joined = _joined(candidates, rows)
-        entries = [entry_of(spec, candidates, launch, joined) for launch in rows]
+        begins = begins_s(rows)
+        entries = [entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows]
         running = list(pending)
         for trial in running:
             position = candidates.position(trial.configuration.fingerprint)

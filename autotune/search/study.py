@@ -89,15 +89,16 @@ class JournaledStudy:
         """What the latest launch is for, in words."""
         return self._phase
 
-    def ask(self, nodes: Sequence[str] = ()) -> Trial | None:
+    def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
         """The next launch: first those that were interrupted, under their numbers.
 
-        One that was bound to a node that is not there any more may run on any; it counts for the node where it ran.
+        One that was bound to a node waits for it there; where that is gone it may run on any, and counts for that one.
         """
         if self._interrupted:
-            trial = next((t for t in self._interrupted if t.node in ("", *nodes)), self._interrupted[0])
+            # Those that can begin first, on their own nodes before others take these.
+            trial = min(self._interrupted, key=lambda t: (t.node not in nodes, bool(t.node), t.node in busy))
             self._interrupted.remove(trial)
-            return self._hand_out(trial if trial.node in nodes else replace(trial, node=""))
+            return self._hand_out(trial if trial.node in (*nodes, *busy) else replace(trial, node=""))
         number = max([*self._by_number(), *self._pending], default=-1) + 1
         with one_thread():
             decision = self._plan.next(self._history(self.launches, self._pending.values()), nodes)

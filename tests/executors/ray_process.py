@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from autotune.executors import environment
@@ -36,9 +37,15 @@ class Trial:
         assert self.child.stdout is not None
         self.child.stdout.readline()
         threads_of_ray = os.environ.get("OMP_NUM_THREADS")
+        oom_of_ray = _oom_score()
         with environment_of_ray_start():
-            threads = os.environ.get("OMP_NUM_THREADS")
-        return {"niceness": os.nice(0), "threads_of_ray": threads_of_ray, "threads": threads}
+            threads, oom = os.environ.get("OMP_NUM_THREADS"), _oom_score()
+        found = {"niceness": os.nice(0), "threads_of_ray": threads_of_ray, "threads": threads}
+        return {**found, "oom_of_ray": oom_of_ray, "oom": oom, "oom_after": _oom_score()}
+
+
+def _oom_score() -> int:
+    return int(Path("/proc/self/oom_score_adj").read_text())
 
 
 def main(path: str) -> None:

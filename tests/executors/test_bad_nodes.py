@@ -34,6 +34,7 @@ class InTurn:
     left_out: dict[str, str] = field(default_factory=dict)
     ended: int = 0
     waiting: list[Trial] = field(default_factory=list)
+    busy: Sequence[str] = ()
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -70,7 +71,7 @@ class Asking:
     most: int = 10
     asked: int = 0
 
-    def ask(self, nodes: Sequence[str] = ()) -> Trial | None:
+    def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
         if self.asked == self.most:
             return None
         self.asked += 1

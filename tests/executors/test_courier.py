@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from ray.tune.search import Searcher
 
 from autotune.executors.raytune.courier import Began, Courier, Item, packed, unpack
-from autotune.executors.raytune.tuning import Feed
+from autotune.executors.raytune.places import Place
+from autotune.executors.raytune.tuning import Feed, Task
+from autotune.trial import Command, Configuration, Role, Trial
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 5.0])
@@ -46,9 +49,19 @@ def test_a_folder_arrives_without_what_is_no_file_of_ours(tmp_path: Path) -> Non
     unpack(packed(tmp_path / "never made"), arrived)
 
 
-def test_ray_tune_is_told_at_once_that_nothing_more_will_come() -> None:
-    """It would go on asking for minutes where nothing runs."""
-    feed = Feed()
-    assert feed.suggest("1") is None
-    feed.closed.set()
-    assert feed.suggest("1") == Searcher.FINISHED
+def test_ray_tune_gets_a_trial_at_once_and_is_told_at_once_that_nothing_more_will_come() -> None:
+    """Where nothing runs it would sleep for a second between two times that it asks, and go on for minutes."""
+    feed, task = Feed(), Task("0.1", trial(0), 8, Place("a", "id-a", 8))
+    with ThreadPoolExecutor() as ray_tune:
+        first = ray_tune.submit(feed.suggest, "1")
+        feed.tasks.put(task)
+        assert first.result() == {"task": task}
+        assert feed.suggest("2") is None, "it has a trial to look after"
+        feed.on_trial_complete("1")
+        second = ray_tune.submit(feed.suggest, "2")
+        feed.close()
+        assert second.result() == feed.suggest("3") == Searcher.FINISHED
+
+
+def trial(number: int) -> Trial:
+    return Trial(number, Role.SEARCH, Configuration("vllm", {}), "0.11", Command(("vllm",)), ("chat",))

@@ -100,7 +100,7 @@ def row(number: int, host: str, name: str, alive: bool = True) -> dict[str, obje
 
 
 def test_a_node_keeps_its_name_when_others_come_and_go() -> None:
-    from autotune.executors.raytune.cluster import names_of
+    from autotune.executors.raytune.identity import names_of
 
     two = [row(1, "a", "10.0.0.1"), row(2, "b", "10.0.0.2")]
     assert list(names_of(two).values()) == ["a", "b"]

@@ -32,6 +32,9 @@ def test_servers_run_as_elsewhere_and_their_watchdog_outlives_the_process_that_r
     assert found["niceness"] == os.nice(0), "servers yield to nobody"
     assert found["threads_of_ray"] == "1", "or the next line shows nothing"
     assert found["threads"] is None, "a server has the machine's own threads"
+    assert found["oom_of_ray"] == 1000, "or the next line shows nothing"
+    assert found["oom"] == int(Path("/proc/self/oom_score_adj").read_text()), "servers are not the first to be ended"
+    assert found["oom_after"] == 1000, "Ray's own order of processes stays"
     assert not (tmp_path / ".ray" / "auth_token").exists(), "a token that stays changes later clusters"
     limit_s = time.monotonic() + 30
     while not saw.exists() and time.monotonic() < limit_s:

@@ -2,6 +2,8 @@
 
     places     which node runs which trial
     cluster    the connection, and which nodes will do
+    identity   which machine is which
+    versions   which autotune the nodes have
     tuning     Ray Tune, fed from a queue
     there      a trial on its node
     courier    brings results and files back
@@ -90,6 +92,11 @@ class RayExecutor:
         """See `Executor`."""
         return [place.name for place in self._places.used if self._places.free(place) >= self._least]
 
+    @property
+    def busy(self) -> Sequence[str]:
+        """See `Executor`."""
+        return [place.name for place in self._places.used if self._places.free(place) < self._least]
+
     def has_room(self) -> bool:
         """See `Executor`."""
         if self._cluster is not None:
@@ -133,7 +140,10 @@ class RayExecutor:
 
     def _refresh(self, cluster: Cluster) -> None:
         # A node that is too small for some of them would be asked for what it cannot run.
-        self._places.update(place for place in cluster.places() if place.gpus >= self._most)
+        places, refused = cluster.admitted(self._most)
+        self._places.update(places)
+        for place, why in refused:
+            self._work.tell(f"node {place.name} is left out: {why}")
 
     def _take(self, wait_s: float) -> None:
         """Have brought what there is, results first."""

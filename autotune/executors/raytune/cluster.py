@@ -7,22 +7,20 @@ import platform
 import signal
 import socket
 import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
 
-import autotune
 from autotune.errors import BadInput, CannotGoOn
 from autotune.executors.environment import joined, stands_alone
+from autotune.executors.raytune.identity import Rebooted, Row, host_of, names_of
 from autotune.executors.raytune.places import Place
+from autotune.executors.raytune.versions import Versions
 from autotune.machine.gpu import is_kind
 from autotune.spec import StudySpec
 
 CONNECT_S = 5.0
-PROBE_S = 120.0
-"""A node's first worker process may have to be read from a slow disk."""
 ACCELERATOR = "accelerator_type:"
 """How Ray names the resource by which it tells the GPUs that it found itself."""
 
@@ -35,9 +33,6 @@ _WORKERS = {
 """The environment of processes that run trials, besides that of ``ray start``."""
 _NOT_JOINED = (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError)
 """What Ray raises where a cluster cannot be joined."""
-
-Row = Mapping[str, Any]
-"""A node as ``ray.nodes()`` tells it."""
 
 
 class Cluster:
@@ -56,6 +51,7 @@ class Cluster:
         self._spec = spec
         self._needs_gpus = spec.hardware.vendor != "cpu"
         self._alone = stands_alone(address, spec.on)
+        self._versions, self._rebooted = Versions(), Rebooted()
         given = joined(address)
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         if given:
@@ -66,7 +62,7 @@ class Cluster:
 
     def places(self) -> list[Place]:
         """The nodes that have the study's hardware now."""
-        rows = _rows()
+        rows = self._rebooted.without_ghosts(_rows())
         names = names_of(rows)
         fit = [row for row in rows if self._fits(row)]
         return [Place(names[row["NodeID"]], row["NodeID"], self._gpus(row), self._kind(row)) for row in fit]
@@ -82,7 +78,16 @@ class Cluster:
                 f"a candidate needs {most} GPUs on one node, and the largest {self._spec.hardware.name} node of the "
                 f"cluster has {largest}; use --gpus {largest}"
             )
-        _probe([place for place in places if place.gpus >= most])
+        problems = self._versions.problems([place for place in places if place.gpus >= most])
+        if problems:
+            raise BadInput(problems[0])
+
+    def admitted(self, least: int) -> tuple[list[Place], list[tuple[Place, str]]]:
+        """The nodes of at least so many GPUs that may get trials now, and those that never will, once each, with why.
+
+        One that has joined since the last time is asked which autotune it has, and is in neither until it answers.
+        """
+        return self._versions.admit([place for place in self.places() if place.gpus >= least])
 
     def close(self) -> None:
         """Leave the cluster: what still runs there for us is ended by Ray."""
@@ -122,7 +127,7 @@ class Cluster:
 
     def _no_node(self) -> str:
         alive = [row for row in _rows() if row["Alive"]]
-        seen = "; ".join(f"{_host(row)}: {_resources(row)}" for row in alive)
+        seen = "; ".join(f"{host_of(row)}: {_resources(row)}" for row in alive)
         name = self._spec.hardware.name
         return (
             f"no node of the Ray cluster has {name}: {seen}. On each such node: "
@@ -149,26 +154,6 @@ def _is_of(row: Row, hardware: str) -> bool:
         return True
     found = (name.removeprefix(ACCELERATOR) for name in row["Resources"] if name.startswith(ACCELERATOR))
     return any(is_kind(name.replace("-", " "), hardware) for name in found)
-
-
-def names_of(rows: Sequence[Row]) -> dict[str, str]:
-    """How nodes are called, by id: by host name where that tells machines apart, else by Ray's name for the node.
-
-    Nodes that are gone count too, so that a name stays when others come and go; one that came back has its name again.
-    """
-    machines = {(_host(row), row["NodeName"]) for row in rows}
-    hosts = Counter(host for host, _ in machines)
-    alive = Counter((_host(row), row["NodeName"]) for row in rows if row["Alive"])
-    found = {}
-    for row in rows:
-        host, name = _host(row), str(row["NodeName"])
-        told = host if hosts[host] == 1 else name
-        found[row["NodeID"]] = told if alive[host, name] <= 1 else f"{told}-{row['NodeID'][:6]}"
-    return found
-
-
-def _host(row: Row) -> str:
-    return str(row["NodeManagerHostname"])
 
 
 def _resources(row: Row) -> str:
@@ -213,34 +198,3 @@ def _init(**options: Any) -> None:
     if before is not None:
         # Ray exits on it without a word; for us it is an interruption like any other.
         signal.signal(signal.SIGTERM, before)
-
-
-def _probe(places: Sequence[Place]) -> None:
-    """Ask each node which autotune it has."""
-    asked = {place.name: _ask(place) for place in places}
-    for name, reference in asked.items():
-        try:
-            version = ray.get(reference, timeout=PROBE_S)
-        except ray.exceptions.GetTimeoutError as error:
-            raise BadInput(f"node {name} of the Ray cluster has not answered for {PROBE_S:g} s") from error
-        except ray.exceptions.RayError as error:
-            raise BadInput(
-                f"node {name} of the Ray cluster cannot run autotune: install autotune {autotune.__version__} in the "
-                f"environment in which `ray start` runs there ({_last_line(error)})"
-            ) from error
-        if version != autotune.__version__:
-            raise BadInput(f"node {name} of the Ray cluster has autotune {version}; here is {autotune.__version__}")
-
-
-def _ask(place: Place) -> Any:
-    remote = ray.remote(num_cpus=0, max_retries=0)(_version)
-    return remote.options(label_selector={"ray.io/node-id": place.node_id}).remote()
-
-
-def _version() -> str:
-    return autotune.__version__
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

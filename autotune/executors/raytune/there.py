@@ -19,6 +19,7 @@ from autotune.executors.raytune.folders import TRIAL, own_folder
 from autotune.executors.raytune.tuning import Task
 
 _THREADS = "OMP_NUM_THREADS"
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
 def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str) -> dict[str, int]:
@@ -46,13 +47,22 @@ def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str
 
 @contextlib.contextmanager
 def environment_of_ray_start() -> Iterator[None]:
-    """Without the number of threads that Ray sets by its own count of processors: a server would run with one."""
+    """What a server is to inherit is that of ``ray start``, as far as Ray has changed it.
+
+    That is the number of threads, which Ray sets by its own count of processors: a server would run with one. And when
+    memory is short, Linux would end the process of a trial and all below it first (``oom_score_adj``; ``man 5 proc``).
+    """
     before = Path("/proc/self/environ").read_bytes().split(b"\0")
     given = any(line.startswith(f"{_THREADS}=".encode()) for line in before)
     taken = None if given else os.environ.pop(_THREADS, None)
+    score = _OOM_SCORE.read_text()
+    # Refused below what a privileged Ray has set, to one without its privilege; then it stays.
+    with contextlib.suppress(OSError):
+        _OOM_SCORE.write_text(Path(f"/proc/{os.getppid()}/oom_score_adj").read_text())
     try:
         yield
     finally:
+        _OOM_SCORE.write_text(score)
         if taken is not None:
             os.environ[_THREADS] = taken
 

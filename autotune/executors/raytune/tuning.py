@@ -56,22 +56,30 @@ class Feed(Searcher):
 
     def __init__(self) -> None:
         super().__init__(metric="done", mode="max")
-        self.tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self.errors: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.closed = threading.Event()
         self._keys: dict[str, str] = {}
 
     def suggest(self, trial_id: str) -> Any:
-        """The next task, as a configuration; None while there is none."""
+        """The next task, as a configuration; None while there is none and others run."""
         if self.closed.is_set():
             # While nothing runs Ray Tune asks for trials for minutes, and looks at no stopper.
             return Searcher.FINISHED
         try:
-            task = self.tasks.get_nowait()
+            # And it sleeps for a second between two times that it asks: waited for here, a task begins at once.
+            task = self.tasks.get(block=not self._keys)
         except queue.Empty:
             return None
+        if task is None:
+            return Searcher.FINISHED
         self._keys[trial_id] = task.key
         return {"task": task}
+
+    def close(self) -> None:
+        """There will be no more tasks."""
+        self.closed.set()
+        self.tasks.put(None)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:  # noqa: ARG002
         """Results come by the courier; here only that a trial's process or node is gone."""
@@ -125,7 +133,7 @@ class Tuning:
 
     def close(self, wait_s: float) -> None:
         """End it; what still runs is ended with its processes."""
-        self.feed.closed.set()
+        self.feed.close()
         self._thread.join(wait_s)
         self._place.cleanup()
 

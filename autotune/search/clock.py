@@ -1,0 +1,45 @@
+"""When launches ran, on one clock, and the time that a study has used by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from autotune.trial import Evidence, Launch
+
+_VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
+
+
+def begins_s(launches: Iterable[Launch]) -> Mapping[int, float]:
+    """Number of a launch to when it began, seconds; since the epoch where real time passed.
+
+    Where it did not, every launch begins, in the order of their numbers, as soon as those before it have begun and its
+    GPUs are free: the same GPUs of a node run one after the other, all else side by side.
+    """
+    found: dict[int, float] = {}
+    free: dict[tuple[str, str], float] = {}
+    latest = 0.0
+    for launch in sorted(launches, key=lambda row: row.trial.number):
+        result = launch.result
+        if result.evidence not in _VIRTUAL and result.started_at:
+            found[launch.trial.number] = datetime.fromisoformat(result.started_at).timestamp()
+            continue
+        gpus = [(result.node, gpu) for gpu in result.gpu_ids or ("",)]
+        latest = max(latest, *(free.get(gpu, 0.0) for gpu in gpus))
+        found[launch.trial.number] = latest
+        free |= dict.fromkeys(gpus, latest + seconds(launch))
+    return found
+
+
+def seconds(launch: Launch) -> float:
+    """How long a launch took, all its phases."""
+    return sum(launch.result.times_s.values())
+
+
+def covered_s(intervals: Sequence[tuple[float, float]]) -> float:
+    """The time in which at least one of some intervals (begin, end) ran; gaps do not count."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
