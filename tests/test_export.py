@@ -170,6 +170,22 @@ def test_the_vllm_file_holds_the_options() -> None:
     assert "# use: VLLM_USE_DEEP_GEMM=0 vllm serve --config vllm.yaml -dcp 2\n" in text
 
 
+@pytest.mark.parametrize(
+    ("argv", "used"),
+    [
+        (("python3", "-m", "vllm.entrypoints.cli.main", "serve", MODEL), "python3 -m vllm.entrypoints.cli.main serve"),
+        (
+            ("python3", "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL),
+            "python3 -m vllm.entrypoints.openai.api_server",
+        ),
+    ],
+)
+def test_the_vllm_file_takes_the_model_however_vllm_is_started(argv: tuple[str, ...], used: str) -> None:
+    text = export(recommend(Command((*argv, "--max-num-seqs", "8"))), "vllm-config")
+    assert yaml.safe_load(text) == {"model": MODEL, "max-num-seqs": 8}
+    assert f"# use: {used} --config vllm.yaml\n" in text
+
+
 def as_the_engine_reads(document: Mapping[str, object]) -> list[str]:
     """The words that vLLM and SGLang make of their file (argparse_utils.py, server_args_config_parser.py)."""
     words: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -76,13 +77,25 @@ def export(study: str, format_: str, output: Path | None, image: str | None, hom
     if recommendation is None:
         raise BadInput(f"study {study!r} is not finished; go on with `autotune resume {study}`")
     text = render(winner_of(recommendation, spec, folder.launches(study), image), format_)
+    said = {"study": study, "format": format_}
+    if output == Path("-"):
+        output = None
     if output is not None:
-        try:
-            write_atomically(output, text, mode=form.mode)
-        except OSError as error:
-            raise BadInput(f"-o {output}: cannot be written ({error.strerror})") from error
+        _write(output, text, form.mode)
         MESSAGES.print(f"wrote {output}", highlight=False)
-    elif as_json:
-        print_json({"study": study, "format": format_, "text": text})
-    else:
-        click.echo(text)
+        said["file"] = str(output)
+    if as_json:
+        print_json({**said, "text": text})
+    elif output is None:
+        click.echo(text, nl=False)
+
+
+def _write(output: Path, text: str, mode: int) -> None:
+    """Write a file where a file is or nothing yet, behind a link too; to a pipe or device as to any stream."""
+    try:
+        if output.exists() and not output.is_file():
+            output.write_text(text, encoding="utf-8")
+        else:
+            write_atomically(Path(os.path.realpath(output)), text, mode=mode)
+    except OSError as error:
+        raise BadInput(f"-o {output}: cannot be written ({error.strerror})") from error

@@ -9,9 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune.export import heading, words, yaml_text
-from autotune.export.container import PORT, Container, container_of, start_limit_s
+from autotune.export.container import PORT, Container, chooses_gpus, container_of, start_limit_s
 from autotune.export.winner import Winner
 from autotune.launch.docker_run import PLACE, docker_card
+
+# Not by urllib, which would ask the proxy that Docker names in every container's environment where one is configured.
+_ASK = f"import sys; from http.client import HTTPConnection; asked = HTTPConnection('127.0.0.1', {PORT}, timeout=20); "
+_ASK += "asked.request('GET', sys.argv[1]); sys.exit(asked.getresponse().status != 200)"
 
 
 def render(winner: Winner) -> str:
@@ -24,11 +28,12 @@ def render(winner: Winner) -> str:
             _config(i): {"content": _literal(text)} for i, text in enumerate(container.files.values(), 1)
         }
     document["volumes"] = {name: {"name": name} for name in container.caches.values()}
+    own_cache = "this user's ~/.cache/huggingface"
     about = [
         *heading.lines(winner),
         "use: docker compose up --detach --wait",
         f"It is reached at 127.0.0.1:{PORT} of this machine only; change ports to open it.",
-        "Weights are those of this user's ~/.cache/huggingface; change volumes where they lie elsewhere.",
+        f"Weights are those of {container.weights or own_cache}; change volumes where they lie elsewhere.",
         said,
         *(["Docker Compose 2.23.1 or later writes the files"] if container.files else []),
         *(f"set {name} to the secret that this command needs, outside or in .env" for name in container.secrets),
@@ -40,7 +45,7 @@ def _service(winner: Winner, container: Container, limit_s: int) -> dict[str, An
     service: dict[str, Any] = {"image": container.image}
     if not container.own_entrypoint:
         service["entrypoint"] = []
-    service |= {"command": [_value(word) for word in container.argv], "environment": _environment(container)}
+    service |= {"command": [_value(word) for word in container.argv], "environment": _environment(winner, container)}
     if container.files:
         service["working_dir"] = PLACE
         service["configs"] = [
@@ -52,12 +57,11 @@ def _service(winner: Winner, container: Container, limit_s: int) -> dict[str, An
             _OPTIONS[option[0]](service, option[-1])
     if winner.spec.hardware.vendor == "nvidia":
         _reserve_gpus(service, winner.gpus)
-    test = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}{container.health}', timeout=20)"
     return service | {
         "ports": [f"127.0.0.1:{PORT}:{PORT}"],
         "volumes": _volumes(container),
         "healthcheck": {
-            "test": ["CMD", "python3", "-c", test],
+            "test": ["CMD", "python3", "-c", _ASK, container.health],
             "start_period": f"{limit_s}s",
             "interval": "30s",
             "timeout": "30s",
@@ -67,16 +71,23 @@ def _service(winner: Winner, container: Container, limit_s: int) -> dict[str, An
     }
 
 
-def _environment(container: Container) -> dict[str, str | None]:
+def _environment(winner: Winner, container: Container) -> dict[str, str | None]:
     """A variable without a value is the caller's, where it is set."""
-    inherited = dict.fromkeys(docker_card().variables)
-    own = {name: _value(value) for name, value in container.env.items()}
-    return {"HF_HOME": container.models, **inherited, **own}
+    names, own = docker_card().variables, {**container.gpu_choice, **container.env}
+    if winner.spec.hardware.vendor == "nvidia":
+        # Only the reserved ones go in, and are counted from 0 there.
+        names = [name for name in names if not chooses_gpus(name)]
+        own = dict(container.env)
+    return {
+        "HF_HOME": container.models,
+        **dict.fromkeys(names),
+        **{name: _value(value) for name, value in own.items()},
+    }
 
 
 def _volumes(container: Container) -> list[str]:
     caches = [f"{name}:{folder}" for folder, name in container.caches.items()]
-    models = f"~/.cache/huggingface:{container.models}"
+    models = f"{_literal(container.weights or '~/.cache/huggingface')}:{container.models}"
     return [*caches, models, *(_literal(f"{path}:{path}:ro") for path in container.mounts)]
 
 

@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput
 from autotune.export import words
+from autotune.export.command import InImage, in_image
 from autotune.export.winner import Winner
 from autotune.launch import Patience
 from autotune.launch.command import with_serving
@@ -37,6 +38,7 @@ NAME_LENGTH = 40
 _START_MARGIN = 3.0
 """A start may take so much longer than the slowest seen: a cold page cache, a slower disk, kernels still to compile."""
 _LEAST_START_S = 600.0
+_MODELS = "HF_HOME"
 _ROOM = 1.25
 """Of the volume over the weights: compiled kernels, tokenizer, a download's temporary files."""
 
@@ -49,12 +51,17 @@ class Container:
         name: a DNS label of at most `NAME_LENGTH` characters that begins with a letter.
         argv: the engine's command, listening on `ANYWHERE` and `PORT`.
         own_entrypoint: whether the image's own entry point runs these words; else it has to be set aside.
-        env: the recommended variables.
+        env: the recommended variables, without those of this machine: where its caches lie, and which GPUs to take.
+        gpu_choice: the recommended variables that choose among the node's GPUs, where all of them go in.
         files: name to content of what must lie in the working folder.
         mounts: files and folders of the host that the command names.
         caches: folders of the container that should outlive it, to a volume's name that tells image and GPU.
         health: the path that answers 200 when the server is ready.
         model: the model as the command names it.
+        is_local: whether it is a folder, not a name at Hugging Face.
+        served: the name by which requests ask for it.
+        revision: of its repository; None: its main branch.
+        weights: the host's Hugging Face cache as the recommended variables name it; None: they do not.
         storage_gib: of the caches, weights included.
     """
 
@@ -63,17 +70,17 @@ class Container:
     argv: tuple[str, ...]
     own_entrypoint: bool
     env: Mapping[str, str]
+    gpu_choice: Mapping[str, str]
     files: Mapping[str, str]
     mounts: tuple[str, ...]
     caches: Mapping[str, str]
     health: str
     model: str
+    is_local: bool
+    served: str
+    revision: str | None
+    weights: str | None
     storage_gib: int
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the model is a folder, not a name at Hugging Face."""
-        return self.model.startswith("/")
 
     @property
     def secrets(self) -> list[str]:
@@ -90,25 +97,34 @@ def container_of(winner: Winner) -> Container:
     """The winner in a container; raises `BadInput` when no image is known for it."""
     choice, hardware = winner.choice, winner.spec.hardware
     kind = engine(choice.engine, library_of(winner.spec))
-    program = (*_program(winner, kind), *_arguments(winner, kind))
-    argv = tuple(words.without_secrets(program))
-    model = _model(argv, kind) or winner.spec.model.id
+    command = in_image(winner, kind)
     image = _image(winner, kind)
-    mounts = {*mounted_paths(argv), *([model] if model.startswith("/") else [])}
+    env = words.settings_without_secrets(choice.env)
+    weights = env.pop(_MODELS, None)
     return Container(
         name=name_of(choice.engine, winner.recommendation.model),
         image=image,
         # What a launch needs besides, to be measured, is no part of the recommendation.
-        argv=with_serving(argv, kind.card.serving.model_copy(update={"arguments": []}), ANYWHERE, PORT),
+        argv=with_serving(command.argv, kind.card.serving.model_copy(update={"arguments": []}), ANYWHERE, PORT),
         own_entrypoint=own_entrypoint(kind.card, hardware, image),
-        env=words.settings_without_secrets(choice.env),
+        env={name: value for name, value in env.items() if not chooses_gpus(name)},
+        gpu_choice={name: value for name, value in env.items() if chooses_gpus(name)},
         files=choice.files,
-        mounts=tuple(sorted(mounts)),
+        mounts=_mounts(command),
         caches={folder: volume_name(image, hardware.name, folder) for folder in docker_card().caches},
         health=kind.card.serving.health,
-        model=model,
-        storage_gib=_storage_gib(winner),
+        model=command.model,
+        is_local=command.is_local,
+        served=command.served,
+        revision=command.revision,
+        weights=weights if weights and weights.startswith("/") else None,
+        storage_gib=_storage_gib(winner, command),
     )
+
+
+def chooses_gpus(variable: str) -> bool:
+    """Whether a variable chooses among a machine's GPUs by number, as ``CUDA_VISIBLE_DEVICES``."""
+    return variable.endswith("_VISIBLE_DEVICES")
 
 
 def name_of(engine_name: str, model: str) -> str:
@@ -132,39 +148,6 @@ def start_limit_s(winner: Winner) -> tuple[int, str]:
     return limit_s, f"a start may take {limit_s} s: {said}; cold disks and caches may take {_START_MARGIN:.0f} times it"
 
 
-def _program(winner: Winner, kind: Engine) -> list[str]:
-    """The program as the image has it on its path, whatever it was called on the machine that measured it."""
-    argv = winner.choice.engine_argv
-    arguments = kind.arguments(argv)
-    if arguments is None:
-        return list(kind.card.program)
-    name, *rest = argv[: len(argv) - len(arguments)]
-    name = PurePosixPath(name).name
-    return ["python3" if name.startswith("python") else name, *rest]
-
-
-def _arguments(winner: Winner, kind: Engine) -> list[str]:
-    argv, installed = winner.choice.engine_argv, winner.spec.installed.get(kind.name)
-    arguments = kind.arguments(argv)
-    if arguments is not None:
-        return list(arguments)
-    if installed is not None and tuple(argv[: len(installed.program)]) == installed.program:
-        return argv[len(installed.program) :]
-    raise BadInput(f"{argv[0]!r} is not how {kind.card.title} is started, so its command in an image is not known")
-
-
-def _model(argv: tuple[str, ...], kind: Engine) -> str | None:
-    """The model as the command names it: after its option, or as the first word that is none."""
-    flag = kind.card.model_flag or "--model"
-    for word, following in zip(argv, (*argv[1:], ""), strict=True):
-        if word == flag and following:
-            return following
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    first = (kind.arguments(argv) or ("-",))[0]
-    return None if first.startswith("-") else first
-
-
 def _image(winner: Winner, kind: Engine) -> str:
     choice, hardware = winner.choice, winner.spec.hardware
     if winner.image is not None:
@@ -186,8 +169,16 @@ def _image(winner: Winner, kind: Engine) -> str:
     return known.image.replace("{version}", version)
 
 
-def _storage_gib(winner: Winner) -> int:
-    """Room for the weights, in whole tens of GiB."""
+def _mounts(command: InImage) -> tuple[str, ...]:
+    """What exists here of the paths that the command names, and a model's folder, which may lie on another machine."""
+    mounts = mounted_paths(command.argv)
+    if command.is_local and not any(PurePosixPath(command.model).is_relative_to(path) for path in mounts):
+        mounts.append(command.model)
+    return tuple(sorted(mounts))
+
+
+def _storage_gib(winner: Winner, command: InImage) -> int:
+    """Room for the weights, unless they are mounted, in whole tens of GiB."""
     architecture = winner.spec.model.architecture
     weights = weight_bytes_per_gpu(architecture, 1, 1, 1, architecture.mtp_layers > 0)
-    return 10 * max(2, math.ceil(_ROOM * weights / 2**30 / 10))
+    return 10 * max(2, 0 if command.is_local else math.ceil(_ROOM * weights / 2**30 / 10))

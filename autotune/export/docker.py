@@ -34,7 +34,9 @@ def _lines(winner: Winner, container: Container) -> list[str]:
     lines += [shlex.join(option) for option in options if option[0] != "--network"]
     lines.append(f'--publish "${{PUBLISH:-127.0.0.1:{PORT}}}:{PORT}"')
     lines += [f"--volume {volume}" for volume in _volumes(container)]
-    named = [f"HF_HOME={container.models}", *card.variables, *(f"{n}={v}" for n, v in inside.items()), *secret]
+    inside = {**container.gpu_choice, **inside}
+    inherited = [name for name in card.variables if name not in inside]
+    named = [f"HF_HOME={container.models}", *inherited, *(f"{n}={v}" for n, v in inside.items()), *secret]
     lines += [f"--env {shlex.quote(setting)}" for setting in dict.fromkeys(named)]
     if container.files:
         lines.append(f"--workdir {PLACE}")
@@ -44,7 +46,8 @@ def _lines(winner: Winner, container: Container) -> list[str]:
 
 def _volumes(container: Container) -> list[str]:
     caches = [shlex.quote(f"{name}:{folder}") for folder, name in container.caches.items()]
-    models = f'"${{HF_HOME:-$HOME/.cache/huggingface}}":{container.models}'
+    weights = shlex.quote(container.weights) if container.weights else '"${HF_HOME:-$HOME/.cache/huggingface}"'
+    models = f"{weights}:{container.models}"
     mounts = [shlex.quote(f"{path}:{path}:ro") for path in container.mounts]
     files = [f'"$folder"/{shlex.quote(f"{name}:{PLACE}/{name}:ro")}' for name in container.files]
     return [*caches, models, *mounts, *files]

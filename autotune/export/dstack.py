@@ -17,6 +17,8 @@ from autotune.space.library import Library
 
 _TOKEN = "HF_TOKEN"
 _INSTANCE = "/var/cache/autotune"
+_IMAGE_GB = 100
+"""Beside the weights, for the image and the system: dstack's own default, which assumes no more than that."""
 _MEMORY_SHARE = 0.9
 """Of a GPU's memory on its data sheet that it must have: sellers count it in powers of two, and some is kept."""
 
@@ -26,7 +28,7 @@ def service(winner: Winner) -> str:
     container = container_of(winner)
     probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
     # Without probes of its own a service with a model is asked for a completion every time.
-    more = {"port": PORT, "model": container.model, "probes": [probe]}
+    more = {"port": PORT, "model": container.served, "probes": [probe]}
     said = start_limit_s(winner)[1]
     return _render(winner, container, "service", more, [f"dstack waits for it as long as it takes; {said}"])
 
@@ -44,7 +46,7 @@ def _render(winner: Winner, container: Container, kind: str, more: dict[str, Any
         f"taken from the environment of that command: {', '.join(secrets)}; leave {_TOKEN} out for an open model",
         *notes,
     ]
-    settings = {name: value for name, value in container.env.items() if words.reference_in(value)[1] is None}
+    settings = {name: value for name, value in container.env.items() if "$" not in value}
     document = {
         "type": kind,
         "name": container.name,
@@ -59,11 +61,17 @@ def _render(winner: Winner, container: Container, kind: str, more: dict[str, Any
 
 
 def _commands(container: Container) -> list[str]:
-    """Shell commands; they run in place of the image's own entry point."""
+    """Shell commands; they run in place of the image's own entry point.
+
+    They set what holds a ``$`` too: under ``env`` dstack's server replaces ``${{ }}`` and its runner ``${NAME}``, in
+    commands ``dstack apply`` alone replaces anything, and takes ``$$`` for one ``$``
+    (``dstack/_internal/utils/interpolator.py``).
+    """
     lines = [f"mkdir -p {PLACE} && cd {PLACE}", *shell.writing(container.files)] if container.files else []
-    referring = {name: value for name, value in container.env.items() if words.reference_in(value)[1]}
-    started = ["exec env" if referring else "exec", *(f"{name}={_quoted(value)}" for name, value in referring.items())]
-    return [*lines, " ".join([*started, *map(_quoted, container.argv)])]
+    settings = [f"{name}={_quoted(value)}" for name, value in container.env.items() if "$" in value]
+    started = ["exec env", *settings] if settings else ["exec"]
+    lines.append(" ".join([*started, *map(_quoted, container.argv)]))
+    return [line.replace("$", "$$") for line in lines]
 
 
 def _quoted(word: str) -> str:
@@ -77,7 +85,7 @@ def _resources(winner: Winner, container: Container) -> dict[str, Any]:
     hardware = winner.spec.hardware
     resources: dict[str, Any] = {
         "shm_size": f"{SHARED_MEMORY_GIB}GB",
-        "disk": f"{container.storage_gib}GB..",
+        "disk": f"{container.storage_gib + _IMAGE_GB}GB..",
     }
     if hardware.vendor == "cpu":
         return {"gpu": 0, **resources}

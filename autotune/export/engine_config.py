@@ -13,9 +13,11 @@ from collections.abc import Iterable, Sequence
 
 from packaging.version import InvalidVersion, Version
 
-from autotune import redact
-from autotune.export import heading, options
+from autotune.engines import engine
+from autotune.export import heading, options, shell, words
+from autotune.export.command import model_first
 from autotune.export.winner import Winner
+from autotune.own_files import library_of
 from autotune.recommendation import Choice
 
 _SGLANG_FLAGS_FIXED = Version("0.5.8")  # https://github.com/sgl-project/sglang/pull/16638
@@ -24,11 +26,14 @@ _SGLANG_FLAGS_FIXED = Version("0.5.8")  # https://github.com/sgl-project/sglang/
 def render(winner: Winner) -> str:
     """The file, with the command that uses it in its first lines."""
     choice = winner.choice
-    parts = options.parse(choice.engine_argv)
+    kind = engine(choice.engine, library_of(winner.spec))
+    argv = model_first(choice, kind)
+    parts = options.parse(argv)
     program, document = parts.program, parts.options
-    if choice.engine == "vllm" and len(program) > 2:
-        document = {"model": program[2], **document}
-        program = [*program[:2], *program[3:]]
+    start = len(argv) - len(kind.arguments(argv) or ())
+    if choice.engine == "vllm" and len(program) > start:
+        document = {"model": program[start], **document}
+        program = program[:start] + program[start + 1 :]
     name = "vllm.yaml" if choice.engine == "vllm" else "sglang.yaml"
     about = heading.lines(winner) + usage(choice, [*program, "--config", name, *parts.rest], choice.files)
     about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
@@ -48,7 +53,8 @@ def _is_before(version: str, other: Version) -> bool:
 
 def usage(choice: Choice, command: Sequence[str], files: Iterable[str]) -> list[str]:
     """How the file is used: the command with its environment, and the files that must lie beside it."""
-    settings = [f"{name}={shlex.quote(value)}" for name, value in redact.env(choice.env).items()]
+    given = words.settings_without_secrets(choice.env)
+    settings = [f"{name}={shell.quoted(value)}" for name, value in given.items()]
     needed = [f"needs {name} beside it, which the shell format writes" for name in files]
     if choice.container:
         needed.append(f"measured in a container of {choice.container[-1]}, which the shell format starts")

@@ -19,9 +19,11 @@ from autotune.launch.docker_run import PLACE, docker_card
 _TOKEN = "HF_TOKEN"
 _GPUS = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 _PERIOD_S = 10
-_FETCH = "import sys; from huggingface_hub import snapshot_download as fetch; "
 # Some models bring their weights a second time, in a form that no engine here reads.
-_FETCH += "fetch(sys.argv[1], ignore_patterns='original/*')"
+_FETCH = "import sys; from huggingface_hub import snapshot_download as fetch; "
+_FETCH += "fetch(**dict(zip(('repo_id', 'revision'), sys.argv[1:])), ignore_patterns='original/*')"
+_FETCH_S = 7200
+"""For the image and the weights: 700 GB at 100 MB/s. Kubernetes' own 600 s would call the deployment failed by then."""
 
 
 def render(winner: Winner) -> str:
@@ -92,6 +94,7 @@ def _deployment(winner: Winner, container: Container, limit_s: int) -> dict[str,
     }
     spec = {
         "replicas": 1,
+        "progressDeadlineSeconds": _FETCH_S + limit_s,
         # The GPUs and the claim are one pod's: a new one starts when the old one has gone.
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": labels},
@@ -104,15 +107,21 @@ def _pod(winner: Winner, container: Container, limit_s: int) -> dict[str, Any]:
     # Kubernetes sets NAME_PORT and the like for every service, and engines read variables of such names.
     pod: dict[str, Any] = {"enableServiceLinks": False}
     if not container.is_local:
-        fetch = {
-            "name": "fetch-weights",
-            "image": container.image,
-            "command": ["python3", "-c", _FETCH, container.model],
-            "env": [_home(container), _secret(container, _TOKEN, _TOKEN)],
-            "volumeMounts": _cache_mounts(container),
-        }
-        pod["initContainers"] = [fetch]
+        pod["initContainers"] = [_fetch(container)]
     return pod | {"containers": [_server(winner, container, limit_s)], "volumes": _volumes(container)}
+
+
+def _fetch(container: Container) -> dict[str, Any]:
+    """Fetches the weights that the server will ask for; the server may be told to be offline, this container is not."""
+    wanted = [container.model, *([container.revision] if container.revision else [])]
+    environment = [row for row in _environment(container) if row["name"].startswith("HF_")]
+    return {
+        "name": "fetch-weights",
+        "image": container.image,
+        "command": ["python3", "-c", _FETCH, *map(_literal, wanted)],
+        "env": [row for row in environment if row["name"] != "HF_HUB_OFFLINE"],
+        "volumeMounts": _cache_mounts(container),
+    }
 
 
 def _server(winner: Winner, container: Container, limit_s: int) -> dict[str, Any]:
@@ -157,18 +166,14 @@ def _security(vendor: str) -> dict[str, Any]:
 
 def _environment(container: Container) -> list[dict[str, Any]]:
     """The variables; those to which arguments and other variables refer come first."""
-    given = {name: words.reference_in(value)[1] for name, value in container.env.items()}
-    rows = [_home(container)]
+    given = {name: words.reference_in(value) for name, value in container.env.items()}
+    rows: list[dict[str, Any]] = [{"name": "HF_HOME", "value": container.models}]
     behind = dict.fromkeys((_TOKEN, *container.secrets))
     rows += [_secret(container, name, name) for name in behind if name not in given]
-    for name, variable in given.items():
-        value = {"name": name, "value": _literal(container.env[name])}
-        rows.append(_secret(container, name, variable) if variable else value)
+    for name, (prefix, variable) in given.items():
+        value = {"name": name, "value": _value(container.env[name])}
+        rows.append(_secret(container, name, variable) if variable and not prefix else value)
     return rows
-
-
-def _home(container: Container) -> dict[str, Any]:
-    return {"name": "HF_HOME", "value": container.models}
 
 
 def _secret(container: Container, name: str, key: str) -> dict[str, Any]:

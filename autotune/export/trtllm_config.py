@@ -14,9 +14,12 @@ from typing import Any
 
 import yaml
 
+from autotune.engines import engine
 from autotune.export import heading, options
+from autotune.export.command import model_first
 from autotune.export.engine_config import usage
 from autotune.export.winner import Winner
+from autotune.own_files import library_of
 from autotune.recommendation import Choice
 
 
@@ -30,7 +33,7 @@ def _known() -> dict[str, Any]:
 def render(winner: Winner) -> str:
     """The file, with the command that uses it in its first lines."""
     choice = winner.choice
-    parts = options.parse(choice.engine_argv)
+    parts = options.parse(model_first(choice, engine(choice.engine, library_of(winner.spec))))
     named = [name for name in _known()["config_options"] if name in parts.options]
     own = [str(parts.options.pop(name)) for name in named]
     document = _own_document(choice, own)

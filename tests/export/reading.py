@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from dstack._internal.utils.interpolator import VariablesInterpolator
 
 
 def documents(text: str) -> list[dict[str, Any]]:
@@ -52,25 +53,30 @@ def _interpolated(value: Any, variables: Mapping[str, str]) -> Any:
     return re.sub(r"\$\$|\$\{(\w+)[^}]*\}", lambda m: "$" if m[0] == "$$" else variables[m[1]], value)
 
 
-def dstack_words(text: str) -> list[str]:
-    """The words of the last command, without what sets variables."""
+def dstack_started(text: str) -> tuple[list[str], dict[str, str]]:
+    """The words of the last command and its variables, after what `dstack apply` and the server replace in them."""
     (document,) = documents(text)
-    words = shlex.split(document["commands"][-1].removeprefix("exec "))
-    if words[0] != "env":
-        return words
-    return words[1 + sum("=" in word for word in words[1:5] if not word.startswith("-")) :]
+    run = VariablesInterpolator({"run": {"args": ""}}, skip=["secrets", "groups"])
+    words = shlex.split(run.interpolate_or_error(document["commands"][-1]).removeprefix("exec "))
+    environment = [setting for setting in document["env"] if "=" in setting]
+    # The runner replaces ${NAME} in them.
+    assert not any("$" in setting for setting in environment)
+    if words[0] == "env":
+        program = next(i for i, word in enumerate(words[1:], 1) if "=" not in word)
+        environment += words[1:program]
+        words = words[program:]
+    return words, dict(setting.split("=", 1) for setting in environment)
 
 
 def gpustack_words(text: str, program: list[str]) -> list[str]:
     """What GPUStack makes of a document: its own program and model in front of the parameters, or the whole command."""
     (document,) = documents(text)
-    if "run_command" in document:
-        words = shlex.split(document["run_command"])
-        script = words[2].rpartition("exec ")[2] if words[:2] == ["bash", "-c"] else shlex.join(words)
-        words = shlex.split(script)
-    else:
-        words = [*program, "{{model_path}}"]
+    if "run_command" not in document:
+        words = [*program, document["huggingface_repo_id"]]
         for entry in document["backend_parameters"]:
             words += shlex.split(entry) if entry.startswith("-") else [entry]
+        return words
+    words = shlex.split(document["run_command"])
+    script = words[2].rpartition("exec ")[2] if words[:2] == ["bash", "-c"] else shlex.join(words)
     given = {"{{model_path}}": document["huggingface_repo_id"], "{{worker_ip}}": "10.0.0.1", "{{port}}": "40000"}
-    return [given.get(word, word) for word in words]
+    return [given.get(word, word) for word in shlex.split(script)]

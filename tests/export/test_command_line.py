@@ -71,3 +71,27 @@ def test_a_study_leaves_its_winner_in_every_form_that_it_has(tmp_path: Path) -> 
     assert list(exports.iterdir()) == []
     assert not (tmp_path / "serve.sh").exists()
     assert json.loads((tmp_path / "recommendation.json").read_text())["verdict"] == "infeasible"
+
+
+def test_it_is_printed_as_it_would_be_written(tmp_path: Path) -> None:
+    text = (GOLDEN / STUDY / "compose.yaml").read_text()
+    assert exported("--to", "compose") == text
+    assert exported("--to", "compose", "-o", "-") == text
+    path = tmp_path / "out"
+    said = json.loads(exported("--to", "compose", "-o", str(path), "--json"))
+    assert (said["file"], said["text"], path.read_text()) == (str(path), text, text)
+
+
+def test_what_stands_at_the_output_is_written_to_not_replaced(tmp_path: Path) -> None:
+    """A device such as /dev/stdout would be gone, and a link's target would stay as it was."""
+    text = (GOLDEN / STUDY / "compose.yaml").read_text()
+    file, link, pipe = (tmp_path / name for name in ("file", "link", "pipe"))
+    file.write_text("old")
+    link.symlink_to(file)
+    exported("--to", "compose", "-o", str(link))
+    assert (link.is_symlink(), file.read_text()) == (True, text)
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    exported("--to", "compose", "-o", str(pipe))
+    assert (os.read(end, 65536).decode(), pipe.is_fifo()) == (text, True)
+    os.close(end)

@@ -12,13 +12,14 @@ import kubernetes_validate
 import pytest
 import yaml
 from dstack._internal.core.models.configurations import parse_apply_configuration
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from autotune import redact
 from autotune.errors import BadInput
 from autotune.export import FORMATS, Winner, all_of, export, winner_of, yaml_text
 from autotune.export.container import container_of
+from autotune.export.words import asked_for
 from autotune.trial import Command, Evidence
 from tests import small_study
 from tests.export import reading
@@ -67,11 +68,15 @@ def test_any_name_makes_valid_names(model: str, study: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(TEXT, max_size=4), st.dictionaries(st.from_regex(r"[A-Z]{3,6}", fullmatch=True), TEXT, max_size=3))
-@example(["$(HF_TOKEN)", "$$", "${HOME}", "1e3", "0x10", "~", "null", "yes", "a: b", "# c", "", "\x85", "\n"], {})
+@example(
+    ["$(HF_TOKEN)", "$$", "$", "a${HOME}b", "1e3", "0x10", "~", "null", "yes", "a: b", "# c", "", "\x85", "\n", "é"],
+    {"ABC": "$$ ${HOME}b '$x' $(HF_TOKEN)$"},
+)
+@example(['{"a": "${{ run.args }} ${{x}} $${{ y }} $a"}', "$b"], {"ABC": "${{ secrets.x }} $$", "DEF": "${{"})
 def test_the_server_gets_exactly_these_words(words: list[str], env: dict[str, str]) -> None:
     argv = ["vllm", "serve", MODEL, *(f"--x={word}" for word in words), "--y"]
-    if redact.argv(argv) != argv or redact.env(env) != env or "${" in "".join([*argv, *env.values()]):
-        argv, env = argv[:3], {}
+    argv += [word for word in words if not word.startswith("-")]
+    assume((redact.argv(argv), redact.env(env), asked_for(argv, env)) == (argv, env, []))
     told = with_command(Command(tuple(argv), env))
     expected = [*argv, "--host", "0.0.0.0", "--port", "8000"]
     manifests = export(told, "k8s")
@@ -81,7 +86,11 @@ def test_the_server_gets_exactly_these_words(words: list[str], env: dict[str, st
     service = reading.compose_service(export(told, "compose"), {})
     assert service["command"] == expected
     assert {name: service["environment"][name] for name in env} == env
-    assert reading.dstack_words(export(told, "dstack")) == expected
+    started, variables = reading.dstack_started(export(told, "dstack"))
+    assert (started, {name: variables[name] for name in env}) == (expected, env)
+    text = export(told, "gpustack")
+    assert reading.gpustack_words(text, ["vllm", "serve"]) == [*argv, "--max-model-len", "163840"]
+    assert env.items() <= reading.documents(text)[0]["env"].items()
 
 
 @given(st.recursive(TEXT | st.integers() | st.booleans(), lambda inner: st.lists(inner, max_size=3), max_leaves=8))
@@ -124,7 +133,7 @@ def test_no_secret_stands_in_any_output_and_all_are_asked_for() -> None:
     assert (service["environment"]["OTHER_TOKEN"], service["environment"]["HF_TOKEN"]) == ("o", "t")
     run = parse_apply_configuration(yaml.safe_load(made["service.dstack.yml"]))
     assert {"HF_TOKEN", "MY_KEY", "X", "OTHER_TOKEN"} <= set(run.env)
-    assert '--api-key "$MY_KEY"' in run.commands[-1]
+    assert '--api-key "$$MY_KEY"' in run.commands[-1], "one $ for the shell"
     assert "left out, as its value is a secret: --api-key" in made["gpustack.yaml"]
     for document in reading.documents(made["kubernetes.yaml"]):
         kubernetes_validate.validate(document, "1.37", strict=True)
@@ -141,6 +150,24 @@ def test_the_docker_script_asks_for_secrets_and_puts_none_on_a_command_line(tmp_
     assert {"HF_TOKEN", "OTHER_TOKEN", "A=$B"} <= set(machine.argv)
     assert (machine.env["HF_TOKEN"], machine.env["OTHER_TOKEN"]) == ("t", "o")
     assert machine.argv[-8:] == ["vllm", "serve", MODEL, "--host", "0.0.0.0", "--port", "8000", "--more"]
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(TEXT, max_size=4), st.dictionaries(st.from_regex(r"[A-Z]{3,6}", fullmatch=True), TEXT, max_size=3))
+@example(["$(id)", "`id`", "'", '"', "a b", "", "\n", "!!", "\\", "${{x}}"], {"ABC": "$HOME\n'\""})
+def test_the_docker_script_hands_on_exactly_these_words(
+    tmp_path_factory: pytest.TempPathFactory, words: list[str], env: dict[str, str]
+) -> None:
+    argv = ["vllm", "serve", MODEL, *(f"--x={word}" for word in words), "--y"]
+    argv += [word for word in words if not word.startswith("-")]
+    assume((redact.argv(argv), redact.env(env), asked_for(argv, env)) == (argv, env, []))
+    machine = Machine(tmp_path_factory.mktemp("machine"))
+    (machine.folder / "bin" / "vllm").rename(machine.folder / "bin" / "docker")
+    done = machine.serve(export(with_command(Command(tuple(argv), env)), "docker"), HOME="/h")
+    assert (done.returncode, done.stderr) == (0, "")
+    image = machine.argv.index("vllm/vllm-openai:v0.32.0")
+    assert machine.argv[image + 1 :] == [*argv, "--host", "0.0.0.0", "--port", "8000"]
+    assert {f"{name}={value}" for name, value in env.items()} <= set(machine.argv[:image])
 
 
 def test_published_ports_are_this_machine_s_alone() -> None:

@@ -93,8 +93,8 @@ def test_the_engine_reads_the_winner_s_configuration_out_of_every_form(study: st
     forms = {
         "kubernetes": reading.kubernetes_words(golden(study, "kubernetes.yaml"), {}),
         "compose": reading.compose_service(golden(study, "compose.yaml"), {})["command"],
-        "service": reading.dstack_words(golden(study, "service.dstack.yml")),
-        "task": reading.dstack_words(golden(study, "task.dstack.yml")),
+        "service": reading.dstack_started(golden(study, "service.dstack.yml"))[0],
+        "task": reading.dstack_started(golden(study, "task.dstack.yml"))[0],
         "gpustack": reading.gpustack_words(golden(study, "gpustack.yaml"), program),
     }
     for name, words in forms.items():
