@@ -20,6 +20,9 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+_MOST_NAMES = 40
+"""Of more names, as of a home's studies, a message gives the nearest ones."""
+
 
 class AutotuneError(Exception):
     """Something that autotune tells its user in one message, without a traceback."""
@@ -49,7 +52,9 @@ class UnknownName(BadInput):
         guess = next((n for n in names if close and n.lower() == close[0]), None)
         parts = [f"unknown {what} {name!r}"]
         parts.append("." if guess is None else f"; did you mean {guess!r}?")
-        parts.append(f" Known: {', '.join(names) if names else 'none'}.")
+        listed = names if len(names) <= _MOST_NAMES else sorted(difflib.get_close_matches(name, names, n=10, cutoff=0))
+        others = f" and {len(names) - len(listed)} others" if len(listed) < len(names) else ""
+        parts.append(f" Known: {', '.join(listed) if listed else 'none'}{others}.")
         if hint:
             parts.append(f" {hint}")
         super().__init__("".join(parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,9 +63,13 @@ class Home:
         return self.studies / check_study_name(study)
 
     def names(self) -> list[str]:
-        """The studies that exist, oldest first."""
-        found = [path.parent for path in self.studies.glob("*/study.yaml")]
-        return [path.name for path in sorted(found, key=lambda p: (p / "study.yaml").stat().st_mtime)]
+        """The studies that exist, oldest first; also one whose specification is gone, where its launches are left."""
+        begun: dict[str, float] = {}
+        for name in (RESULTS, "study.yaml"):
+            for path in self.studies.glob(f"*/{name}"):
+                with suppress(FileNotFoundError):  # somebody is just deleting it
+                    begun[path.parent.name] = path.stat().st_mtime
+        return sorted(begun, key=begun.__getitem__)
 
     def source(self, text: str) -> Path:
         """The absolute path of what ``--from`` names: a study of this home, a study's folder, or a file.
@@ -83,7 +88,8 @@ class Home:
 
     def check_free(self, study: str) -> None:
         """Raise `BadInput` when a study of this name exists."""
-        if (self.study_folder(study) / "study.yaml").exists():
+        folder = self.study_folder(study)
+        if (folder / "study.yaml").exists() or (folder / RESULTS).exists():
             raise BadInput(
                 f"study {study!r} exists; go on with `autotune resume {study}`, or choose another --study name"
             )
@@ -103,14 +109,15 @@ class Home:
         return folder
 
     def spec(self, study: str) -> StudySpec:
-        """The spec of a study that exists; raises `BadInput` otherwise."""
+        """The spec of a study that exists, under its folder's name; raises `BadInput` otherwise."""
         path = self.study_folder(study) / "study.yaml"
-        if not path.is_file():
+        if not path.exists() and study not in self.names():
             raise UnknownName("study", study, self.names(), f"Looked in {self.studies}.")
         try:
-            return StudySpec.from_yaml(path.read_text(encoding="utf-8"))
+            # A folder that was copied or renamed is a study of its own: it must not lead to the first one's folder.
+            return StudySpec.from_yaml(path.read_text(encoding="utf-8")).model_copy(update={"study": study})
         except (yaml.YAMLError, ValidationError, UnicodeDecodeError, OSError) as error:
-            what = str(error).splitlines()[0]
+            what = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             raise MalformedFile(path, f"not a study's specification ({what})") from error
 
     def launches(self, study: str) -> list[Launch]:
@@ -125,7 +132,7 @@ class Home:
         for i, line in enumerate(lines[: last + 1]):
             try:
                 launches.append(Launch.from_json(json.loads(line)))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 if i < last:
                     raise MalformedFile(path, f"not a launch ({error})", i + 1) from error
         return launches

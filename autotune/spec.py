@@ -140,7 +140,8 @@ class StudySpec(BaseModel):
     @classmethod
     def from_yaml(cls, text: str) -> StudySpec:
         """The inverse of `to_yaml`; raises ``pydantic.ValidationError`` or ``yaml.YAMLError``."""
-        document: dict[str, Any] = yaml.safe_load(text)
+        # The C parser is eight times as fast, which `autotune list` of many studies needs.
+        document: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return cls.model_validate(document)
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 VARIABLE = "MLFLOW_TRACKING_URI"
 """MLflow's own environment variable."""
@@ -19,6 +19,8 @@ DATABASE = "mlflow.db"
 
 _SERVER = re.compile(r"https?://|databricks\b", re.IGNORECASE)
 _SQLITE = "sqlite:///"
+# To the last "@": a password may hold signs that it should not, "/", "?" or "#", and is a secret all the same.
+_CREDENTIALS = re.compile(r"([\w+.-]+://)([^/?#@]*:.*|[^/?#]*)@")
 
 
 def database_uri(home: Path) -> str:
@@ -46,18 +48,16 @@ def database_file(uri: str) -> Path | None:
 
 def credentials(uri: str) -> str:
     """What stands before the ``@`` of an address; empty where nothing does."""
-    return urlsplit(uri).netloc.rpartition("@")[0]
+    found = _CREDENTIALS.match(uri)
+    return found[2] if found else ""
 
 
 def shown(uri: str) -> str:
-    """An address as people may see it: without user, password and query."""
+    """An address as people may see it: without user, password and query, also where it is malformed."""
     path = database_file(uri)
     if path is not None:
         return str(path)
-    parts = urlsplit(uri)
-    if not parts.netloc:
-        return uri.partition("?")[0]
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    return re.split(r"[?#]", _CREDENTIALS.sub(r"\1", uri), maxsplit=1)[0]
 
 
 def ui_command(home: Path) -> str:

@@ -88,12 +88,14 @@ class ServerInside:
     Attributes:
         status: where it is set, every request is answered with it, e.g. ``503 Service Unavailable``.
         lose: a request whose path ends so is carried out, and its answer is lost; once.
+        refuse: a part of a path, and the status with which such requests are answered.
         seen: method, path and ``Authorization`` of each request.
     """
 
     def __init__(self) -> None:
         self.status: str | None = None
         self.lose: str | None = None
+        self.refuse: tuple[str, str] | None = None
         self.seen: list[tuple[str, str, str]] = []
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -125,8 +127,9 @@ class ServerInside:
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         self.seen.append((environ["REQUEST_METHOD"], path, environ.get("HTTP_AUTHORIZATION", "")))
-        if self.status is not None:
-            start(self.status, [("Content-Type", "text/plain")])
+        status = self.refuse[1] if self.refuse is not None and self.refuse[0] in path else self.status
+        if status is not None:
+            start(status, [("Content-Type", "text/plain")])
             return [b"no"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -113,10 +113,15 @@ def wait_for(browser: Any, *texts: str) -> None:
 
 def runs_in_order(browser: Any, url: str, condition: str, *names: str) -> list[str]:
     """Names of an experiment's runs from top to bottom, by falling throughput, once all are there."""
-    from selenium.webdriver.common.by import By
-
     order = {"searchFilter": condition, "orderByKey": "metrics.`total_token_throughput`", "orderByAsc": "false"}
     see(browser, f"{url}?{urlencode(order, quote_via=quote)}", *names)
+    return names_in_order(browser)
+
+
+def names_in_order(browser: Any) -> list[str]:
+    """Names of the runs in the list, from top to bottom."""
+    from selenium.webdriver.common.by import By
+
     cells = browser.find_elements(By.XPATH, "//*[@role='row']//*[contains(@col-id, 'Run Name')][@role='gridcell']")
     rows = {}
     for cell in cells:
@@ -148,6 +153,25 @@ def test_the_experiment_lists_parent_and_children_and_sorts_by_throughput(
     found = runs_in_order(browser, url, condition, "0007 final sglang", "7 matching runs")
     browser.save_screenshot(str(tmp_path / "sorted.png"))
     assert [name.split()[0] for name in found] == ["0007", "0003", "0005", "0001", "0006", "0000", "0008"]
+
+
+def test_the_view_by_the_objective_shows_its_column_the_best_launch_first(
+    browser: Any, address: str, tracked: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    """As one finds it who knows nothing: the experiment's page, the menu, the view."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support import expected_conditions
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    url = f"{address}/#/experiments/{tracked[1]['experiment']}/runs"
+    see(browser, url, "Views", "Launches by total_token_throughput, best first", "matching runs")
+    browser.save_screenshot(str(tmp_path / "description.png"))
+    for place in ("//button[normalize-space()='Views']", "//*[@role='menuitem'][contains(., 'best first')]"):
+        WebDriverWait(browser, WAIT_S).until(expected_conditions.element_to_be_clickable((By.XPATH, place))).click()
+    wait_for(browser, "7 matching runs", "total_token_throughput", "9200", "9100", "search")
+    browser.save_screenshot(str(tmp_path / "view.png"))
+    names = [name.split()[0] for name in names_in_order(browser)]
+    assert names == ["0007", "0003", "0005", "0001", "0006", "0000", "0008"]
 
 
 def test_a_child_shows_params_metrics_tags_and_its_log(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.tracking import ARTIFACTS, Tracker, database_uri, experiment_name, ui_command
+from autotune.tracking.view import view_tag
 from autotune.trial import Command, Role
 from tests import small_study
 from tests.small_study import SECRET
@@ -155,15 +157,23 @@ def test_sync_deletes_what_is_no_launch_of_the_study(home: Path) -> None:
 
 
 def test_two_studies_of_one_model_and_hardware_share_an_experiment(home: Path) -> None:
-    for name in ("one", "two"):
-        tracker = Tracker(home, small_study.spec(study=name))
-        tracker.record(small_study.launches()[0])
-        tracker.close()
+    """With a view by each objective, and a description that is a person's own once it was changed."""
+    for name, objective in (("one", "total_token_throughput"), ("two", "mean_ttft_ms")):
+        with Tracker(home, small_study.spec(study=name, objective=objective)) as tracker:
+            tracker.record(small_study.launches()[0])
+            client, (parent, *_) = client_of(tracker), runs_of(tracker, "study")
+        if name == "one":
+            client.set_experiment_tag(parent.info.experiment_id, "mlflow.note.content", "our own")
     reader = Tracker(home, small_study.spec())
     parents = runs_of(reader, "study")
     assert {parent.data.tags["study"] for parent in parents} == {"one", "two"}
     assert len({parent.info.experiment_id for parent in parents}) == 1
     assert len(runs_of(reader, "launch")) == 2
+    tags = client.get_experiment(parent.info.experiment_id).tags
+    assert tags["mlflow.note.content"] == "our own"
+    assert view_tag("total_token_throughput") in tags
+    view = json.loads(json.loads(tags[view_tag("mean_ttft_ms")])["state"])
+    assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`mean_ttft_ms`", True)
 
 
 def write_files(folder: Path) -> None:
@@ -232,6 +242,67 @@ def test_an_infeasible_study_has_no_gain(tracker: Tracker) -> None:
     (parent,) = runs_of(tracker, "study")
     assert parent.data.tags["verdict"] == "infeasible"
     assert "gain_percent" not in parent.data.metrics
+
+
+def change_the_number(client: Any, runs: dict[str, Any]) -> None:
+    client.set_tag(runs["2"].info.run_id, "number", "two")
+
+
+def delete_a_launch(client: Any, runs: dict[str, Any]) -> None:
+    client.delete_run(runs["2"].info.run_id)
+
+
+def delete_the_study(client: Any, runs: dict[str, Any]) -> None:
+    client.delete_run(runs["study"].info.run_id)
+
+
+def delete_the_experiment(client: Any, runs: dict[str, Any]) -> None:
+    client.delete_experiment(runs["study"].info.experiment_id)
+
+
+def rename_the_experiment(client: Any, runs: dict[str, Any]) -> None:
+    client.rename_experiment(runs["study"].info.experiment_id, "ours")
+
+
+@pytest.mark.parametrize(
+    ("meddle", "said"),
+    [
+        (change_the_number, 0),
+        (delete_a_launch, 0),
+        (delete_the_study, 0),
+        (delete_the_experiment, 2),
+        (rename_the_experiment, 0),
+    ],
+)
+def test_what_a_person_does_in_mlflow_meanwhile_loses_and_doubles_nothing(
+    home: Path, meddle: Callable[[Any, dict[str, Any]], None], said: int
+) -> None:
+    launches, notes = small_study.launches(), []
+    with Tracker(home, small_study.spec(), notes.append) as tracker:
+        tracker.sync(launches[:4])
+        client = client_of(tracker)
+        runs = runs_of(tracker, "study") + runs_of(tracker, "launch")
+        meddle(client, {run.data.tags.get("number", "study"): run for run in runs})
+        for launch in launches[4:]:
+            tracker.record(launch)
+        tracker.finish(small_study.recommendation(), home)
+    everywhere = [one.experiment_id for one in client.search_experiments()]
+    found = client.search_runs(everywhere, f"tags.study_id = '{tracker._kept.study_id}'")
+    (parent,) = [run for run in found if run.data.tags["kind"] == "study"]
+    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert sorted(run.data.tags["number"] for run in children) == [str(n) for n in range(9)]
+    assert len(found) == 10
+    assert parent.info.status == "FINISHED"
+    assert len(notes) == 1 + said
+
+
+def test_a_study_cut_off_before_it_had_params_gets_them(home: Path) -> None:
+    with Tracker(home, small_study.spec()) as tracker:
+        runs, study = tracker._runs, {"study": "small", "kind": "study", "study_id": tracker._kept.study_id}
+        runs._client.create_run(runs._experiment, tags=study)
+        tracker.sync([])
+        (parent,) = runs_of(tracker, "study")
+    assert parent.data.params["model"] == small_study.MODEL
 
 
 def test_an_unfinished_study_is_shown_as_killed_until_it_goes_on(home: Path) -> None:

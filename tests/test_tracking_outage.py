@@ -59,7 +59,7 @@ def server(running: ServerInside, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
     monkeypatch.setenv("MLFLOW_TRACKING_URI", running.url)
     yield running
     running.stop()
-    running.status = running.lose = None
+    running.status = running.lose = running.refuse = None
     running.start()
 
 
@@ -216,6 +216,41 @@ def test_a_server_that_says_no_is_told_in_one_line_without_a_password(
     assert not [note for note in notes if "my-own" in note]
     assert tracker.ui_command == server.url
     assert {authorization != "" for _, _, authorization in server.seen} == {True}
+
+
+@pytest.mark.parametrize("status", ["413 Request Entity Too Large", "500 Internal Server Error"])
+def test_a_store_that_takes_no_files_holds_up_no_runs(tmp_path: Path, server: ServerInside, status: str) -> None:
+    folder = finished_study(tmp_path, "files" + status[:3])
+    (folder / "trials" / "0003").mkdir(parents=True)
+    (folder / "trials" / "0003" / "server.log").write_text("long")
+    server.refuse = ("/mlflow-artifacts/", status)
+    notes: list[str] = []
+    with Tracker(tmp_path, small_study.spec(study=folder.name), notes.append) as tracker:
+        tracker.sync(LAUNCHES[:3])
+        until(lambda: "lacks logs or reports" in notes[-1], lambda: tracker.record(LAUNCHES[3]))
+        tracker.finish(small_study.recommendation(study=folder.name), folder)
+    assert f"(HTTP {status[:3]})" in notes[-1]
+    assert len(notes) == (2 if status.startswith("4") else 4), "5xx is taken for an outage first"
+    assert children(server.url, folder.name) == EVERY_LAUNCH[:4]
+    server.refuse = None
+    with Tracker(tmp_path, small_study.spec(study=folder.name)) as tracker:
+        assert not tracker.has_everything
+        tracker.sync(LAUNCHES[:4])
+        tracker.finish(small_study.recommendation(study=folder.name), folder)
+        assert tracker.has_everything
+    assert artifacts(server.url, folder.name) == {*ARTIFACTS, "exports"}
+
+
+@pytest.mark.parametrize("uri", ["http://me:my-own#secret@host", "http://me:my-own/secret@host/", "http://my-own@[::1"])
+def test_a_malformed_address_shows_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    notes: list[str] = []
+    with Tracker(tmp_path, small_study.spec(), notes.append) as tracker:
+        tracker.sync(LAUNCHES[:1])
+    assert len(notes) == 3
+    kept = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert "own" not in " ".join([*notes, tracker.ui_command, kept])
+    assert "secret" not in " ".join([*notes, tracker.ui_command, kept])
 
 
 def test_a_server_that_hangs_is_not_waited_for_at_every_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

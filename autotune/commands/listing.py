@@ -11,10 +11,11 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from autotune.commands.output import MESSAGES, print_json
 from autotune.commands.studies import finished
-from autotune.errors import BadInput, MalformedFile
+from autotune.errors import BadInput
 from autotune.home import RESULTS, Home
 from autotune.recommendation import Recommendation, Verdict
 from autotune.search.results import is_held
@@ -24,6 +25,11 @@ _KEYS = (
     *("study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"),
     *("state", "budget", "nodes", "engine", "gain_percent", "gain_ci95"),
 )
+
+_FOLDED = ("study", "model")
+_NO_WIDTH = 10_000
+_NARROW = 78
+"""Columns of a terminal that leave no room for names beside the figures."""
 
 
 def list_studies(home: Path, as_json: bool) -> None:
@@ -41,29 +47,39 @@ def list_studies(home: Path, as_json: bool) -> None:
 
 
 def _print(rows: Sequence[Mapping[str, Any]]) -> None:
+    terminal, unlimited = Console(), Console(width=_NO_WIDTH)
+    table = _table(rows, interval=True)
+    if terminal.is_terminal and unlimited.measure(table).maximum > terminal.width:
+        table = _table(rows, interval=False)
+    # A file or a pipe has no width: every study is one line there. A very narrow terminal breaks the lines itself.
+    folds = terminal.is_terminal and terminal.width >= _NARROW
+    (terminal if folds else unlimited).print(table, highlight=False)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], interval: bool) -> Table:
+    """The table; where room is short, long names go on in the next line, and nothing is cut off."""
     several = any(len(row["nodes"] or ()) > 1 for row in rows)
     table = Table(box=None, pad_edge=False)
     for row in rows:
-        cells = _cells(row, several)
+        cells = _cells(row, several, interval)
         if not table.columns:
             for column in cells:
-                table.add_column(column, no_wrap=True)
-        table.add_row(*cells.values())
-    # A file or a pipe has no width: nothing is cut there.
-    terminal = Console()
-    (terminal if terminal.is_terminal else Console(width=250)).print(table, highlight=False)
+                table.add_column(column, no_wrap=column not in _FOLDED, overflow="fold")
+        table.add_row(*map(Text, cells.values()))
+    return table
 
 
-def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
+def _cells(row: Mapping[str, Any], several: bool, interval: bool) -> dict[str, str]:
     """A row as people read it; an unfinished study says how far it is instead of a verdict.
 
     Args:
         several: whether any of the studies ran on more than one node.
+        interval: whether the gain's interval stands behind it.
     """
     unfinished = row["state"] in ("running", "interrupted")
     verdict = row["state"] if unfinished else row["verdict"]
     gain = row["gain"]
-    if gain is not None and row["gain_ci95"] is not None:
+    if interval and gain is not None and row["gain_ci95"] is not None:
         low, high = row["gain_ci95"]
         gain += f" ({low:+.1f} to {high:+.1f})"
     launches = f"{row['launches']} of {row['budget']}" if unfinished else row["launches"]
@@ -77,14 +93,14 @@ def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
 
 def _age(hours: float) -> str:
     if hours < 1:
-        return f"{60 * hours:.0f} min"
+        return f"{60 * max(hours, 0):.0f} min"
     return f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"
 
 
 def _row(home: Home, name: str) -> dict[str, Any]:
     try:
         return _readable(home, name, home.spec(name), finished(home, name))
-    except (MalformedFile, OSError) as error:
+    except (BadInput, OSError) as error:
         MESSAGES.print(f"autotune: {error}", highlight=False, markup=False)
         return {**dict.fromkeys(_KEYS), "study": name, "verdict": "unreadable", "state": "unreadable"}
 

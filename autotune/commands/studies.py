@@ -20,8 +20,9 @@ def finished(home: Home, study: str) -> Recommendation | None:
     if not path.is_file():
         return None
     try:
-        return Recommendation.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError) as error:
+        found = Recommendation.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return found.model_copy(update={"study": study})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         problem = "not a recommendation; remove it, and `autotune resume` writes it again from the launches"
         raise MalformedFile(path, problem) from error
 

@@ -128,7 +128,7 @@ class Tracker:
         if self._runs.without_files and not self._told_of_files:
             self._told_of_files = True
             why = self._runs.without_files
-            self._note(f"MLflow at {shown(self._uri)} gets no logs and reports: this machine cannot store them ({why})")
+            self._note(f"MLflow at {shown(self._uri)} lacks logs or reports of this study: they are not taken ({why})")
 
     def _send(self) -> int:
         """Bring MLflow up to date; returns how many launches were written."""
@@ -145,7 +145,7 @@ class Tracker:
             nodes = dict.fromkeys(launch.result.node for launch in self._launches.values() if launch.result.node)
             self._runs.finish(*self._outcome, nodes)
             self._finished = True
-            self._kept.sent(shown(self._uri), whole=not self._refused)
+            self._kept.sent(shown(self._uri), whole=not (self._refused or self._runs.without_files))
         return written
 
     def _record(self, launch: Launch) -> bool:

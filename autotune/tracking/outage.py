@@ -25,7 +25,13 @@ _PLAIN = (
     (re.compile(r"connection (?:aborted|reset)|remote end closed", re.IGNORECASE), "it hung up"),
 )
 _SILENT = {plain for _, plain in _PLAIN}
-_STATUS = (re.compile(r"too many (\d{3}) error"), re.compile(r"error code (\d{3})"), re.compile(r"HTTP (\d{3})"))
+_STATUS = (
+    re.compile(r"too many (\d{3}) error"),
+    re.compile(r"error code (\d{3})"),
+    re.compile(r"HTTP (\d{3})"),
+    re.compile(r"(\d{3}) (?:Client|Server) Error"),
+)
+_DELETED = re.compile(r"must be in the '?active'? state")
 _ADVICE = {"401": "; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD", "403": "; this user may not write there"}
 
 
@@ -36,8 +42,11 @@ def is_trouble(error: Exception) -> bool:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether MLflow works, but does not take what it was given."""
-    return getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE"
+    """Whether MLflow works, but does not take what it was given.
+
+    A run or an experiment that somebody has just deleted is another matter: it is made again.
+    """
+    return getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE" and not _DELETED.search(str(error))
 
 
 def reason(error: Exception, uri: str) -> str:
@@ -60,6 +69,11 @@ def reason(error: Exception, uri: str) -> str:
     known = [credentials(uri), *(os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("TOKEN", "PASSWORD"))]
     lines = redact.text(text, [secret for secret in known if secret]).strip().splitlines()
     return re.sub(r"^\(\w+\.\w+\) ", "", lines[0])[:200] if lines else type(error).__name__
+
+
+def may_pass(why: str) -> bool:
+    """Whether a `reason` is that nothing answers, which it may do later."""
+    return why in _SILENT or why.startswith("HTTP 5")
 
 
 class Outage:
@@ -87,8 +101,7 @@ class Outage:
         """A try failed; said once."""
         if not self.down:
             why = reason(error, self._uri)
-            silent = why in _SILENT or why.startswith("HTTP 5")
-            problem, until = ("does not answer", "answers") if silent else ("cannot be used", "can")
+            problem, until = ("does not answer", "answers") if may_pass(why) else ("cannot be used", "can")
             kept = f"runs are kept in results.jsonl and sent when it {until}"
             self._note(f"MLflow at {shown(self._uri)} {problem} ({why}); {kept}")
         self.down = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from autotune import redact
 from autotune.recommendation import Recommendation
 from autotune.spec import StudySpec
-from autotune.tracking import content, database
+from autotune.tracking import content, database, view
+from autotune.tracking.outage import is_trouble, may_pass, reason
 from autotune.tracking_uri import is_server
 from autotune.trial import Launch, State
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param, Run
+    from mlflow.entities import Experiment, Metric, Param, Run
 
 ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "results.jsonl", "study.yaml")
 """Files of a study's folder that the parent run carries, where they exist."""
@@ -49,6 +50,8 @@ class StudyRuns:
         self._uri, self._home, self._spec, self._study_id = uri, home, spec, study_id
         self._folder = home / "studies" / spec.study
         self._without_files = ""
+        self._skips_files = False
+        self._files_failed = 0
 
     @property
     def connected(self) -> bool:
@@ -57,7 +60,7 @@ class StudyRuns:
 
     @property
     def without_files(self) -> str:
-        """Why files cannot be stored from this machine; empty where they can, as far as was tried."""
+        """Why a file could not be stored; empty where all of them were."""
         return self._without_files
 
     def keep_only(self, numbers: Iterable[int]) -> None:
@@ -109,52 +112,74 @@ class StudyRuns:
 
     @cached_property
     def _experiment(self) -> str:
-        """The experiment's id."""
-        from mlflow.exceptions import MlflowException
-
+        """The experiment's id: that of model and hardware, or another one's that holds the study already."""
         name = content.experiment_name(self._spec)
         found = self._client.get_experiment_by_name(name)
-        if found is None:
-            folder = self._home / "artifacts" / re.sub(r"[^\w.-]+", "-", name)
-            place = None if is_server(self._uri) else folder.as_uri()
-            try:
-                tags = {"mlflow.experimentKind": "custom_model_development"}
-                return str(self._client.create_experiment(name, artifact_location=place, tags=tags))
-            except MlflowException:  # another tuner was faster
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
-                    raise
+        if found is None or not self._search("study", [found.experiment_id]):
+            # A person may have renamed the experiment since.
+            others = [str(one.experiment_id) for one in self._client.search_experiments()]
+            runs = self._search("study", others) if others else []
+            # An older autotune's run without an id may be another study's of this name.
+            if moved := [run for run in runs if run.data.tags.get("study_id") == self._study_id]:
+                return str(moved[0].info.experiment_id)
+        found = found or self._create_experiment(name)
         if found.lifecycle_stage == "deleted":
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
+    def _create_experiment(self, name: str) -> Experiment:
+        from mlflow.exceptions import MlflowException
+
+        folder = self._home / "artifacts" / re.sub(r"[^\w.-]+", "-", name)
+        place = None if is_server(self._uri) else folder.as_uri()
+        tags = {"mlflow.experimentKind": "custom_model_development"}
+        try:
+            return self._client.get_experiment(self._client.create_experiment(name, artifact_location=place, tags=tags))
+        except MlflowException:  # another tuner was faster
+            found = self._client.get_experiment_by_name(name)
+            if found is None:
+                raise
+            return found
+
     @cached_property
     def _parent(self) -> Run:
-        runs = [run for run in self._search("study") if self._is_ours(run)]
+        runs = self._search("study", [self._experiment])
         for twice in runs[1:]:
             self._client.delete_run(twice.info.run_id)
         if runs:
-            self._client.update_run(runs[0].info.run_id, status="RUNNING")
-            self._tag(runs[0], {"study_id": self._study_id})
-            return runs[0]
-        tags = {**content.study_tags(self._spec), "study_id": self._study_id}
-        run = self._client.create_run(self._experiment, run_name=self._spec.study, tags=tags)
-        self._log_batch(run.info.run_id, {}, content.study_params(self._spec), 0)
+            run = runs[0]
+            self._client.update_run(run.info.run_id, status="RUNNING")
+            self._tag(run, {"study_id": self._study_id})
+        else:
+            self._greet()
+            tags = {**content.study_tags(self._spec), "study_id": self._study_id}
+            run = self._client.create_run(self._experiment, run_name=self._spec.study, tags=tags)
+        if not run.data.params:  # new, or cut off before it had them
+            self._log_batch(run.info.run_id, {}, content.study_params(self._spec), 0)
         return run
 
     def _is_ours(self, run: Run) -> bool:
         """By the study's id; runs of a home's own database have none where an older autotune made them."""
         return run.data.tags.get("study_id", "" if is_server(self._uri) else self._study_id) == self._study_id
 
+    def _greet(self) -> None:
+        """Give the experiment a view by the objective and a description, unless a person or a study did."""
+        objective, has = self._spec.objective, self._client.get_experiment(self._experiment).tags
+        tags = {
+            view.view_tag(objective): view.view(objective, int(time.time() * 1000)),
+            view.DESCRIPTION: view.description(self._experiment, objective),
+        }
+        for name, value in tags.items():
+            if name not in has:
+                self._client.set_experiment_tag(self._experiment, name, value)
+
     @cached_property
     def _children(self) -> dict[int, Run]:
         """Launch number to child run. A second run of one number (two tuners, a request sent twice) is deleted."""
         children: dict[int, Run] = {}
         parent = self._parent.info.run_id
-        for run in self._search("launch"):
-            if not self._is_ours(run):
-                continue
-            number = int(run.data.tags.get("number", -1))
+        for run in self._search("launch", [self._experiment]):
+            number = _number(run)
             if number in children:
                 self._client.delete_run(run.info.run_id)
                 continue
@@ -162,15 +187,16 @@ class StudyRuns:
             self._tag(run, {_PARENT: parent, "study_id": self._study_id})
         return children
 
-    def _search(self, kind: str) -> list[Run]:
+    def _search(self, kind: str, experiments: Sequence[str]) -> list[Run]:
+        """This study's runs of a kind, oldest first."""
         condition = f"tags.study = '{self._spec.study}' and tags.kind = '{kind}'"
         runs: list[Run] = []
         token = None
         while True:
             page = self._client.search_runs(
-                [self._experiment], condition, max_results=1000, order_by=["start_time ASC"], page_token=token
+                list(experiments), condition, max_results=1000, order_by=["start_time ASC"], page_token=token
             )
-            runs.extend(page)
+            runs.extend(run for run in page if self._is_ours(run))
             token = page.token
             if not token:
                 return runs
@@ -198,15 +224,23 @@ class StudyRuns:
         return child
 
     def _log_text(self, run_id: str, text: str, name: str) -> None:
-        """Store a file. Where only this machine lacks the way (a store's package, a server's own path), do without."""
-        if self._without_files:
+        """Store a file, or do without: runs must not wait for a store that takes no files.
+
+        Where nothing answers that may be an outage, once. What a server refuses may be this file, as one too large
+        for a proxy; any other fault (a store's package is missing, a path is the server's own) is every file's.
+        """
+        if self._skips_files:
             return
         try:
             self._client.log_text(run_id, text, name)
-        except (ImportError, PermissionError) as error:
-            if not is_server(self._uri):
+        except Exception as error:
+            own = not is_server(self._uri) and isinstance(error, OSError | ImportError)
+            why = reason(error, self._uri)
+            self._files_failed += 1
+            if not is_trouble(error) or own or (may_pass(why) and self._files_failed == 1):
                 raise
-            self._without_files = str(error)
+            self._without_files = why
+            self._skips_files = not why.startswith("HTTP 4")
 
     def _tag(self, run: Run, tags: Mapping[str, str]) -> None:
         for name, value in tags.items():
@@ -226,6 +260,12 @@ class StudyRuns:
         changed = {name: value for name, value in metrics.items() if current.get(content.metric_name(name)) != value}
         if changed:
             self._client.log_batch(run_id, metrics=_metrics(changed, int(time.time() * 1000)))
+
+
+def _number(child: Run) -> int:
+    """The launch's number; -1, which no launch has, where a person changed the tag."""
+    text = child.data.tags.get("number", "")
+    return int(text) if text.isdecimal() else -1
 
 
 def _is_of(child: Run, launch: Launch) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autotune.errors import BadInput, UnknownName
 from autotune.home import Home
 from autotune.recommendation import Recommendation
 from autotune.search.results import Lock
@@ -86,3 +89,57 @@ def test_report_of_a_study_without_one(home: Path) -> None:
     unknown = autotune("report", "stoped", home=home)
     assert unknown.code == 2
     assert "did you mean 'stopped'? Known: damaged, done, running, same, stopped." in unknown.err
+
+
+def test_what_is_damaged_or_no_study_hides_no_other(tmp_path: Path) -> None:
+    """Folders as people and crashes leave them; a renamed or copied one is a study under its own name."""
+    home = tmp_path / "home"
+    shutil.copytree(study(home, "first", LAUNCHES[:4]), home / "studies" / "copy")
+    shutil.copytree(home / "studies" / "first", home / "studies" / "copy of first")
+    (study(home, "lost", LAUNCHES[:1]) / "study.yaml").unlink()
+    (study(home, "no-spec", []) / "study.yaml").write_text("{}")
+    (study(home, "no-answer", []) / "recommendation.json").write_text("[1]")
+    (home / "studies" / "folder" / "study.yaml").mkdir(parents=True)
+    (home / "studies" / "gone").symlink_to("nowhere")
+    (home / "studies" / "notes").mkdir()
+    listed = autotune("list", "--json", home=home)
+    assert {row["study"]: row["state"] for row in listed.json} == {
+        **dict.fromkeys(["first", "copy"], "interrupted"),
+        **dict.fromkeys(["copy of first", "lost", "no-spec", "no-answer", "folder"], "unreadable"),
+    }
+    assert listed.err.count("\n") == 5
+    assert "lost/study.yaml: not a study's specification (No such file or directory)" in listed.err
+    for name in ("lost", "no-answer", "folder"):
+        told = autotune("report", name, home=home)
+        assert (told.code, f"/studies/{name}/" in told.err) == (2, True)
+    copied = autotune("report", "copy", home=home).err
+    assert "study 'copy' is not finished" in copied
+    assert "4 of at most 9 launches are done" in copied
+    assert "autotune resume copy" in copied
+
+
+def test_the_launches_of_a_lost_specification_are_not_taken_for_a_new_study_s(tmp_path: Path) -> None:
+    (study(tmp_path, "lost", LAUNCHES[:1]) / "study.yaml").unlink()
+    with pytest.raises(BadInput, match="study 'lost' exists"):
+        Home(tmp_path).check_free("lost")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 130])
+def test_a_terminal_cuts_nothing_off(home: Path, columns: int) -> None:
+    """Where it is narrow the gain's interval is left out and names go on below; a very narrow one breaks lines."""
+    shown = autotune("list", home=home, COLUMNS=str(columns), TTY_COMPATIBLE="1", TERM="xterm").out
+    assert "…" not in shown
+    rows = re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()
+    words = {word for row in rows for word in row.split()}
+    assert {"evidence", "launches", "age", "done", "8xh200", "simulated", "better", "interrupted"} <= words
+    assert ("(+47.2" in words) == (columns == 130)
+    if columns > 60:
+        assert max(map(len, rows)) <= columns
+
+
+def test_of_very_many_studies_a_message_names_the_nearest(tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / "studies" / f"nightly-{number:02d}").mkdir(parents=True)
+        (tmp_path / "studies" / f"nightly-{number:02d}" / "study.yaml").touch()
+    with pytest.raises(UnknownName, match=r"Known: nightly-07, nightly-17, .* and 50 others\."):
+        Home(tmp_path).spec("nightly-o7")
