@@ -10,12 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-from autotune.recommendation import Choice, FrontPoint, MatrixCell, MatrixRow, NodeShare, Objective
+from autotune.recommendation import Choice, FrontPoint, MatrixCell, MatrixRow, NodeChange, NodeShare, Objective
 from autotune.search import objective
 from autotune.search.estimate import Spread, mean, percent
 from autotune.search.front import dominated
 from autotune.search.history import History
-from autotune.search.nodes import contrast
+from autotune.search.nodes import Effect, contrast
 from autotune.search.verdict import Judgement
 from autotune.trial import Launch, Role
 
@@ -54,10 +54,10 @@ def _column(
 ) -> dict[int, MatrixCell]:
     """One workload: position to its cell, of those that were measured on it."""
     spec, base = history.spec, history.candidates.baseline
-    nodes = {entry.number: entry.node for entry in history}
+    places = {entry.number: history.place(entry) for entry in history}
     placed = {
         position: [
-            (nodes[row.trial.number], s) for row in rows if (s := objective.score(spec, row, workload)) is not None
+            (places[row.trial.number], s) for row in rows if (s := objective.score(spec, row, workload)) is not None
         ]
         for position, rows in launches.items()
     }
@@ -105,11 +105,19 @@ def nodes(history: History) -> list[NodeShare]:
                 launches=sum(entry.node == name for entry in history),
                 baseline=objective.from_score(history.spec, means[name]) if name in means else None,
                 difference_percent=difference,
-                offset_percent=percent(known[name].offset) if name in known else 0.0,
+                offset_percent=percent(known[name].now.offset) if name in known else 0.0,
                 certain=name in history.off,
+                changed=_changed(known[name]) if name in known else None,
             )
         )
     return shares
+
+
+def _changed(effect: Effect) -> NodeChange | None:
+    if effect.changed is None:
+        return None
+    by = effect.now.offset - effect.stages[0].offset
+    return NodeChange(before=effect.changed.before, after=effect.changed.after, percent=percent(by))
 
 
 def front(history: History, measured: Measured, chosen: Chosen) -> list[FrontPoint]:

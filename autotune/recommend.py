@@ -152,8 +152,7 @@ class _Sheet:
         entries = [e for e in self._history.at(position) if e.measured]
         roles = self._history.baseline_roles if position == self._base else (Role.FINAL,)
         chosen = [e for e in entries if e.role in roles] or entries
-        alike = [e for e in chosen if e.node not in self._history.off]
-        return [self._launches[e.number] for e in alike or chosen]
+        return [self._launches[e.number] for e in self._history.alike(chosen) or chosen]
 
     def workloads(self) -> dict[str, WorkloadComparison]:
         """Every workload before and after."""
@@ -173,14 +172,14 @@ class _Sheet:
         )
 
     def _placed(self, position: int, workload: str) -> list[Placed]:
-        """The scores with the nodes on which they were measured."""
+        """The scores with the places where they were measured."""
         if not self._history.scores(position):
             return []
-        nodes = {entry.number: entry.node for entry in self._history}
+        places = {entry.number: self._history.place(entry) for entry in self._history}
         rows = [
-            (nodes[row.trial.number], objective.score(self._spec, row, workload)) for row in self._measured(position)
+            (places[row.trial.number], objective.score(self._spec, row, workload)) for row in self._measured(position)
         ]
-        return [(node, score) for node, score in rows if score is not None]
+        return [(place, score) for place, score in rows if score is not None]
 
     def _metrics(self, position: int, workload: str) -> Metrics | None:
         """Means over the launches of every metric that is a number in all of them."""
@@ -220,7 +219,9 @@ def _explained(stop_reason: str, judgement: Judgement, challenged: bool) -> str:
 
 
 def _off(node: NodeShare) -> str:
-    """What is to be said of a node that is not like the others; empty of one that is."""
+    """What is to be said of a node that is not like the others, or was not; empty of one that is."""
+    if node.changed is not None:
+        return f"node {node.node} {node.changed.words}"
     if not node.certain:
         return ""
     how = "slower" if node.offset_percent < 0 else "faster"

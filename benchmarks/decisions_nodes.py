@@ -1,9 +1,9 @@
 """How often a study on several nodes decides rightly: ``python benchmarks/decisions_nodes.py [--only NAME]``.
 
 As `decisions.py`, whose figures and words these are, with four nodes that make launches at the same time, each of a
-random duration, and end them in any order. In half of the scenarios one node is slower by a fifth, or every node
-differs from the next by a few percent. Beside the verdicts stands how often a node is said to be off that is not, and
-how often the slow one is.
+random duration, and end them in any order. They are alike, or one is slower by a fifth, or every node differs from the
+next by a few percent; or one, or all of them, change by a fifth at a launch that is drawn for each study. Beside the
+verdicts stands how often a node is said to be off that is not, and how often the slow one is.
 """
 
 from __future__ import annotations
@@ -31,15 +31,29 @@ SLOW: Mapping[str, Mapping[str, float]] = {
     "one 20 % slower": {"d": math.log(0.8)},
     "one 5 % slower": {"d": math.log(0.95)},
     "all different": {"a": 0.04, "b": -0.04, "c": 0.02, "d": -0.02},
+    "one slows": {"d": math.log(0.8)},
+    "one recovers": {"d": math.log(0.8)},
+    "all slow down": dict.fromkeys(NODES, math.log(0.8)),
 }
+"""What the nodes are like: for the whole study, except for `FROM` and `UNTIL` a launch that each study draws."""
+FROM, UNTIL = ("one slows", "all slow down"), ("one recovers",)
+FIRST_CHANGE, LAST_CHANGE = 4, 20
+"""Launches between which that one lies."""
+
+
+def slowness(nodes: str, node: str, number: int, change: int) -> float:
+    """What a launch has less on a node, score units; ``change`` is the launch from which on things are different."""
+    there = number >= change if nodes in FROM else number < change or nodes not in UNTIL
+    return SLOW[nodes].get(node, 0.0) * there
 
 
 @dataclass(frozen=True)
 class Told:
-    """A study's end, and the nodes that are said to be off."""
+    """A study's end, the nodes that are said to be off or to have been, and those said to have changed."""
 
     played: Played
     off: frozenset[str]
+    changed: frozenset[str]
     rounds: float
 
 
@@ -48,7 +62,7 @@ def play(index: int, seed: int) -> Told:
     scenario, nodes = scenarios()[index]
     candidates, spec, kernels = prepared(scenario.candidates, scenario.launches)
     rng = np.random.default_rng(seed)
-    truth = scenario.truth(rng, candidates)
+    truth, change = scenario.truth(rng, candidates), int(rng.integers(FIRST_CHANGE, LAST_CHANGE))
 
     def sampled(history: History, _: bool) -> Suggestion | None:
         if len(candidates) == 2:
@@ -70,7 +84,7 @@ def play(index: int, seed: int) -> Told:
             now, number, node = min(running)
             running.remove((now, number, node))
             free.append(node)
-            score = truth[history.entries[number].position] + SLOW[nodes].get(node, 0.0)
+            score = truth[history.entries[number].position] + slowness(nodes, node, number, change)
             done = replace(
                 history.entries[number],
                 score=float(score + scenario.noise * rng.standard_normal()),
@@ -80,7 +94,10 @@ def play(index: int, seed: int) -> Told:
             )
             entries = history.entries
             history = replace(history, entries=(*entries[:number], done, *entries[number + 1 :]))
-    return Told(Played(truth, judge(history), len(history), 0), history.off, now)
+    effects = history.node_effects()
+    off = frozenset(name for name, effect in effects.items() if any(stage.certain for stage in effect.stages))
+    changed = frozenset(name for name, effect in effects.items() if effect.changed)
+    return Told(Played(truth, judge(history), len(history), 0), off, changed, now)
 
 
 def scenarios() -> list[tuple[Scenario, str]]:
@@ -111,8 +128,11 @@ def main() -> None:
             begin = time.perf_counter()
             told = list(pool.map(play, [index] * count, seeds, chunksize=5))
             report(scenario, [one.played for one in told], time.perf_counter() - begin)
-            wrong = sum(bool(one.off - SLOW[nodes].keys()) for one in told)
+            # Where all change none is off.
+            wrong = sum(bool(one.off - (set() if nodes == "all slow down" else SLOW[nodes].keys())) for one in told)
             print(f"  said off   the slow one {rate(sum('d' in one.off for one in told), count)}; others {wrong}")
+            others = sum(bool(one.changed - {"d"}) for one in told)
+            print(f"  changed    the slow one {rate(sum('d' in one.changed for one in told), count)}; others {others}")
             print(f"  rounds     mean {np.mean([one.rounds for one in told]):.1f}", flush=True)
 
 

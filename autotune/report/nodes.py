@@ -31,14 +31,19 @@ def nodes(study: StudyRecord) -> str:
     ]
     note = (
         "The baseline ran on every node. A difference is corrected as far as it is no noise; a configuration and the "
-        "baseline are compared by launches on the same node, whatever it is like."
+        "baseline are compared by launches on the same node, whatever it is like, and where it changed by those before "
+        "that, or after it. The table tells what nodes were like at the end."
     )
-    off = [_sentence(share) for share in shares if share.certain]
+    off = [sentence for share in shares if (sentence := _sentence(share))]
     said = "\n".join(off) if off else "No node differs from the others beyond noise."
     return "\n\n".join([f"## Nodes ({label})", note, text.table(headings, rows, " rrrr"), said])
 
 
 def _sentence(share: NodeShare) -> str:
+    if share.changed is not None:
+        return f"- Node {text.code(share.node)} {share.changed.words}."
+    if not share.certain:
+        return ""
     how = "slower" if share.offset_percent < 0 else "faster"
     return (
         f"- Node {text.code(share.node)} is {abs(share.offset_percent):.0f} % {how} than the others, which noise does "

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autotune.search import twins
+from autotune.search import objective, twins
 from autotune.search.clock import begins_s
 from autotune.search.drift import Drift, find
 from autotune.search.entry import Entry as Entry
@@ -94,7 +94,7 @@ class History:
         The baseline was not, and has one group. On a drifting node only what was launched in turn tells of the spread.
         """
         rows = [
-            ((e.position, e.role is Role.FINAL and e.position != self.candidates.baseline), e.node, e.score)
+            ((e.position, e.role is Role.FINAL and e.position != self.candidates.baseline), self.place(e), e.score)
             for e in self.entries
             if e.score is not None and not e.shortened_sd and (self.drift is None or e.role is Role.FINAL)
         ]
@@ -116,7 +116,7 @@ class History:
         fresh: dict[tuple[int, str], list[tuple[int, float]]] = {}
         for entry in self.entries:
             if entry.score is not None and (entry.position == base or entry.role is Role.FINAL):
-                fresh.setdefault((entry.position, entry.node), []).append((entry.number, entry.score))
+                fresh.setdefault((entry.position, self.place(entry)), []).append((entry.number, entry.score))
         apart = [points for (position, _), points in fresh.items() if position == base]
         others = [points for (position, _), points in fresh.items() if position != base]
         return find(sorted(point for points in apart for point in points), others, apart if self.several else None)
@@ -125,27 +125,61 @@ class History:
         """Node to what it does to scores, by the baseline's launches and the fresh ones of finalists."""
         if self.offsets is not None:
             return self.offsets
-        base = self.candidates.baseline
-        fresh = [e for e in self.entries if e.whole and e.node and (e.position == base or e.role is Role.FINAL)]
-        return effects(tuple((e.position, e.node, e.score) for e in fresh if e.score is not None))
+        fresh = [e for e in self.entries if self._fresh(e)]
+        return effects(tuple((e.position, e.node, e.number, e.score) for e in fresh if e.score is not None))
+
+    def _fresh(self, entry: Entry) -> bool:
+        """Whether a launch on a node was not chosen for its outcome."""
+        chosen = entry.position != self.candidates.baseline and entry.role is not Role.FINAL
+        return entry.whole and bool(entry.node) and not chosen
 
     @property
     def off(self) -> frozenset[str]:
-        """The nodes whose launches are no evidence: slower or faster than the rest beyond noise."""
-        return frozenset(name for name, effect in self.node_effects().items() if effect.certain)
+        """The nodes that now are slower or faster than the rest beyond noise."""
+        return frozenset(name for name, effect in self.node_effects().items() if effect.now.certain)
 
-    def _levelled(self) -> History:
+    @cached_property
+    def _places(self) -> Mapping[int, str]:
+        found = self.node_effects()
+        return {e.number: found[e.node].place(e.node, e.number) if e.node in found else e.node for e in self.entries}
+
+    def place(self, entry: Entry) -> str:
+        """Launches of the same place are compared with each other: its node's, before that changed or after it."""
+        return self._places[entry.number]
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """The places where nothing runs any more: nodes as they were before they changed."""
+        return frozenset(self._places.values()) - {e.node for e in self.entries}
+
+    def levelled(self) -> History:
         """The scores as they would be on a node like the others; itself where there is one node."""
         if self.offsets is not None or not self.several:
             return self
-        found = self.node_effects()
-        entries = tuple(
-            replace(e, score=e.score - found[e.node].offset, node_sd=found[e.node].sd)
-            if e.score is not None and e.node in found
+        found, entries = self.node_effects(), []
+        for entry in self.entries:
+            if entry.score is not None and entry.node in found:
+                effect = found[entry.node]
+                stage = effect.level(entry.number) if self._fresh(entry) else effect.at(entry.number)
+                entry = replace(entry, score=entry.score - stage.offset, node_sd=stage.sd)
+            entries.append(entry)
+        return replace(self, entries=tuple(entries), offsets=found)
+
+    def excused(self) -> History:
+        """What the search made on a node that is slow for certain kept the limits, if it would on one like the others.
+
+        For the search alone: it must not lose a candidate to its node. What the finals measure stands as it is.
+        """
+        slow = {name: effect for name, effect in self.node_effects().items() if any(s.slow for s in effect.stages)}
+        if not slow or not self.spec.slos:
+            return self
+        entries = [
+            replace(e, violations=objective.on_usual_node(self.spec, e.violations, stage.offset))
+            if e.violations and e.node in slow and not self._fresh(e) and (stage := slow[e.node].at(e.number)).slow
             else e
             for e in self.entries
-        )
-        return replace(self, entries=entries, offsets=found)
+        ]
+        return replace(self, entries=tuple(entries))
 
     def corrected(self) -> History:
         """The scores as they would be on one node, and where this is known to drift as at the end; else itself.
@@ -154,7 +188,7 @@ class History:
         favours neither, and a correction that is itself a guess would make their interval too narrow. What a node does
         to all launches leaves the comparisons on it as they are.
         """
-        return self._levelled()._without_drift()
+        return self.levelled()._without_drift()
 
     def _without_drift(self) -> History:
         drift = self.drift or self.suspected_drift()
@@ -208,18 +242,23 @@ class History:
         return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def placed(self, position: int, *roles: Role) -> list[Placed]:
-        """As `scores`, with the nodes."""
+        """As `scores`, with the places (`place`)."""
         entries = [e for e in self.at(position) if e.whole]
-        return [(e.node, e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
+        return [(self.place(e), e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
-        """The whole loads of a candidate of these roles, of any where there are none; not on nodes that are `off`.
+        """The whole loads of a candidate of these roles, of any where there are none; not those of nodes that were off.
 
         Those count where there are no others.
         """
         whole = [e for e in self.at(position) if e.whole]
         chosen = [e for e in whole if e.role in roles] or whole
-        return [e for e in chosen if e.node not in self.off] or chosen
+        return self.alike(chosen) or chosen
+
+    def alike(self, entries: Iterable[Entry]) -> list[Entry]:
+        """The launches that were made while their node was like the others, as far as is known."""
+        found = self.node_effects()
+        return [e for e in entries if e.node not in found or found[e.node].says(e.number)]
 
     @property
     def baseline_scores(self) -> list[float]:
@@ -236,12 +275,16 @@ class History:
         return any(e.broke for e in self.at(position))
 
     def keeps_slos(self, position: int, *roles: Role) -> bool:
-        """Whether a candidate keeps every SLO in the mean over its launches (of these roles, where it has any)."""
+        """Whether a candidate keeps every SLO in the mean over its launches (of these roles, where it has any).
+
+        Those on nodes that were off do not count where there are others.
+        """
         entries = [e for e in self.at(position) if e.whole]
         chosen = [e for e in entries if not roles or e.role in roles] or entries
         if not chosen:
             return False
         names = {str(slo) for slo in self.spec.slos}
+        chosen = (self.alike(chosen) if names else chosen) or chosen
         return all(mean_violation(chosen, name) <= 0 for name in names)
 
     def feasible(self, position: int, *roles: Role) -> bool:

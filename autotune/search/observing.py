@@ -14,6 +14,7 @@ from autotune.spec import Slo
 
 def observations(history: History) -> Observations:
     """What is known of the candidates, launches of twins together."""
+    history = history.excused()
     measured = [e for e in history if e.score is not None]
     return Observations(
         measured=[(e.position, e.score) for e in measured if e.score is not None],

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autotune.recommendation import Verdict
-from autotune.search import drift, finals, parsimony
+from autotune.search import checks, finals, parsimony
 from autotune.search.ablation import steps_back
 from autotune.search.acquisition import Suggestion
 from autotune.search.budget import before_confirmation, capacity, search_budget, usable_nodes
@@ -109,8 +109,8 @@ class Plan:
         contested = bool(challengers(history))
         if len(history) >= (search_budget(budget) if contested else budget):
             return None
-        if contested and (again := _baseline_again(history, places)) is not None:
-            return again
+        if contested and (node := checks.due(history, places)) is not None:
+            return Step(Role.DRIFT, history.candidates.baseline, node)
         suggestion = self._suggestion(history)
         position, expected = (suggestion.position, suggestion.improvement) if suggestion else (None, None)
         repeat = self._repeat(history.corrected(), position, expected)
@@ -264,34 +264,3 @@ def _meanwhile(history: History, places: Sequence[str]) -> Decision:
     alike = [node for node in places if node not in history.off]
     node = finals.opening(history, alike) if challengers(history) and history.feasible(base) else None
     return Wait() if node is None else Step(Role.DRIFT, base, node)
-
-
-def _baseline_again(history: History, places: Sequence[str]) -> Step | None:
-    """The baseline once more: where a node may be off, or to see whether the nodes drift."""
-    base = history.candidates.baseline
-    if not places:
-        return Step(Role.DRIFT, base) if _baseline_due(history) else None
-    on = {node: [e for e in history.at(base) if e.node == node] for node in places}
-    for node, effect in history.node_effects().items():
-        there = on.get(node, [])
-        if effect.suspicious and 0 < len(there) < drift.MOST_IN_A_ROW and not any(e.pending for e in there):
-            return Step(Role.DRIFT, base, node)
-    if not _baseline_due(history):
-        return None
-    return Step(Role.DRIFT, base, min(places, key=lambda node: max((e.number for e in on[node]), default=-1)))
-
-
-def _baseline_due(history: History) -> bool:
-    """Whether the baseline is to be launched again to see if the node drifts."""
-    last = max((e.number for e in history.at(history.candidates.baseline)), default=None)
-    if last is None or not history.scores(history.candidates.baseline):
-        return False
-    if history.entries[-1].number + 1 - last >= drift.EVERY:
-        return True
-    row = 0
-    for entry in reversed(history.entries):
-        if entry.role is not Role.DRIFT:
-            break
-        row += 1
-    suspected = history.suspected_drift() if 0 < row < drift.MOST_IN_A_ROW and not history.pending else None
-    return suspected is not None and not suspected.certain and suspected.suspicious

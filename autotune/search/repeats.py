@@ -32,7 +32,8 @@ def model_of(kernels: Kernels, history: History) -> Process:
 
 
 def challengers(history: History) -> list[int]:
-    """The configurations other than the baseline that ran and kept the limits."""
+    """The configurations other than the baseline that ran and kept the limits, or broke them by a slow node alone."""
+    history = history.excused()
     return [p for p in history.by_position if p != history.candidates.baseline and history.feasible(p)]
 
 

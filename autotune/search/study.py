@@ -145,6 +145,8 @@ class JournaledStudy:
     def _trial(self, number: int, step: Step, launches: Sequence[Launch], running: Sequence[Trial] = ()) -> Trial:
         candidate = self._candidates.items[step.position]
         others = [*(launch.trial for launch in launches), *self._pending.values(), *running]
+        before = [row for row in launches if row.trial.number < number]
+        nodes = self._history(before).node_effects() if step.role is Role.SEARCH else {}
         earlier = [t for t in others if t.number < number and t.configuration.fingerprint == candidate.fingerprint]
         return Trial(
             number=number,
@@ -154,9 +156,7 @@ class JournaledStudy:
             command=self._command_of(candidate),
             workloads=objective.workloads_of(self._spec, step.role),
             launch_index=len(earlier),
-            hopeless_below=hopeless_below(
-                self._spec, step.role, [row for row in launches if row.trial.number < number]
-            ),
+            hopeless_below=hopeless_below(self._spec, step.role, before, nodes),
             node=step.node,
         )
 

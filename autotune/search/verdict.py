@@ -70,7 +70,9 @@ def judge(history: History) -> Judgement:
     base = history.candidates.baseline
     challenger = finals.finalist(history)
     if challenger is None:
-        challenger = max(challengers(history), key=lambda p: mean(evidence(history, p)), default=None)
+        # As measured: what would keep the limits on another node is no more than a hope without a launch there.
+        proven = [p for p in challengers(history) if history.feasible(p)]
+        challenger = max(proven, key=lambda p: mean(evidence(history, p)), default=None)
     gain, ended = _tested(history, challenger) if challenger is not None else (None, None)
     refused = ended is Outcome.BETTER and gain is not None and _drowned(history.drift, gain)
     verdict, winner = _verdict(history, challenger, gain, None if refused else ended)

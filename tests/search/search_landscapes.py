@@ -211,7 +211,7 @@ class Cluster:
 
     Attributes:
         nodes: those that are there; may be changed while a study runs.
-        slow: node to the share by which it is slower.
+        slow: node to the share by which it is slower, from the trial `slow_from` on.
         busy_s, now_s: all launches' seconds, and the time.
         most: the most launches that were under way at once in the finals.
     """
@@ -219,6 +219,7 @@ class Cluster:
     nodes: list[str]
     slow: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
+    slow_from: int = 0
     busy_s: float = 0.0
     now_s: float = 0.0
     most: int = 0
@@ -247,7 +248,7 @@ class Cluster:
         """Wait for the next launch to end, and tell it."""
         self.running.sort(key=lambda row: row[0])
         self.now_s, node, trial = self.running.pop(0)
-        share = 1 - self.slow.get(node, 0.0)
+        share = 1 - self.slow.get(node, 0.0) * (trial.number >= self.slow_from)
         launch = evaluate(spec, lambda c: None if (v := throughput(c)) is None else share * v, trial)
         study.tell(Launch(trial, replace(launch.result, node=node)))
 

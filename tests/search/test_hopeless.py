@@ -10,6 +10,7 @@ import pytest
 from autotune.recommend import recommend
 from autotune.search.history import History
 from autotune.search.hopeless import MARGIN, UNKNOWN_NOISE, hopeless_below
+from autotune.search.nodes import Effect, Stage
 from autotune.search.verdict import evidence, judge
 from autotune.spec import Slo
 from autotune.trial import Role
@@ -54,6 +55,34 @@ def test_repeats_that_scatter_more_widen_the_margin(played):
         for value in (800.0, 1000.0, 1250.0)
     ]
     assert hopeless_below(question, Role.SEARCH, scattered) < 1250 * math.exp(-MARGIN * 0.15)
+
+
+def test_a_slow_node_lowers_it_and_no_node_raises_it(played):
+    """A launch may run on any node: the best configuration must not be cut short on the slowest one."""
+    question, _, launches = played
+    rows = [replace(row, result=replace(row.result, node="a")) for row in launches]
+    usual = hopeless_below(question, Role.SEARCH, rows)
+
+    def bar(**offsets):
+        nodes = {name: Effect(stages=(Stage(offset, 0.01, 1.0),)) for name, offset in offsets.items()}
+        return hopeless_below(question, Role.SEARCH, rows, nodes)
+
+    assert bar(a=0.0, d=-0.2) == pytest.approx(usual * math.exp(-0.21))
+    assert bar(a=-0.2) == pytest.approx(usual * math.exp(-0.21)), "what it costs the best is not added"
+    assert bar(a=0.2) == pytest.approx(usual * math.exp(-0.2)), "what it gives the best is taken off"
+    assert bar(b=0.2) == pytest.approx(usual)
+    doubtful = {"d": Effect(stages=(Stage(-0.1, 0.1, 0.5),))}
+    assert hopeless_below(question, Role.SEARCH, rows, doubtful) == pytest.approx(usual * math.exp(-0.2))
+    # Repeats on a node that is known to be slow scatter no more for that.
+    apart = [replace(row, result=replace(row.result, node=node)) for row, node in ((rows[0], "a"), (rows[0], "d")) * 2]
+    slow = [row if row.result.node == "a" else slower(row, 0.8) for row in apart]
+    known = {"a": Effect(), "d": Effect(stages=(Stage(math.log(0.8), 0.0, 1.0),))}
+    assert hopeless_below(question, Role.SEARCH, slow, known) > hopeless_below(question, Role.SEARCH, slow) * 1.2
+
+
+def slower(row, share):
+    metrics = {"chat": {name: share * value for name, value in row.result.metrics["chat"].items()}}
+    return replace(row, result=replace(row.result, metrics=metrics))
 
 
 @pytest.mark.parametrize(
