@@ -19,6 +19,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 _MOST_NAMES = 40
 """Of more names, as of a home's studies, a message gives the nearest ones."""
@@ -28,6 +29,16 @@ class AutotuneError(Exception):
     """Something that autotune tells its user in one message, without a traceback."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was raised, also from a worker process: a message is made of arguments that are not kept."""
+        return _raised_elsewhere, (type(self), self.args, self.__dict__)
+
+
+def _raised_elsewhere(kind: type[AutotuneError], words: tuple[Any, ...], state: dict[str, Any]) -> AutotuneError:
+    error = kind.__new__(kind, *words)
+    error.__dict__.update(state)
+    return error
 
 
 class BadInput(AutotuneError):

@@ -39,15 +39,15 @@ def report(study: str, format_: str, home: Path, as_json: bool) -> None:
 
         text = render(StudyRecord(spec, folder.launches(study), done, path.parent), format_)
     else:
-        raise BadInput(_so_far(folder, spec))
+        raise BadInput(_so_far(folder, spec, "report"))
     if as_json:
         print_json({"study": study, "format": format_, "report": text})
     else:
         click.echo(text)
 
 
-def _so_far(home: Home, spec: StudySpec) -> str:
-    """What an unfinished study has found until now."""
+def _so_far(home: Home, spec: StudySpec, lacking: str) -> str:
+    """What an unfinished study has found until now, and what to do for what it lacks."""
     from autotune.search.objective import achieved, maximises
     from autotune.search.results import is_held
 
@@ -61,9 +61,9 @@ def _so_far(home: Home, spec: StudySpec) -> str:
             f"{best.result.evidence.value}) with a {spec.objective} of {value:,.1f}"
         )
     if is_held(home.study_folder(spec.study)):
-        return f"study {spec.study!r} is still running, so it has no report: {found}"
+        return f"study {spec.study!r} is still running, so it has no {lacking}: {found}"
     how = f"go on with `autotune resume {spec.study}`"
-    return f"study {spec.study!r} is not finished, so it has no report: {found}; {how}"
+    return f"study {spec.study!r} is not finished, so it has no {lacking}: {found}; {how}"
 
 
 def export(study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool) -> None:
@@ -76,7 +76,7 @@ def export(study: str, format_: str, output: Path | None, image: str | None, hom
     form = check_format(format_)
     recommendation = finished(folder, study)
     if recommendation is None:
-        raise BadInput(f"study {study!r} is not finished; go on with `autotune resume {study}`")
+        raise BadInput(_so_far(folder, spec, "winner"))
     text = render(winner_of(recommendation, spec, folder.launches(study), image), format_)
     said = {"study": study, "format": format_}
     if output == Path("-"):

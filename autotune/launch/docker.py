@@ -61,7 +61,7 @@ class DockerLauncher:
         environment = {**environment_of(command, card.serving, marker), **self.environment}
         folder = folder.absolute()
         log = prepare_folder(folder, command.files)
-        _make_models_folder()
+        _make_models_folder({**os.environ, **command.env})
         secrets = secret_values(asked, command, environment)
         key = api_key_of(command.argv, self._inside(command), card.serving)
         origin = Origin(card, log, log.stat().st_size, marker, self.grace, frozenset(secrets), key)
@@ -92,9 +92,9 @@ class DockerLauncher:
         yield from (mounts.get(word, word) for word in command.container[len(RUN) :])
 
 
-def _make_models_folder() -> None:
+def _make_models_folder(environment: Mapping[str, str]) -> None:
     """Docker would make a missing folder as root."""
-    folder = Path(models_folder(os.environ))
+    folder = Path(models_folder(environment))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -81,10 +81,12 @@ def in_container(command: Command, image: str, card: EngineCard, hardware: Hardw
     argv = (command.argv[0], *anchored(command.argv[1:], command.files))
     options = [word for option in (*docker.options, *docker.devices[hardware.vendor]) for word in option]
     mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
-    mounts.append(f"{models_folder(os.environ)}:{docker.models}")
+    mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")
     mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
     mounts += [f"./{name}:{PLACE}/{name}:ro" for name in command.files]
-    settings = [f"HF_HOME={docker.models}", *docker.variables, *_settings(command.env)]
+    # The command's own HF_HOME is a folder of this machine, which lies elsewhere in the container.
+    own = {name: value for name, value in command.env.items() if name != "HF_HOME"}
+    settings = [f"HF_HOME={docker.models}", *docker.variables, *_settings(own)]
     place = ["--workdir", PLACE] if command.files else []
     entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
     words = [*_each("--volume", mounts), *_each("--env", dict.fromkeys(settings)), *place, *entry, image]

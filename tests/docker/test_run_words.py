@@ -76,6 +76,12 @@ def test_devices_and_variables_by_vendor() -> None:
     assert "--entrypoint=" not in amd_own, "AMD's build has no entry point of that kind"
 
 
+def test_a_command_s_own_folder_of_models_is_mounted_and_named_once() -> None:
+    argv = words("vllm", "h200", Command(("vllm", "serve", "m"), {"HF_HOME": "/data/hf"}))
+    assert "/data/hf:/root/.cache/huggingface" in values(argv, "--volume")
+    assert [word for word in argv if word.startswith("HF_HOME=")] == ["HF_HOME=/root/.cache/huggingface"]
+
+
 def test_caches_are_kept_apart_by_version_and_gpu() -> None:
     command = Command(("vllm", "serve", "m"))
     caches = {
