@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # These machines are noisy: no example fails for being slow.
@@ -22,3 +24,57 @@ os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SLOW_FIRST = (
+    "executors/test_ray.py",
+    "product/test_main_job.py",
+    "product/test_real_path.py",
+    "test_house.py",
+    "product/test_kill.py",
+    "product/test_interrupt.py",
+    "product/test_starved_client.py",
+    "test_mlflow_browser.py",
+    "evaluate/test_launched.py",
+    "product/test_third_party_engine.py",
+    "launch/test_process.py",
+    "product/test_real_server.py",
+    "launch/test_kill.py",
+    "evaluate/test_tries.py",
+    "product/test_bad_input.py",
+    "product/test_no_ops.py",
+    "product/test_secrets.py",
+    "product/test_prefix_cache_proof.py",
+    "product/test_bench.py",
+    "product/test_explained.py",
+    "product/test_own_model.py",
+    "docker/test_docker_engine.py",
+    "docker/test_containers.py",
+    "executors/test_ray_processes.py",
+    "executors/test_ray_refusals.py",
+    "test_tracking_outage.py",
+    "test_tracking.py",
+    "simulate/test_measured_rows.py",
+    "simulate/test_batching.py",
+    "search/test_search_verdicts.py",
+    "engines/test_conformance.py",
+    "calibrate/test_command.py",
+    "bench/test_bench_command.py",
+    "bench/test_early_stop.py",
+)
+"""Files that take long, the longest first; those that are not here take a few seconds each."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let xdist hand files out as they are collected.
+
+    By itself it begins with those of many tests, so that files of few and slow ones come last, and one worker idles.
+    """
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker of xdist, what takes long comes first: the quick files even out the end."""
+    if hasattr(config, "workerinput"):
+        places = {Path(__file__).parent / name: place for place, name in enumerate(SLOW_FIRST)}
+        items.sort(key=lambda item: places.get(item.path, len(places)))

@@ -67,6 +67,20 @@ COMMANDS = {
         {"SGLANG_ENABLE_JIT_DEEPGEMM": "1"},
     ),
 }
+HARDWARE = HardwareCard(
+    name="h200",
+    vendor="nvidia",
+    generation="hopper",
+    gpus=8,
+    memory_gb=141,
+    bandwidth_tb_s=4.8,
+    bf16_tflops=989,
+    fp8_tflops=1979,
+    link_gb_s=900,
+    achieved_bandwidth=0.75,
+    achieved_flops=0.55,
+    source="data sheet",
+)
 VERSIONS = {"vllm": "0.32.0", "sglang": "0.5.23", "tensorrt_llm": "1.2.1"}
 
 
@@ -240,24 +254,10 @@ def spec(**changes: Any) -> StudySpec:
         intermediate_size=18432,
         context_limit=163840,
     )
-    hardware = HardwareCard(
-        name="h200",
-        vendor="nvidia",
-        generation="hopper",
-        gpus=8,
-        memory_gb=141,
-        bandwidth_tb_s=4.8,
-        bf16_tflops=989,
-        fp8_tflops=1979,
-        link_gb_s=900,
-        achieved_bandwidth=0.75,
-        achieved_flops=0.55,
-        source="data sheet",
-    )
     question = StudySpec(
         study="small",
         model=ModelCard(id=MODEL, family="deepseek_v32", architecture=architecture, source="config.json"),
-        hardware=hardware,
+        hardware=HARDWARE,
         gpus=8,
         engines=(EngineChoice(name="vllm", version="0.32.0"), EngineChoice(name="sglang", version="0.5.23")),
         workloads=("sharegpt", "random:4000:200:500"),

@@ -15,6 +15,7 @@ import pytest
 from autotune.load.request_file import read_requests
 from tests.load.server import Call, Server, good
 from tests.product.cli import PROGRAM, Finished, autotune
+from tests.product.processes import start
 
 WORKLOAD = ["--model", "m", "--workload", "random:12:5:10"]
 
@@ -112,9 +113,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_no_file(tmp_path: Path):
 
         server.handler = never_ends
         options = ["--model", "m", "--workload", "random:3:40:4", "--save-result", "r.json"]
-        with subprocess.Popen(
-            [*PROGRAM, "bench", "--url", server.url, *options], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-        ) as process:
+        with start("bench", "--url", server.url, *options, folder=tmp_path, err=subprocess.PIPE) as process:
             assert load_has_begun.wait(60)
             process.send_signal(signal.SIGINT)
             _, messages = process.communicate(timeout=60)

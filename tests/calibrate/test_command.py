@@ -18,7 +18,8 @@ from autotune.commands.calibration import Asked, calibrate
 from autotune.errors import BadInput
 from autotune.evaluate import predict
 from autotune.simulate.calibration import Calibration, packaged_calibration, read_calibration
-from tests.product.cli import PROGRAM, autotune
+from tests.product.cli import autotune
+from tests.product.processes import start
 
 from .files import VLLM, csv_file, own_row
 
@@ -91,8 +92,8 @@ def test_its_workers_end_with_it_and_the_old_figures_stay(tmp_path, ending):
     table = csv_file(tmp_path, *rows, name="mine.csv")
     old = (home / "coefficients.yaml", "fitted_to: []\nfactors: {}\nerrors: {}\n")
     old[0].write_text(old[1])
-    command = [*PROGRAM, "calibrate", "--data", str(table), "--home", str(home)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = ["calibrate", "--data", str(table), "--home", str(home)]
+    with start(*command, out=subprocess.PIPE, err=subprocess.PIPE) as process:
         said = next(line for line in process.stderr if "simulated runs" in line)
         workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert workers, said

@@ -13,7 +13,7 @@ import pytest
 
 from autotune.errors import BadInput
 from autotune.launch.docker_engine import check_docker, fetch_images, version_in
-from tests.product.cli import Finished, rows
+from tests.product.cli import Finished, new_home, rows
 from tests.product.cli import autotune as run
 
 from .settings import StandIn, docker, program
@@ -92,7 +92,7 @@ def test_the_version_is_the_tag_s_or_the_package_s(engine: StandIn, image: str, 
 
 
 def test_a_study_in_containers(tmp_path: Path, engine: StandIn) -> None:
-    home = tmp_path / "home"
+    home = new_home(tmp_path)
     done = autotune(*QUESTION, home=home, stand_in=engine, HF_TOKEN="hf_planted0secret0token")
     assert done.code == 0, done.err
     assert f"pulling {IMAGE}" in done.err

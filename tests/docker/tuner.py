@@ -1,7 +1,4 @@
-"""A tuner that launches one container and then waits for its end; a program for tests that kill it.
-
-Arguments: the trial's folder, then the stand-in's options. Says on standard output how far it is.
-"""
+"""A tuner that launches one container and then waits for its end, as `tests.launch.tuner` does; tests kill it."""
 
 from __future__ import annotations
 
@@ -11,18 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.docker.settings import launch
-from tests.launch.settings import PATIENT
-
-
-def main() -> None:
-    folder, *options = sys.argv[1:]
-    print("launching", flush=True)
-    with launch(Path(folder), *options) as server:
-        print("launched", flush=True)
-        failure = server.wait_ready(PATIENT)
-        print("failed" if failure else "ready", flush=True)
-        sys.stdin.read()
-
+from tests.launch.tuner import tune
 
 if __name__ == "__main__":
-    main()
+    tune(launch)

@@ -1,4 +1,4 @@
-"""Starts emulated servers as a user does: processes of their own on free ports, ready when they say so."""
+"""Starts emulated servers in processes of their own on free ports, ready when they say so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,8 @@ from dataclasses import dataclass, field
 
 import httpx
 from openai import OpenAI
+
+from tests.product.processes import Process, start
 
 V32 = "deepseek-ai/DeepSeek-V3.2"
 R1 = "deepseek-ai/DeepSeek-R1-0528"
@@ -28,15 +29,15 @@ COMMANDS = {
 
 
 def words(*engine_command: str, options: tuple[str, ...] = ()) -> list[str]:
-    """The command line of an emulator."""
-    return [sys.executable, "-m", "autotune", "emulate", "--hw", "h200", *options, "--", *engine_command]
+    """The command line of an emulator, for `start`."""
+    return ["emulate", "--hw", "h200", *options, "--", *engine_command]
 
 
 @dataclass
 class Server:
     """A server that is up."""
 
-    process: subprocess.Popen[str]
+    process: Process
     url: str
     err: list[str] = field(default_factory=list)
 
@@ -69,12 +70,11 @@ class Server:
 def serving(*engine_command: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Iterator[Server]:
     """A server until the block ends; fast unless `options` say otherwise."""
     defaults = ("--port", "0", "--startup-s", "0", "--speed", "50", "--json")
-    process = subprocess.Popen(
-        words(*engine_command, options=(*defaults, *options)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
+    process = start(
+        *words(*engine_command, options=(*defaults, *options)),
+        out=subprocess.PIPE,
+        err=subprocess.PIPE,
+        environment={**os.environ, **(env or {})},
     )
     err: list[str] = []
     reader = threading.Thread(target=lambda: err.extend(process.stderr or ()), daemon=True)
@@ -107,12 +107,6 @@ class Ended:
 def launched(*engine_command: str, options: tuple[str, ...] = ()) -> Ended:
     """Start a server that is expected to end by itself."""
     options = ("--port", "0", "--startup-s", "0", *options)
-    done = subprocess.run(
-        words(*engine_command, options=options),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    return Ended(done.returncode, done.stdout)
+    with start(*words(*engine_command, options=options), out=subprocess.PIPE, err=subprocess.STDOUT) as process:
+        log, _ = process.communicate(LIMIT_S)
+    return Ended(process.wait(), log)

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from tests.emulate.servers import COMMANDS, LIMIT_S, V32, launched, serving, words
+from tests.product.processes import start
 
 VLLM, SGLANG = COMMANDS["vllm"], COMMANDS["sglang"]
 LONG = {"max_tokens": 5000, "extra_body": {"ignore_eos": True}, "stream": True}
@@ -87,16 +88,12 @@ def test_served_names_and_no_prefix_cache():
 
 def test_the_port_is_the_command_lines_own():
     port = free_port()
-    process = subprocess.Popen(
-        words(*VLLM, "--port", str(port), options=("--startup-s", "0")),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        until(lambda: connects(port), "the port")
-    finally:
-        process.kill()
-        process.communicate()
+    command = words(*VLLM, "--port", str(port), options=("--startup-s", "0"))
+    with start(*command, out=subprocess.DEVNULL, err=subprocess.DEVNULL) as process:
+        try:
+            until(lambda: connects(port), "the port")
+        finally:
+            process.kill()
 
 
 # Faults
@@ -113,7 +110,7 @@ def test_it_dies_at_start():
 def test_it_hangs_at_start():
     port = free_port()
     command = words(*VLLM, options=("--port", str(port), "--startup-s", "0", "--fault", "hang-at-start:0.1"))
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+    with start(*command, out=subprocess.DEVNULL, err=subprocess.PIPE) as process:
         try:
             said = b""
             while b" 10% Completed" not in said:
@@ -176,7 +173,7 @@ def test_it_forks_away():
 def test_it_binds_late():
     port = free_port()
     command = words(*VLLM, options=("--port", str(port), "--startup-s", "0", "--fault", "late-bind:0.5"))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with start(*command, out=subprocess.PIPE, err=subprocess.DEVNULL) as process:
         try:
             assert any("Application startup complete" in line for line in iter(process.stdout.readline, ""))
             assert not connects(port)

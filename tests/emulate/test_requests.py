@@ -30,7 +30,7 @@ def read(body: bytes, chat: bool) -> Asked | RequestRefused:
 
 
 @given(st.one_of(BODIES, CHATS, st.fixed_dictionaries({"prompt": st.text(), "max_tokens": st.integers(0, 600)})))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_body_is_read_or_refused(document):
     body = json.dumps(document).encode()
     for chat in (False, True):

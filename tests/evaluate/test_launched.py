@@ -21,6 +21,7 @@ from autotune.space.library import Library, read_document, spaces_root
 from autotune.spec import EngineChoice, StudySpec
 from autotune.trial import Command, Configuration, Evidence, FailureKind, Role, Scalar, State, Trial
 from tests.launch.settings import alive_with
+from tests.processes import alive, until
 
 LIBRARY = Library()
 NO_OPS = Library(files=(Path(__file__).parents[2] / "examples" / "no-op-space.yaml",))
@@ -52,7 +53,7 @@ def test_each_engine_is_launched_loaded_and_stopped(tmp_path: Path, name: str) -
     assert (metrics["completed"], metrics["total_output_tokens"]) == (16, 128)
     assert set(result.times_s) == {"launch", "ready", "warmup", "load", "stop"}
     assert result.times_s["warmup"] > 0
-    assert not any(Path(f"/proc/{pid}").exists() for pid in result.pids)
+    assert until(lambda: not any(map(alive, result.pids)))
     # What the engine says of itself is what was asked for; what it was left to choose, it tells.
     assert result.resolved is not None
     assert {asked for asked, _ in result.resolved.differs.values()} <= {None}
@@ -117,7 +118,7 @@ def test_silence_at_start_is_a_timeout(tmp_path: Path, monkeypatch: pytest.Monke
     assert result.state is State.FAILED
     assert result.failure is not None
     assert result.failure.kind is FailureKind.TIMEOUT
-    assert not any(Path(f"/proc/{pid}").exists() for pid in result.pids)
+    assert until(lambda: not any(map(alive, result.pids)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from tests.executors.nodes import TOKEN, Nodes, nodes
 from tests.executors.records import shared_gpus, side_by_side
-from tests.product.cli import PROGRAM, Finished, autotune, finished_rows, kill_after, rows
+from tests.product.cli import Finished, autotune, finished_rows, kill_after, new_home, rows
+from tests.product.processes import Process, start
 from tests.product.test_real_path import nothing_is_left
 
 SMALL = ("--model", "openai/gpt-oss-120b", "--hw", "h200", "--gpus", "4", "--on", "emulator", "--engine", "vllm")
@@ -32,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ray") / "home"
+    return new_home(tmp_path_factory.mktemp("ray"))
 
 
 def tuned(cluster: Nodes, home: Path, *arguments: str) -> Finished:
@@ -40,7 +41,7 @@ def tuned(cluster: Nodes, home: Path, *arguments: str) -> Finished:
 
 
 def test_four_gpu_trials_share_a_node_and_no_gpu_is_given_twice(cluster: Nodes, home: Path) -> None:
-    done = tuned(cluster, home, *SMALL, *LIGHT, "--launches", "8", "--study", "small")
+    done = tuned(cluster, home, *SMALL, *LIGHT, "--launches", "6", "--study", "small")
     assert done.code == 0, done.err
     launches = rows(home, "small")
     assert {len(row["gpu_ids"]) for row in launches} == {4}
@@ -91,14 +92,12 @@ def test_a_killed_tuner_a_lost_node_and_a_second_tuner(cluster: Nodes, home: Pat
     assert nothing_is_left(cluster.folder, 0) == []
 
 
-def resumed(home: Path, study: str) -> subprocess.Popen[str]:
+def resumed(home: Path, study: str) -> Process:
     environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
-    return subprocess.Popen(
-        [*PROGRAM, "resume", study], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return start("resume", study, environment=environment, out=subprocess.PIPE, err=subprocess.PIPE)
 
 
-def _wait(moment: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def _wait(moment: Callable[[], bool], process: Process) -> None:
     while not moment():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)

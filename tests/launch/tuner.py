@@ -6,14 +6,16 @@ Arguments: the trial's folder, then the stand-in's options. Says on standard out
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from autotune.launch import Server
 from tests.launch.settings import PATIENT, launch
 
 
-def main() -> None:
+def tune(launch: Callable[..., Server]) -> None:
     folder, *options = sys.argv[1:]
     print("launching", flush=True)
     with launch(Path(folder), *options) as server:
@@ -24,4 +26,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tune(launch)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import signal
-import socket
+import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from threading import Lock
+from tempfile import TemporaryFile
 from typing import Any
 
-PROGRAM = [sys.executable, "-m", "autotune"]
+from .processes import PROGRAM, start, warm
+
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 
@@ -33,56 +29,6 @@ class Finished:
         return json.loads(self.out)
 
 
-class Warm:
-    """Makes processes of the command line that have their modules loaded; see `warm`."""
-
-    def __init__(self) -> None:
-        self._python = python_variables(os.environ)
-        self._lock = Lock()
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            program = [sys.executable, str(Path(__file__).with_name("warm.py")), str(theirs.fileno())]
-            self._process = subprocess.Popen(
-                program, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
-            )
-        self._answers = self._socket.makefile()
-
-    def fits(self, environment: Mapping[str, str]) -> bool:
-        """Whether Python would start there as it did here."""
-        return python_variables(environment) == self._python
-
-    def run(self, arguments: tuple[str, ...], environment: Mapping[str, str], folder: Path) -> Finished:
-        """Run the command line with these arguments until it ends."""
-        with self._lock, TemporaryDirectory() as outputs:
-            out, err = Path(outputs, "out"), Path(outputs, "err")
-            out.touch()
-            err.touch()
-            call = {"arguments": arguments, "environment": environment, "folder": str(folder)}
-            line = json.dumps({**call, "out": str(out), "err": str(err)}) + "\n"
-            self._socket.sendall(line.encode())
-            answer = self._answers.readline()
-            assert answer, "the process that makes the others has ended; its stderr says why"
-            return Finished(int(answer), out.read_text(), err.read_text())
-
-    def close(self) -> None:
-        """End it."""
-        self._answers.close()
-        self._socket.close()
-        self._process.wait()
-
-
-def python_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
-
-
-@cache
-def warm() -> Warm:
-    """This test process's one."""
-    made = Warm()
-    atexit.register(made.close)
-    return made
-
-
 def autotune(*arguments: str, home: Path, cwd: Path | None = None, fresh: bool = False, **variables: str) -> Finished:
     """Run a command line to its end, in a process of its own.
 
@@ -92,26 +38,35 @@ def autotune(*arguments: str, home: Path, cwd: Path | None = None, fresh: bool =
     """
     environment, folder = {**os.environ, "AUTOTUNE_HOME": str(home), **variables}, cwd or home.parent
     if not fresh and warm().fits(environment):
-        return warm().run(arguments, environment, folder)
+        # Not pipes: what it leaves running would hold them open.
+        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            code = warm().start(arguments, environment, folder, out.fileno(), err.fileno()).wait()
+            return Finished(code, *(file.seek(0) or file.read() for file in (out, err)))
     done = subprocess.run(
         [*PROGRAM, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
+def new_home(folder: Path) -> Path:
+    """A home folder whose MLflow database is made, and empty: each one costs seconds."""
+    home = folder / "home"
+    home.mkdir()
+    shutil.copy(warm().database(), home / "mlflow.db")
+    return home
+
+
 def kill_after(arguments: list[str], home: Path, delay_s: float, moment: Callable[[], bool] | None = None) -> bool:
     """Run until the moment comes, and so many seconds more, then `kill -9`; False when it had ended before."""
     environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
-    with subprocess.Popen(
-        [*PROGRAM, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    with start(*arguments, environment=environment, out=subprocess.DEVNULL, err=subprocess.DEVNULL) as process:
         while moment is not None and not moment() and process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.05)
         try:
             process.wait(timeout=delay_s)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.wait()
             return True
         return False

@@ -25,7 +25,7 @@ from autotune.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, State, Trial, TrialResult
 from tests.engines.stand_ins import executable, python_with
 
-from .cli import autotune, finished_rows, rows
+from .cli import autotune, finished_rows, new_home, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "deepseek-ai/DeepSeek-V3.2"
@@ -53,8 +53,7 @@ class Spoiled:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all studies of this file: a new MLflow database takes seconds."""
-    return tmp_path_factory.mktemp("product") / "home"
+    return new_home(tmp_path_factory.mktemp("product"))
 
 
 def study(home: Path, name: str, spoil: Spoil | None = None, from_trial: int = 1) -> Recommendation:

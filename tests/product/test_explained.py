@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .cli import autotune, rows
+from .cli import autotune, new_home, rows
 
 V32 = "deepseek-ai/DeepSeek-V3.2"
 # The document's own command for TP 8: dp attention with one replica, and the parsers of its serving scripts.
@@ -57,8 +57,9 @@ def explained(home: Path, on: str, launches: int) -> Any:
 
 
 def test_contributions_add_up_and_the_documents_no_ops_are_told(tmp_path: Path) -> None:
-    found = explained(tmp_path / "home", "simulator", 14)
-    tried = {row["fingerprint"] for row in rows(tmp_path / "home", "s")}
+    home = new_home(tmp_path)
+    found = explained(home, "simulator", 14)
+    tried = {row["fingerprint"] for row in rows(home, "s")}
     for row in found["untried"]:
         assert row["config"].keys() == found["config"].keys()
         assert row["command"].startswith("python3 -m sglang.launch_server")
@@ -68,6 +69,6 @@ def test_contributions_add_up_and_the_documents_no_ops_are_told(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_the_same_against_emulated_engines_that_fail(tmp_path: Path) -> None:
-    found = explained(tmp_path / "home", "emulator", 16)
+    found = explained(new_home(tmp_path), "emulator", 16)
     assert found["evidence"] == "emulated"
     assert found["failures"], "torch.compile with attention data parallelism fails while graphs are captured"

@@ -11,25 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from .cli import PROGRAM, autotune, rows
+from .cli import autotune, new_home, rows
+from .processes import Process, start
 
 # A workload of many load points: each launch takes long enough for a signal to come in between.
 QUESTION = [
     *("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--study", "s"),
-    *("--launches", "4", "--workload", "offline"),
+    *("--launches", "3", "--workload", "offline"),
     *("--space", str(Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml")),
 ]
 
 
 @contextmanager
-def running_study(home: Path) -> Iterator[subprocess.Popen[str]]:
+def running_study(home: Path) -> Iterator[Process]:
     """A study of which the first launch has ended."""
     environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
-    with subprocess.Popen([*PROGRAM, *QUESTION], env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with start(*QUESTION, environment=environment, err=subprocess.PIPE) as process:
         assert process.stderr is not None
         try:
             for line in process.stderr:
-                if "1/4" in line:
+                if "1/3" in line:
                     break
             yield process
         finally:
@@ -39,7 +40,7 @@ def running_study(home: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_everything_and_says_how_to_go_on(tmp_path: Path, sent: signal.Signals) -> None:
-    home = tmp_path / "home"
+    home = new_home(tmp_path)
     with running_study(home) as process:
         process.send_signal(sent)
         assert process.stderr is not None
@@ -56,7 +57,7 @@ def test_an_interruption_keeps_everything_and_says_how_to_go_on(tmp_path: Path, 
 
 
 def test_a_second_tuner_is_refused(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+    home = new_home(tmp_path)
     with running_study(home) as process:
         # Stopped, it neither ends nor lets go of its study.
         process.send_signal(signal.SIGSTOP)

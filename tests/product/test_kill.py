@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .cli import autotune, finished_rows, kill_after, rows
+from .cli import autotune, finished_rows, kill_after, new_home, rows
 
 QUESTION = [
     *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--launches", "12", "--seed", "5"),
@@ -44,7 +44,7 @@ def children(home: Path, study: str) -> list[int]:
 
 @pytest.mark.parametrize("wanted", KILLS)
 def test_nothing_is_lost_or_run_twice(tmp_path: Path, wanted: int) -> None:
-    home = tmp_path / "home"
+    home = new_home(tmp_path)
     undisturbed = autotune("run", *QUESTION, "--study", "undisturbed", home=home)
     assert undisturbed.code == 0, undisturbed.err
     reference = [essence(row) for row in rows(home, "undisturbed")]
@@ -60,7 +60,7 @@ def test_nothing_is_lost_or_run_twice(tmp_path: Path, wanted: int) -> None:
         while kills < wanted and killed:
             # Every other kill meets a launch for certain, however slow the machine is; the rest come at any time.
             if kills % 2:
-                killed = kill_after(arguments, home, moments.uniform(0.0, 6.0))
+                killed = kill_after(arguments, home, moments.uniform(0.0, 3.0))
             else:
                 more = len(finished_rows(home, study)) + moments.randint(1, 5)
                 moment = partial(lambda study, n: len(finished_rows(home, study)) >= n, study, more)

@@ -12,7 +12,7 @@ from autotune.machine import local_node
 from tests.engines.stand_ins import executable, python_with
 from tests.engines.test_cpu import CONFIG
 
-from .cli import autotune
+from .cli import autotune, new_home
 
 WITHOUT_GPU = pytest.mark.skipif(
     local_node().vendor != "cpu", reason="what is asserted holds of a machine without GPUs"
@@ -33,7 +33,7 @@ def test_without_an_engine_it_is_simulated_and_says_so(
     tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    home = tmp_path / "home"
+    home = new_home(tmp_path)
     run = ["run", "--model", model, "--hw", "local", "--engine", "vllm", *LOAD, "--launches", "1", "--study", "s"]
     done = autotune(*run, "--json", home=home)
     assert done.code == 0, done.err

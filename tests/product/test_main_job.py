@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 
-from .cli import Finished, autotune, rows
+from .cli import Finished, autotune, new_home, rows
 
 V32 = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SMALL = ["--space", str(EXAMPLES / "small-space.yaml")]
 """Where it is not about the candidates: to enumerate all takes seconds."""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return new_home(tmp_path)
 
 
 def tuned(home: Path, *arguments: str) -> dict[str, Any]:
@@ -110,22 +115,21 @@ def test_report_export_and_list(main_job: tuple[Path, Finished]) -> None:
     assert "shell" in wrong.err
 
 
-def test_vllm_alone_is_not_left_at_plain_tp8(tmp_path: Path) -> None:
-    found = tuned(tmp_path / "home", *V32, "--engine", "vllm")
+def test_vllm_alone_is_not_left_at_plain_tp8(home: Path) -> None:
+    found = tuned(home, *V32, "--engine", "vllm", "--launches", "10")
     assert found["engine"] == "vllm"
     assert found["fingerprint"] != found["baseline"]["fingerprint"]
     assert (found["config"]["tensor_parallel"], found["config"]["data_parallel"]) != (8, 1)
 
 
-def test_four_at_a_time_does_not_want_eight_replicas(tmp_path: Path) -> None:
-    found = tuned(tmp_path / "home", *V32, "--workload", "sharegpt-c4")
+def test_four_at_a_time_does_not_want_eight_replicas(home: Path) -> None:
+    found = tuned(home, *V32, "--workload", "sharegpt-c4", "--launches", "12")
     assert found["config"]["data_parallel"] < 8
 
 
-def test_half_the_memory_is_infeasible(tmp_path: Path) -> None:
+def test_half_the_memory_is_infeasible(home: Path) -> None:
     node = EXAMPLES / "half-memory-node.yaml"
-    home = tmp_path / "home"
-    done = autotune("run", V32[0], V32[1], "--hw", str(node), "--launches", "6", "--study", "half", home=home)
+    done = autotune("run", *V32[:2], "--hw", str(node), "--launches", "6", "--study", "half", home=home)
     assert done.code == 3, done.err
     assert "Traceback" not in done.err
     found = json.loads((home / "studies" / "half" / "recommendation.json").read_text())
@@ -136,19 +140,18 @@ def test_half_the_memory_is_infeasible(tmp_path: Path) -> None:
     assert not (home / "studies" / "half" / "serve.sh").exists()
 
 
-def test_r1_on_mi300x_comes_with_its_rocm_environment(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    found = tuned(home, "--model", "deepseek-ai/DeepSeek-R1-0528", "--hw", "mi300x", "--launches", "12")
+def test_r1_on_mi300x_comes_with_its_rocm_environment(home: Path) -> None:
+    found = tuned(home, "--model", "deepseek-ai/DeepSeek-R1-0528", "--hw", "mi300x", "--launches", "6")
     assert found["engine"] in {"vllm", "sglang"}
     assert {"SGLANG_USE_AITER", "VLLM_ROCM_USE_AITER"} & set(found["env"])
     assert [entry["engine"] for entry in found["excluded"]] == ["tensorrt_llm"]
     assert "AMD" in found["excluded"][0]["reason"]
-    assert found["launches"] <= 12
+    assert found["launches"] <= 6
 
 
-def test_several_workloads_goals_slos_and_pins(tmp_path: Path) -> None:
+def test_several_workloads_goals_slos_and_pins(home: Path) -> None:
     found = tuned(
-        tmp_path / "home",
+        home,
         *[*V32, "--launches", "8", "--workload", "sharegpt-c4", "--workload", "random:1000:100:50"],
         *["--weights", "random:1000:100:50=1,sharegpt-c4=2", "--pareto", "p99_ttft_ms", "--study", "several"],
         *[
@@ -171,11 +174,11 @@ def test_several_workloads_goals_slos_and_pins(tmp_path: Path) -> None:
     assert found["objective"]["workload"] == "sharegpt-c4=2,random:1000:100:50=1"
     one, other = (entry["recommended"]["total_token_throughput"] for entry in found["workloads"].values())
     assert found["objective"]["value"] == pytest.approx((one**2 * other) ** (1 / 3))
-    searched = [row for row in rows(tmp_path / "home", "several") if row["role"] == "search"]
+    searched = [row for row in rows(home, "several") if row["role"] == "search"]
     assert all(set(row["metrics"]) == set(found["workloads"]) for row in searched if row["state"] == "complete")
     assert found["matrix"][0]["role"] == "baseline"
     assert all(set(row["workloads"]) == set(found["workloads"]) for row in found["matrix"])
-    report = autotune("report", "several", home=tmp_path / "home").out
+    report = autotune("report", "several", home=home).out
     front = [(point["objective"]["value"], point["second"]["value"]) for point in found["front"]]
     assert front == sorted(front, reverse=True), "less throughput at more latency is no point of a front"
     assert [latency for _, latency in front] == sorted((latency for _, latency in front), reverse=True)
@@ -184,21 +187,20 @@ def test_several_workloads_goals_slos_and_pins(tmp_path: Path) -> None:
         assert point["command"] in report
 
 
-def test_a_baseline_as_typed_is_launched_as_typed(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+def test_a_baseline_as_typed_is_launched_as_typed(home: Path) -> None:
     typed = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8 --max-num-seqs 256"
     found = tuned(home, *V32, *SMALL, "--launches", "5", "--engine", "vllm", "--baseline", typed, "--study", "typed")
     assert found["baseline"]["argv"] == typed.split()
     assert found["baseline"]["config"]["max_running_requests"] == 256
 
 
-def test_a_budget_of_one_launch_decides_nothing(tmp_path: Path) -> None:
-    found = tuned(tmp_path / "home", *V32, *SMALL, "--launches", "1")
+def test_a_budget_of_one_launch_decides_nothing(home: Path) -> None:
+    found = tuned(home, *V32, *SMALL, "--launches", "1")
     assert (found["verdict"], found["launches"]) == ("indistinguishable", 1)
     assert found["stop_reason"]
 
 
-def test_five_launches_are_enough_for_a_gain_that_doubles(tmp_path: Path) -> None:
-    found = tuned(tmp_path / "home", *V32, "--launches", "5", "--engine", "sglang")
+def test_five_launches_are_enough_for_a_gain_that_doubles(home: Path) -> None:
+    found = tuned(home, *V32, "--launches", "5", "--engine", "sglang")
     assert (found["verdict"], found["launches"]) == ("better", 5)
     assert found["gain_percent"] > 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .cli import autotune, rows
+from .cli import autotune, new_home, rows
 
 SPACE = Path(__file__).resolve().parents[2] / "examples" / "no-op-space.yaml"
 QUESTION = [
@@ -16,7 +16,7 @@ SENTENCE = "`--enable-dp-attention` did nothing: SGLang ran with `enable_dp_atte
 
 
 def test_dp_attention_without_replicas_joins_its_twin(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+    home = new_home(tmp_path)
     done = autotune("run", *QUESTION, "--study", "s", "--json", home=home)
     assert done.code == 0, done.err
     plain, odd = rows(home, "s")

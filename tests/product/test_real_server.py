@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from .cli import PROGRAM
 from .llama import MODEL, environment, llama_server, make_model
+from .processes import start
 from .server import COMMAND, emulated
 
 STREAMS, PROMPTS, ANSWER = 4, 12, 96
@@ -64,12 +64,8 @@ class Bench:
         self._file = folder / "result.json"
         self._file.unlink(missing_ok=True)
         options = ["--workload", workload, "--concurrency", str(STREAMS), "--save-result", str(self._file), "--json"]
-        self.process = subprocess.Popen(
-            [*PROGRAM, "bench", "--url", url, "--model", model, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words = ["bench", "--url", url, "--model", model, *options]
+        self.process = start(*words, out=subprocess.PIPE, err=subprocess.PIPE)
 
     def result(self) -> dict[str, Any]:
         """What it saved, once it has ended: well, or with the word that it did not keep up and does not count."""

@@ -22,7 +22,7 @@ from autotune.request import build_spec
 from autotune.run import run
 from autotune.trial import Evidence
 
-from .cli import Finished, autotune, rows
+from .cli import Finished, autotune, new_home, rows
 from .test_bad_input import GOOD, refused
 
 STUDY = ["--study", "s", "--launches", "20", "--baseline", "alpha=1,beta=x"]
@@ -44,7 +44,7 @@ def table() -> str:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("replay")
     (folder / "table.csv").write_text(table())
-    return folder / "home"
+    return new_home(folder)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .cli import Finished, rows
+from .cli import Finished, new_home, rows
 from .cli import autotune as run
 from .server import COMMAND, emulated
 
@@ -36,7 +36,7 @@ def assert_nothing_planted(home: Path, *said: str) -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_launched_server_gets_its_key_and_nobody_else_does(tmp_path: Path, engine: str) -> None:
-    home, file, space = tmp_path / "home", tmp_path / "token", tmp_path / "space.yaml"
+    home, file, space = new_home(tmp_path), tmp_path / "token", tmp_path / "space.yaml"
     file.write_text(f"{FILED}\n")
     space.write_text(SPACE)
     command = {

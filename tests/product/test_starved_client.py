@@ -15,7 +15,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from .cli import PROGRAM, finished_rows, rows
+from .cli import finished_rows, new_home, rows
+from .processes import start
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = "random:64:200:8"
@@ -70,9 +71,9 @@ def limited(tuner: int) -> Iterator[threading.Event]:
 
 
 def test_a_starved_client_is_tried_again_then_invalid_and_hidden_from_the_sampler(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+    home = new_home(tmp_path)
     environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
-    with subprocess.Popen([*PROGRAM, *QUESTION], env=environment, stderr=subprocess.PIPE, text=True) as tuner:
+    with start(*QUESTION, environment=environment, err=subprocess.PIPE) as tuner:
         assert tuner.stderr is not None
         with limited(tuner.pid) as enough:
             for _ in tuner.stderr:  # it tells of every launch

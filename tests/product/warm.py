@@ -1,20 +1,25 @@
 """Starts the command line without starting Python: a process that has its modules loaded forks for every call.
 
 Loading them costs seconds of CPU, MLflow's the most. The child runs ``python -m autotune`` from there on as a new
-process does: a working folder, an environment, output files and an exit status of its own. The descriptor of a
-socket is the argument; a line of JSON comes in per call, the exit status goes out.
+process does: a working folder, an environment, output files and an exit status of its own. Two arguments: the
+descriptor of a socket, and where to put an MLflow database without runs. A call is one message: JSON, and three
+descriptors: what it writes to, its errors, and a pipe on which it is told the number of the process, then the exit
+status.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
 import os
 import runpy
+import selectors
 import socket
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,42 +28,75 @@ LATE = [
     *("autotune.commands.prediction", "autotune.commands.spaces", "autotune.commands.calibration"),
     *("autotune.bench.command", "autotune.bench.compare", "autotune.bench.self_test", "autotune.doctor.command"),
     *("autotune.report.html", "autotune.report.markdown", "autotune.evaluate.simulated", "autotune.evaluate.launched"),
+    *("autotune.emulate.process", "autotune.emulate.startup"),
     *("scipy.stats", "pyarrow.parquet"),
 ]
 """What the commands import when they need it."""
 
+TRACKED = ("run", "resume", "database")
+"""Calls that need MLflow; ``database`` is none of the command line's, and only makes it."""
 
-def load() -> None:
-    """Import it, and MLflow's with it, which loads the most when it makes a database."""
-    for name in LATE:
-        importlib.import_module(name)
+LONGEST = 1 << 17
+"""Bytes of a call."""
+
+
+@cache
+def load_mlflow(database: Path) -> None:
+    """Import MLflow, which loads the most when it makes a database; leaves that in its place, whole or not at all."""
     from autotune.tracking.database import connect, disconnect
-    from autotune.tracking_uri import database_uri
+    from autotune.tracking_uri import database_file, database_uri
 
     with tempfile.TemporaryDirectory() as folder:
-        disconnect(connect(database_uri(Path(folder))))
+        uri = database_uri(Path(folder))
+        disconnect(connect(uri))
+        made = database_file(uri)
+        assert made is not None
+        database.write_bytes(made.read_bytes())
     gc.collect()
     gc.freeze()
 
 
-def serve(channel: socket.socket) -> dict[str, Any] | None:
+def serve(channel: socket.socket, database: Path) -> tuple[dict[str, Any], list[int]] | None:
     """Fork for each call. Returns the call in the child, and None in the parent when nobody calls any more."""
-    with channel, channel.makefile() as calls:
-        for line in calls:
-            child = os.fork()
-            if not child:
-                return dict(json.loads(line))
-            _, status = os.waitpid(child, 0)
-            channel.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-    return None
+    with channel, selectors.DefaultSelector() as ready:
+        ready.register(channel, selectors.EVENT_READ)
+        while True:
+            for key, _ in ready.select():
+                if key.data is not None:
+                    ready.unregister(key.fd)
+                    tell_end(key.fd, *key.data)
+                    continue
+                message, descriptors, *_ = socket.recv_fds(channel, LONGEST, 3)
+                if not message:
+                    return None
+                call = json.loads(message)
+                if call["arguments"][0] in TRACKED:
+                    load_mlflow(database)
+                child = os.fork()
+                if not child:
+                    return call, descriptors
+                *outputs, status = descriptors
+                for output in outputs:
+                    os.close(output)
+                os.write(status, f"{child}\n".encode())
+                ready.register(os.pidfd_open(child), selectors.EVENT_READ, (child, status))
 
 
-def become(call: dict[str, Any]) -> None:
+def tell_end(waited_for: int, child: int, status: int) -> None:
+    """Reap a child and say how it ended."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(BrokenPipeError):
+        os.write(status, f"{code}\n".encode())
+    os.close(status)
+    os.close(waited_for)
+
+
+def become(call: dict[str, Any], descriptors: list[int]) -> None:
     """Be the process that was asked for."""
-    for name, descriptor in (("out", 1), ("err", 2)):
-        opened = os.open(call[name], os.O_WRONLY)
-        os.dup2(opened, descriptor)
-        os.close(opened)
+    for descriptor, standard in zip(descriptors[:2], (1, 2), strict=True):
+        os.dup2(descriptor, standard)
+    for descriptor in descriptors:
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(call["environment"])
     os.chdir(call["folder"])
@@ -67,8 +105,11 @@ def become(call: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    load()
-    mine = serve(socket.socket(fileno=int(sys.argv[1])))
-    if mine is not None:
-        become(mine)
+    for late in LATE:
+        importlib.import_module(late)
+    gc.collect()
+    gc.freeze()
+    mine = serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))
+    if mine is not None and mine[0]["arguments"] != ["database"]:
+        become(*mine)
         runpy.run_module("autotune", run_name="__main__", alter_sys=True)

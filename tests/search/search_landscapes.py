@@ -12,7 +12,7 @@ import numpy as np
 
 from autotune.search import Study, open_study
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.space.cards import Architecture, HardwareCard, ModelCard
+from autotune.space.cards import Architecture, ModelCard
 from autotune.space.opinion import Opinion
 from autotune.spec import EngineChoice, Slo, StudySpec
 from autotune.trial import (
@@ -27,6 +27,7 @@ from autotune.trial import (
     Trial,
     TrialResult,
 )
+from tests import small_study
 
 Throughput = Callable[[Configuration], float | None]
 """Tokens per second of a configuration, None where it runs out of memory."""
@@ -46,20 +47,7 @@ MODEL = ModelCard(
     ),
     source="made up",
 )
-HARDWARE = HardwareCard(
-    name="toy",
-    vendor="nvidia",
-    generation="hopper",
-    gpus=8,
-    memory_gb=80,
-    bandwidth_tb_s=3,
-    bf16_tflops=900,
-    fp8_tflops=1800,
-    link_gb_s=900,
-    achieved_bandwidth=0.7,
-    achieved_flops=0.6,
-    source="made up",
-)
+HARDWARE = small_study.HARDWARE.model_copy(update={"name": "toy"})
 
 
 def make_spec(**changes: object) -> StudySpec:

@@ -39,7 +39,7 @@ def finish(folder: Path) -> tuple[list[Launch], str]:
     return launches, recommend(SPEC, CANDIDATES, launches, (), study.stop_reason).model_dump_json()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(rows=st.floats(0, 1), journal=st.floats(0, 1))
 def test_both_files_cut_anywhere(undisturbed: Path, rows: float, journal: float) -> None:
     """Nothing is lost but the torn line, nothing is launched twice, the recommendation is the same."""
@@ -59,7 +59,7 @@ def test_both_files_cut_anywhere(undisturbed: Path, rows: float, journal: float)
         assert again == recommendation
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(kills=st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=6))
 def test_killed_between_any_two_calls(undisturbed: Path, kills: list[tuple[int, bool]]) -> None:
     """Closed after some launches, half the time with a trial asked and never told."""
