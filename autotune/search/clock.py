@@ -10,25 +10,34 @@ from autotune.trial import Evidence, Launch
 _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
 
 
-def begins_s(launches: Iterable[Launch]) -> Mapping[int, float]:
+def begins_s(launches: Iterable[Launch], several: bool = True) -> Mapping[int, float]:
     """Number of a launch to when it began, seconds; since the epoch where real time passed.
 
     Where it did not, every launch begins, in the order of their numbers, as soon as those before it have begun and its
-    GPUs are free: the same GPUs of a node run one after the other, all else side by side.
+    GPUs are free. The same GPUs of a node run one after the other, also where a clock was set back; all else side by
+    side.
+
+    Args:
+        several: whether rows name nodes of the study; else there is one place, whatever its host is called.
     """
     found: dict[int, float] = {}
     free: dict[tuple[str, str], float] = {}
     latest = 0.0
-    for launch in sorted(launches, key=lambda row: row.trial.number):
+    for launch in sorted(launches, key=lambda row: (_told_s(row), row.trial.number)):
         result = launch.result
-        if result.evidence not in _VIRTUAL and result.started_at:
-            found[launch.trial.number] = datetime.fromisoformat(result.started_at).timestamp()
-            continue
-        gpus = [(result.node, gpu) for gpu in result.gpu_ids or ("",)]
-        latest = max(latest, *(free.get(gpu, 0.0) for gpu in gpus))
+        gpus = [(result.node, gpu) for gpu in result.gpu_ids or ("",)] if several else [("", "")]
+        latest = max(_told_s(launch) or latest, *(free.get(gpu, 0.0) for gpu in gpus))
         found[launch.trial.number] = latest
         free |= dict.fromkeys(gpus, latest + seconds(launch))
     return found
+
+
+def _told_s(launch: Launch) -> float:
+    """When it began by the clock of its node; 0 where that tells nothing."""
+    result = launch.result
+    if result.evidence in _VIRTUAL or not result.started_at:
+        return 0.0
+    return datetime.fromisoformat(result.started_at).timestamp()
 
 
 def seconds(launch: Launch) -> float:

@@ -50,15 +50,16 @@ class History:
         """Read launches and running trials; raises ``KeyError`` for a configuration that is no candidate."""
         rows = list(launches)
         joined = _joined(candidates, rows)
-        begins = begins_s(rows)
-        entries = [entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows]
         running = list(pending)
+        # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
+        bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
+        begins = begins_s(rows, bound)
+        entries = [entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows]
         for trial in running:
             position = candidates.position(trial.configuration.fingerprint)
             counted = joined.get(position, position)
             entries.append(Entry(trial.number, trial.role, counted, pending=True, node=trial.node))
-        # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
-        if not any(trial.node for trial in (*(row.trial for row in rows), *running)):
+        if not bound:
             entries = [replace(e, node="") for e in entries]
         return cls(spec, candidates, tuple(sorted(entries, key=lambda e: e.number)), joined)
 

@@ -92,7 +92,7 @@ class Effect:
     Attributes:
         numbers: of the launches there that it is known by, ascending.
         stages: at each of them.
-        change: the likeliest, however unlikely; None with fewer than two launches.
+        change: the likeliest, however unlikely; None with fewer than two launches, or odds too small for a number.
     """
 
     numbers: tuple[int, ...] = (0,)
@@ -179,9 +179,9 @@ def _change(found: Found, node: int) -> Change | None:
     for column, chance in zip(found.columns, found.odds, strict=True):
         if column.node == node and column.before >= 0:
             odds[column.before, column.after] = odds.get((column.before, column.after), 0.0) + float(chance)
-    if not odds:
-        return None
     total, spans = math.fsum(odds.values()), sorted(odds)
+    if not total:
+        return None
     sums = list(itertools.accumulate(odds[span] for span in spans))
     tail = (1 - CERTAIN) / 2 * total
     first = next(i for i, done in enumerate(sums) if done > tail)

@@ -1,5 +1,6 @@
 """Hours where launches run side by side, and launches that an interrupted study had on its nodes."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -54,6 +55,18 @@ def test_hours_are_the_study_s_however_many_launches_run_side_by_side(evidence: 
 def test_the_night_in_which_a_study_was_not_resumed_is_not_its_time() -> None:
     made = [(begin, "a", "01234567") for begin in (0, 10, 20, 600, 610, 620)]
     assert allowed(Evidence.MEASURED, made, 2) == 12
+
+
+def test_a_clock_that_is_set_back_makes_no_launches_run_side_by_side() -> None:
+    for gpu_ids in ("01234567", ""):
+        made = [(begin, "a", gpu_ids) for begin in (0, 10, 20, 5, 15, 25)]
+        assert allowed(Evidence.MEASURED, made, 2) == 12
+
+
+def test_one_place_is_one_whatever_its_host_is_called() -> None:
+    launches = [launch(number, 0, f"container{number}", "", Evidence.SIMULATED) for number in range(6)]
+    launches = [replace(row, trial=replace(row.trial, node="")) for row in launches]
+    assert capacity(History.of(make_spec(hours=2, launches=99), SMALL, launches)) == 12
 
 
 def test_an_interrupted_launch_goes_back_to_its_node_though_it_has_to_wait_there(tmp_path: Path) -> None:
