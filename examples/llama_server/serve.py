@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import time
 
 import xllamacpp
 
@@ -44,7 +45,12 @@ def main() -> None:
     # The server's own threads must not take these signals, so they are blocked before there are any.
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    server = xllamacpp.Server(params)
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError:
+        # llama.cpp writes its log, which says what is wrong, in a thread that an exit may overtake.
+        time.sleep(1.0)
+        raise
     print(f"listening on {server.listening_address}", flush=True)
     signal.sigwait(ends)
 
