@@ -95,9 +95,14 @@ class Home:
             )
 
     def open(self, spec: StudySpec) -> Path:
-        """A study's folder, made with its ``study.yaml`` when it is new; raises `BadInput` when that fails."""
+        """A study's folder, made with its ``study.yaml`` when it is new.
+
+        Raises `BadInput` when that fails, or when the name has another study, which may have begun a moment ago.
+        """
         folder = self.study_folder(spec.study)
         if (folder / "study.yaml").exists():
+            if self.spec(spec.study) != spec:
+                self.check_free(spec.study)
             return folder
         try:
             (folder / "trials").mkdir(parents=True, exist_ok=True)

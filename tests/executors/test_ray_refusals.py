@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from autotune.errors import CannotGoOn
+from autotune.executors.raytune.cluster import _quiet, wait_for_head
 from tests.product.cli import Finished, autotune
 
 QUESTION = ("--model", "openai/gpt-oss-120b", "--hw", "h200", "--on", "simulator", "--launches", "4", "--study", "s")
@@ -50,6 +55,32 @@ def test_an_address_where_nothing_answers(tmp_path: Path) -> None:
         found = asked(tmp_path / "home", f"ray:127.0.0.1:{port}")
     assert f"no Ray cluster answers at 127.0.0.1:{port}" in found.err
     assert "ray start --head" in found.err
+
+
+def test_an_address_where_something_else_answers(tmp_path: Path) -> None:
+    """Left to Ray, this is asked for a quarter of an hour."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        found = asked(tmp_path / "home", f"ray:127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert (
+        f"no Ray cluster answers at 127.0.0.1:{server.server_port} (what listens there is something else)" in found.err
+    )
+
+
+def test_what_ray_repeats_while_it_is_refused_is_kept_from_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    with _quiet():
+        os.write(2, b"gcs_client.cc: Unauthenticated")
+    os.write(2, b"autotune: said")
+    assert capfd.readouterr().err == "autotune: said"
+
+
+def test_a_head_that_is_gone_stops_the_study_before_ray_ends_the_tuner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        wait_for_head(address, 0.0)
+    with pytest.raises(CannotGoOn, match=f"does not answer any more .its head at {address} is gone"):
+        wait_for_head(address, 0.0)
 
 
 def test_ray_is_not_installed(tmp_path: Path) -> None:

@@ -124,6 +124,14 @@ def test_the_launches_of_a_lost_specification_are_not_taken_for_a_new_study_s(tm
         Home(tmp_path).check_free("lost")
 
 
+def test_two_that_begin_studies_of_one_name_at_once_do_not_mix_them(tmp_path: Path) -> None:
+    """Both found the name free; the second comes to make its folder when the first has launches, or is done."""
+    study(tmp_path, "s", LAUNCHES[:1])
+    with pytest.raises(BadInput, match="study 's' exists"):
+        Home(tmp_path).open(small_study.spec(study="s", gpus=4))
+    assert Home(tmp_path).open(Home(tmp_path).spec("s")).name == "s"
+
+
 @pytest.mark.parametrize("columns", [60, 80, 130])
 def test_a_terminal_cuts_nothing_off(home: Path, columns: int) -> None:
     """Where it is narrow the gain's interval is left out and names go on below; a very narrow one breaks lines."""

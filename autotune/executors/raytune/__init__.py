@@ -134,7 +134,8 @@ class RayExecutor:
             return
         cluster, self._cluster = self._cluster, None
         try:
-            self._tuning.close(CLOSE_S)
+            # Without a head node Ray Tune does not end.
+            self._tuning.close(CLOSE_S if cluster.answers() else 0.0)
         finally:
             cluster.close()
 
@@ -191,6 +192,8 @@ class RayExecutor:
 
     def _look_after(self) -> None:
         """What is to be done about trials that did not end by themselves, once all that was brought is read."""
+        if self._cluster is not None:
+            self._cluster.check_head()
         self._tell_of_waiting()
         while self._lost:
             self._retry(self._lost.pop(0))

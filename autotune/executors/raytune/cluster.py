@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import platform
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
 
 from autotune.errors import BadInput, CannotGoOn
 from autotune.executors.environment import joined, stands_alone
-from autotune.executors.raytune.identity import Rebooted, Row, host_of, names_of
+from autotune.executors.raytune.identity import Rebooted, Row, host_of, listens, names_of
 from autotune.executors.raytune.places import Place
 from autotune.executors.raytune.versions import Versions
 from autotune.machine.gpu import is_kind
 from autotune.spec import StudySpec
 
 CONNECT_S = 5.0
+ANSWER_S = 20.0
+"""For the first words of a head node, which may be busy."""
+HEAD_S = 15.0
+"""For a head node that does not answer to come back. Ray ends the process of the tuner, without a word, after 60 s."""
 ACCELERATOR = "accelerator_type:"
 """How Ray names the resource by which it tells the GPUs that it found itself."""
 
@@ -31,6 +39,10 @@ _WORKERS = {
     "RAY_worker_niceness": "0",
 }
 """The environment of processes that run trials, besides that of ``ray start``."""
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""What an HTTP/2 client says first: the preface and an empty SETTINGS frame."""
+_FRAME_HEAD = 9
+_SETTINGS = 4
 _NOT_JOINED = (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError)
 """What Ray raises where a cluster cannot be joined."""
 
@@ -59,9 +71,11 @@ class Cluster:
         else:
             self._join_or_start()
         self.driver_node_id: str = ray.get_runtime_context().get_node_id()
+        self._head: str = ray.get_runtime_context().gcs_address
 
     def places(self) -> list[Place]:
         """The nodes that have the study's hardware now."""
+        self.check_head()
         rows = self._rebooted.without_ghosts(_rows())
         names = names_of(rows)
         fit = [row for row in rows if self._fits(row)]
@@ -89,6 +103,17 @@ class Cluster:
         """
         return self._versions.admit([place for place in self.places() if place.gpus >= least])
 
+    def check_head(self) -> None:
+        """Raise `CannotGoOn` where the head node is gone: what Ray is asked then does not return."""
+        wait_for_head(self._head, HEAD_S)
+
+    def answers(self) -> bool:
+        """Whether the head node is there."""
+        with contextlib.suppress(CannotGoOn):
+            wait_for_head(self._head, 0.0)
+            return True
+        return False
+
     def close(self) -> None:
         """Leave the cluster: what still runs there for us is ended by Ray."""
         ray.shutdown()
@@ -97,7 +122,8 @@ class Cluster:
         spec = self._spec
         if not self._alone:
             try:
-                _init(address="auto")
+                with _quiet():
+                    _init(address="auto")
                 return
             except ConnectionError:
                 pass
@@ -142,6 +168,16 @@ def _rows() -> list[Row]:
         raise gone(error) from error
 
 
+def wait_for_head(address: str, wait_s: float) -> None:
+    """Return once a head node answers; raises `CannotGoOn` where it does not for so long."""
+    host, _, port = address.rpartition(":")
+    deadline_s = time.monotonic() + wait_s
+    while not listens(host.strip("[]"), int(port)):
+        if time.monotonic() >= deadline_s:
+            raise CannotGoOn(f"the Ray cluster does not answer any more (its head at {address} is gone)")
+        time.sleep(0.2)
+
+
 def gone(error: BaseException) -> CannotGoOn:
     """What is said when the cluster's head has left in the middle of a study."""
     lines = str(error).strip().splitlines()
@@ -164,17 +200,47 @@ def _resources(row: Row) -> str:
 def _join(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
+        problem = "" if _speaks_http2(host, int(port)) else "what listens there is something else"
     except (OSError, ValueError) as error:
-        raise BadInput(
-            f"no Ray cluster answers at {address} ({error}); start one with: ray start --head --port 6379"
-        ) from error
+        problem = str(error)
+    if problem:
+        raise BadInput(f"no Ray cluster answers at {address} ({problem}); start one with: ray start --head --port 6379")
     # Ray takes the address of an outside interface for this machine's, where a cluster on loopback has none.
     here = {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
     try:
-        _init(address=address, **here)
+        with _quiet():
+            _init(address=address, **here)
     except _NOT_JOINED as error:
         raise _cannot_be_joined(f"at {address}", address, error) from error
+
+
+def _speaks_http2(host: str, port: int) -> bool:
+    """Whether a server speaks HTTP/2, as Ray's gRPC does; Ray itself would ask anything else for a quarter of an hour.
+
+    Raises ``OSError`` where nothing answers. Source: RFC 9113, sections 3.4 (the first frame is SETTINGS) and 4.1.
+    """
+    with socket.create_connection((host, port), CONNECT_S) as there:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return True
+        there.settimeout(ANSWER_S)
+        there.sendall(_HTTP2)
+        with there.makefile("rb") as answer:
+            head = answer.read(_FRAME_HEAD)
+    return len(head) == _FRAME_HEAD and head[3] == _SETTINGS
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Ray's C++ part writes to stderr each second while it is refused."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _cannot_be_joined(which: str, address: str, error: BaseException) -> BadInput:

@@ -45,7 +45,7 @@ class Rebooted:
     """
 
     def __init__(self, answers: Callable[[str, int], bool] | None = None) -> None:
-        self._answers = answers or _answers
+        self._answers = answers or listens
         self._seen: dict[str, int] = {}
 
     def without_ghosts(self, rows: Sequence[Row]) -> list[Row]:
@@ -73,7 +73,8 @@ class Rebooted:
         return [row for row in same if there and row not in latest]
 
 
-def _answers(host: str, port: int) -> bool:
+def listens(host: str, port: int) -> bool:
+    """Whether a connection can be made there."""
     try:
         socket.create_connection((host, port), ANSWER_S).close()
     except OSError:
