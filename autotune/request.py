@@ -214,7 +214,7 @@ def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
     """The GPUs to use, all of the node by default; raises `BadInput` when there are not so many."""
     gpus = hardware.gpus if asked is None else asked
     if not 0 < gpus <= hardware.gpus:
-        raise BadInput(f"--gpus {gpus}: a {hardware.name} node has 1 to {hardware.gpus} GPUs")
+        raise BadInput(f"--gpus {gpus}: nodes of {hardware.name} have 1 to {hardware.gpus} GPUs")
     return gpus
 
 

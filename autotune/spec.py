@@ -161,7 +161,7 @@ def check_executor(name: str) -> str:
     if name != "local" and kind != "ray":
         raise UnknownName("executor", name, ["local", "ray", "ray:ADDRESS"])
     host, _, port = address.rpartition(":")
-    if colon and ("//" in address or not host or not port.isdecimal()):
+    if colon and ("//" in address or not host or not (port.isdecimal() and 0 < int(port) < 2**16)):
         raise BadInput(
             f"--executor {name}: the address is HOST:PORT of the cluster's head node, as `ray start --head` prints it, "
             "e.g. ray:10.0.0.1:6379; run autotune on one of the cluster's machines"

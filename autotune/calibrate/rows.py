@@ -151,7 +151,7 @@ def _node(raw: RawRow, library: Library) -> tuple[HardwareCard, int]:
     hardware = library.node(match[2].strip() if match else raw.hardware.strip())
     gpus = raw.gpus or (int(match[1]) if match else hardware.gpus)
     if not 0 < gpus <= hardware.gpus:
-        raise BadInput(f"{gpus} GPUs: a {hardware.name} node has 1 to {hardware.gpus}")
+        raise BadInput(f"{gpus} GPUs: nodes of {hardware.name} have 1 to {hardware.gpus}")
     return hardware, gpus
 
 

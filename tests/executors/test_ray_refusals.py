@@ -32,7 +32,7 @@ def asked(home: Path, executor: str) -> Finished:
     [
         ("slurm", "unknown executor 'slurm'. Known: local, ray, ray:ADDRESS."),
         ("ray:", "HOST:PORT"),
-        ("ray:head", "HOST:PORT"),
+        ("ray:head:99999", "HOST:PORT"),
         ("ray:ray://head:10001", "HOST:PORT"),
     ],
 )
