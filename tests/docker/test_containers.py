@@ -231,5 +231,5 @@ def test_no_container_survives_its_tuner(
             tuner.wait(delay_s)
         tuner.send_signal(signal.SIGKILL)
         tuner.wait()
-    assert until(lambda: alive_with(token) == []), alive_with(token)
-    assert until(lambda: engine.left() == [])
+    assert until(lambda: alive_with(token) == [], deadline_s=5.0), alive_with(token)
+    assert until(lambda: engine.left() == [], deadline_s=5.0)

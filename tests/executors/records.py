@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from autotune.search.clock import covered_s
+
 Row = dict[str, Any]
 
 
@@ -43,12 +45,4 @@ def busy_share(rows: Sequence[Row], nodes: int) -> float:
         by_node[row["node"]].append(interval(row))
     everything = [one for found in by_node.values() for one in found]
     whole = max(end for _, end in everything) - min(begin for begin, _ in everything)
-    return sum(map(_covered, by_node.values())) / (nodes * whole)
-
-
-def _covered(intervals: Sequence[tuple[float, float]]) -> float:
-    total, reached = 0.0, float("-inf")
-    for begin, end in sorted(intervals):
-        total += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total
+    return sum(map(covered_s, by_node.values())) / (nodes * whole)

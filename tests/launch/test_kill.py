@@ -80,7 +80,7 @@ def test_nothing_survives_the_tuner(
             tuner.wait(delay_s)
         tuner.send_signal(signal.SIGKILL)
         tuner.wait()
-    assert until(lambda: alive_with(token) == []), alive_with(token)
+    assert until(lambda: alive_with(token) == [], deadline_s=5.0), alive_with(token)
 
 
 def test_an_interrupted_tuner_stops_its_server(tmp_path: Path) -> None:
