@@ -1,6 +1,6 @@
 """``python -m autotune``."""
 
-from autotune.cli import main
+from autotune.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -10,13 +10,13 @@ from typing import Literal
 
 import numpy as np
 
-from autotune.recommendation import Choice, FrontPoint, MatrixCell, MatrixRow, NodeChange, NodeShare, Objective
 from autotune.search import objective
-from autotune.search.estimate import Spread, mean, percent
+from autotune.search.decide.estimate import Spread, mean, percent
+from autotune.search.decide.verdict import Judgement
 from autotune.search.front import dominated
 from autotune.search.history import History
 from autotune.search.nodes import Effect, contrast
-from autotune.search.verdict import Judgement
+from autotune.study.recommendation import Choice, FrontPoint, MatrixCell, MatrixRow, NodeChange, NodeShare, Objective
 from autotune.trial import Launch, Role
 
 Measured = Callable[[int], Sequence[Launch]]

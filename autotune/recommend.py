@@ -8,7 +8,7 @@ differ a little from the ratio of the geometric means; positive is better, also 
 drifted, scores are corrected for it, and the recommendation says so. Where several nodes ran it, configurations are
 compared by launches on the same node, so that a gain can differ from the ratio of the means by a little more.
 
-The judgement itself is in `autotune.search.verdict`, because the study needs it too, to decide which launches
+The judgement itself is in `autotune.search.decide.verdict`, because the study needs it too, to decide which launches
 of the finals are worth making; here it is put into words and figures.
 """
 
@@ -19,7 +19,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from autotune import comparison
-from autotune.recommendation import (
+from autotune.search import equivalents as twins
+from autotune.search import objective
+from autotune.search.decide.estimate import mean, percent
+from autotune.search.decide.sequential_test import Outcome
+from autotune.search.decide.verdict import Judgement, evidence, judge, settings_of
+from autotune.search.history import History
+from autotune.search.nodes import Placed, contrast
+from autotune.space.candidates import CandidateSet
+from autotune.study.recommendation import (
     Choice,
     Exclusion,
     Explanation,
@@ -30,14 +38,7 @@ from autotune.recommendation import (
     Verdict,
     WorkloadComparison,
 )
-from autotune.search import objective, twins
-from autotune.search.estimate import mean, percent
-from autotune.search.history import History
-from autotune.search.nodes import Placed, contrast
-from autotune.search.sequential import Outcome
-from autotune.search.verdict import Judgement, evidence, judge, settings_of
-from autotune.space.candidates import CandidateSet
-from autotune.spec import StudySpec
+from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Launch, Metrics, Role
 
 

@@ -12,25 +12,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from autotune.artefacts import write_artefacts
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator, evaluator_for
 from autotune.executors import Executor, Work, executor_for
-from autotune.home import Home
-from autotune.launch.docker_engine import fetch_images
-from autotune.no_ops import no_ops_of
-from autotune.opinions import keep, opinions_of, sources_of
-from autotune.own_files import library_of
-from autotune.prepare import Prepared, prepare
-from autotune.progress import Progress
+from autotune.outputs.artefacts import write_artefacts
+from autotune.outputs.progress import Progress
+from autotune.outputs.tracking import Tracker
+from autotune.prepare.candidates import Prepared, prepare
+from autotune.prepare.no_effect import no_ops_of
 from autotune.recommend import recommend
-from autotune.recommendation import Recommendation
 from autotune.search import Study, open_study
 from autotune.search.budget import most_nodes
-from autotune.search.results import Lock
+from autotune.search.priors import keep, opinions_of, sources_of
+from autotune.serving.docker_engine import fetch_images
 from autotune.space.knobs import gpus_of
-from autotune.spec import StudySpec
-from autotune.tracking import Tracker
+from autotune.study.home import Home
+from autotune.study.recommendation import Recommendation
+from autotune.study.results import Lock
+from autotune.study.spec import StudySpec
+from autotune.study.user_library import library_of
 from autotune.trial import Launch, State, TrialResult
 
 _IN_A_ROW = 3

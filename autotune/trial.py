@@ -41,7 +41,7 @@ Scalar = bool | int | float | str | None
 """A knob's value; ``None`` means that the engine decides."""
 
 Metrics = dict[str, Any]
-"""Metrics of one workload under the names of `autotune.load.metrics`."""
+"""Metrics of one workload under the names of `autotune.metrics.formulas`."""
 
 
 EMULATOR_NAME = "autotune-emulate"

@@ -31,8 +31,8 @@ from time import perf_counter
 import numpy as np
 from peers import CLIENTS, Load
 
-from autotune.client.open_files import allow_open_files
-from autotune.load.truth import Bias, Emission, PacedServer, Seen
+from autotune.loadgen.client.open_files import allow_open_files
+from autotune.loadgen.client_bias import Bias, Emission, PacedServer, Seen
 
 _PEERS = Path(__file__).with_name("peers.py")
 _STREAMS = 1000

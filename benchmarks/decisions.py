@@ -29,16 +29,16 @@ from functools import cache
 
 import numpy as np
 
-from autotune.recommendation import Verdict
 from autotune.search.acquisition import Observations, Suggestion, suggest
-from autotune.search.encoding import Encoding
+from autotune.search.decide.verdict import Judgement, judge
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.history import Entry, History
-from autotune.search.kernels import Kernels, one_thread
 from autotune.search.plan import Plan, Step
-from autotune.search.verdict import Judgement, judge
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.library import Library
-from autotune.spec import EngineChoice, StudySpec
+from autotune.study.recommendation import Verdict
+from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import Configuration, Role
 
 Truth = Callable[[np.random.Generator, CandidateSet], np.ndarray]

@@ -19,11 +19,11 @@ import numpy as np
 from decisions import Played, Scenario, equal, one_better, prepared, rate, report
 
 from autotune.search.acquisition import Suggestion, suggest
+from autotune.search.decide.verdict import judge
+from autotune.search.gp.kernels import one_thread
 from autotune.search.history import Entry, History
-from autotune.search.kernels import one_thread
-from autotune.search.observing import observations
+from autotune.search.observations import observations
 from autotune.search.plan import Plan, Step
-from autotune.search.verdict import judge
 
 NODES = ("a", "b", "c", "d")
 SLOW: Mapping[str, Mapping[str, float]] = {

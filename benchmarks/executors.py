@@ -20,10 +20,10 @@ from pathlib import Path
 
 from autotune.evaluate import evaluator_for
 from autotune.executors import Executor, Work, executor_for
-from autotune.options import Request
-from autotune.own_files import library_of
-from autotune.prepare import Prepared, prepare
-from autotune.request import build_spec
+from autotune.prepare.candidates import Prepared, prepare
+from autotune.prepare.request import build_spec
+from autotune.study.options import Request
+from autotune.study.user_library import library_of
 from autotune.trial import Role, Trial
 
 EVERY = 50

@@ -25,18 +25,18 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from autotune.client.records import RequestRecords
-from autotune.client.requests import Requests
 from autotune.evaluate import predict, understand
-from autotune.evaluate.racing import raced
-from autotune.load.racing import Race
-from autotune.load.workloads import load_workload
-from autotune.options import Request
-from autotune.own_files import library_for
-from autotune.prepare import prepare
-from autotune.request import build_spec
+from autotune.evaluate.early_stopping import raced
+from autotune.loadgen.client.requests import Requests
+from autotune.loadgen.pruning import Race
+from autotune.loadgen.workloads import load_workload
+from autotune.metrics.records import RequestRecords
+from autotune.prepare.candidates import prepare
+from autotune.prepare.request import build_spec
 from autotune.search.hopeless import MARGIN
 from autotune.space.context import Context
+from autotune.study.options import Request
+from autotune.study.user_library import library_for
 
 WORKLOADS = ("sharegpt", "long", "generation", "very-long", "sharegpt-c4", "sweep")
 METRIC = "total_token_throughput"

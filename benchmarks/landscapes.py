@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, spearmanr
 
-from autotune.opinions import opinions_of
-from autotune.prepare import Prepared
+from autotune.prepare.candidates import Prepared
+from autotune.search.prior import Opinion
+from autotune.search.priors import opinions_of
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.library import Library
-from autotune.space.opinion import Opinion
-from autotune.spec import StudySpec
+from autotune.study.spec import StudySpec
 from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, State, Trial, TrialResult
 
 Floats = NDArray[np.float64]

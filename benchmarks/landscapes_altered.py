@@ -12,11 +12,11 @@ from landscapes import Absent, Landscape, believed
 from landscapes_simulated import layout_of
 from scipy.stats import rankdata
 
-from autotune.search.encoding import Encoding, is_size
+from autotune.search.gp.encoding import Encoding, is_size
+from autotune.search.prior import Opinion
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.library import Library
-from autotune.space.opinion import Opinion
-from autotune.spec import EngineChoice, StudySpec
+from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import Configuration, Failure, FailureKind, Scalar
 
 _SLOWER = 0.5

@@ -13,15 +13,15 @@ from multiprocessing import get_context
 import numpy as np
 from landscapes import Floats, Landscape, Sources, believed
 
-from autotune.evaluate.understanding import predict, understand_as
-from autotune.load.workloads import load_workload
-from autotune.options import Request
-from autotune.own_files import library_of
-from autotune.prepare import Prepared, prepare
-from autotune.request import build_spec
-from autotune.simulate.calibration import OWN, Calibration, packaged_calibration, packaged_physics
+from autotune.loadgen.workloads import load_workload
+from autotune.prepare.candidates import Prepared, prepare
+from autotune.prepare.request import build_spec
+from autotune.simulator.node.calibration import OWN, Calibration, packaged_calibration, packaged_physics
+from autotune.simulator.resolve_command import predict, understand_as
 from autotune.space.candidates import CandidateSet
 from autotune.space.library import Library
+from autotune.study.options import Request
+from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Failure
 
 DRAWN = 0.5

@@ -10,7 +10,7 @@ import numpy as np
 from landscapes import Absent, Landscape, Sources, believed
 from landscapes_altered import study_of
 
-from autotune.calibrate.readers import read_file
+from autotune.simulator.fit.readers import read_file
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration, Failure, FailureKind, Scalar
 

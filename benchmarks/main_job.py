@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from autotune.evaluate import evaluator_for
-from autotune.home import Home
-from autotune.request import library_for
+from autotune.prepare.request import library_for
+from autotune.study.home import Home
 from autotune.trial import Launch
 
 QUESTION = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--launches", "30", "--study", "bench"]

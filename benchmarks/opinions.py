@@ -1,6 +1,6 @@
 """The search's priors against what they foresee: ``python benchmarks/opinions.py [--sample N] [--measured FILE …]``.
 
-Two questions, each of the simulator's fast prediction (`autotune.simulate.steady`) and of the roofline:
+Two questions, each of the simulator's fast prediction (`autotune.simulator.node.steady`) and of the roofline:
 
 - against the full simulation, on a random sample of each engine's candidates: rank correlation (Spearman), median
   error of total throughput, of the mean TPOT and, where all prompts are sent at once, of the mean TTFT; how many of the
@@ -21,16 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from autotune.calibrate.points import MeasuredPoint, points_of
-from autotune.calibrate.readers import read_file
-from autotune.load.workloads import load_workload
-from autotune.options import Request
-from autotune.own_files import library_of
-from autotune.prepare import prepare
-from autotune.request import build_spec
-from autotune.simulate import ServerSetup, simulate
-from autotune.simulate.roofline import roofline
-from autotune.simulate.steady import SteadyNode
+from autotune.loadgen.workloads import load_workload
+from autotune.prepare.candidates import prepare
+from autotune.prepare.request import build_spec
+from autotune.simulator.fit.points import MeasuredPoint, points_of
+from autotune.simulator.fit.readers import read_file
+from autotune.simulator.node import ServerSetup, simulate
+from autotune.simulator.node.roofline import roofline
+from autotune.simulator.node.steady import SteadyNode
+from autotune.study.options import Request
+from autotune.study.user_library import library_of
 
 _HEADLINE = "total_token_throughput"
 _CASES = (

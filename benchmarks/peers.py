@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.client.open_files import allow_open_files
-from autotune.client.target import Target
+from autotune.loadgen.client.open_files import allow_open_files
+from autotune.loadgen.client.target import Target
 
 Times = NDArray[np.int64]
 Answer = tuple[int, Sequence[int]]
@@ -61,7 +61,7 @@ class Load:
 
 def ours(load: Load, bodies: Sequence[bytes]) -> list[Answer]:
     """What `autotune bench` sends with, in one worker."""
-    from autotune.client.generator import Limits, Schedule, run
+    from autotune.loadgen.client.generator import Limits, Schedule, run
 
     target = Target("http", load.host, load.port)
     requests = [target.request("/v1/completions", body) for body in bodies]
@@ -182,7 +182,7 @@ def _fine(answers: Sequence[Answer | BaseException]) -> list[Answer]:
 
 
 CLIENTS: dict[str, tuple[str, Callable[[Load, Sequence[bytes]], list[Answer]]]] = {
-    "ours": ("autotune.client.generator", ours),
+    "ours": ("autotune.loadgen.client.generator", ours),
     "aiohttp": ("aiohttp", aiohttp_vllm),
     "aiohttp-lean": ("aiohttp", aiohttp_lean),
     "httpx": ("httpx", with_httpx),

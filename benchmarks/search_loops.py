@@ -20,8 +20,8 @@ from optuna.trial import TrialState, create_trial
 
 from autotune.recommend import recommend
 from autotune.search import open_study
-from autotune.search.encoding import ENGINE, Encoding
-from autotune.search.kernels import Kernels
+from autotune.search.gp.encoding import ENGINE, Encoding
+from autotune.search.gp.kernels import Kernels
 from autotune.search.sampler import CandidateSampler
 
 LEAD = ("engine", "tensor_parallel", "data_parallel", "expert_parallel")

@@ -28,11 +28,11 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from autotune.load.arrivals import Arrival
-from autotune.load.datasets import FixedLengths
-from autotune.load.workloads import LoadPoint, Workload, load_workload
-from autotune.simulate import Outcome, ServerSetup, simulate
-from autotune.simulate.roofline import roofline
+from autotune.loadgen.arrivals import Arrival
+from autotune.loadgen.datasets import FixedLengths
+from autotune.loadgen.workloads import LoadPoint, Workload, load_workload
+from autotune.simulator.node import Outcome, ServerSetup, simulate
+from autotune.simulator.node.roofline import roofline
 from autotune.space.library import Library
 from autotune.trial import Configuration, Scalar
 

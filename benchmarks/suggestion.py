@@ -18,10 +18,10 @@ import time
 import numpy as np
 
 from autotune.search.acquisition import Observations, suggest
-from autotune.search.encoding import Encoding
-from autotune.search.kernels import Kernels, one_thread
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels, one_thread
+from autotune.search.prior import Opinion
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.space.opinion import Opinion
 from autotune.trial import Configuration
 
 SIZES = (10**2, 10**4, 10**5, 10**6)

@@ -19,10 +19,10 @@ from statistics import median
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from autotune.calibrate.readers import read_file
-from autotune.evaluate.sureness import intervals
-from autotune.load.workloads import Workload
-from autotune.simulate import ServerSetup, simulate
+from autotune.loadgen.workloads import Workload
+from autotune.simulator.fit.readers import read_file
+from autotune.simulator.node import ServerSetup, simulate
+from autotune.simulator.prediction_intervals import intervals
 from autotune.space.library import Library
 
 _SEED = 0

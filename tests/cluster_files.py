@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.cli import cli
-from autotune.options import Request
-from autotune.request import build_spec
-from autotune.spec import StudySpec
+from autotune.cli.main import cli
+from autotune.prepare.request import build_spec
+from autotune.study.options import Request
+from autotune.study.spec import StudySpec
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples" / "cluster"

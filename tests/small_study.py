@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.recommendation import (
+from autotune.space.cards import Architecture, HardwareCard, ModelCard
+from autotune.study.recommendation import (
     Choice,
     Contribution,
     Exclusion,
@@ -19,8 +20,7 @@ from autotune.recommendation import (
     Verdict,
     WorkloadComparison,
 )
-from autotune.space.cards import Architecture, HardwareCard, ModelCard
-from autotune.spec import EngineChoice, Slo, StudySpec
+from autotune.study.spec import EngineChoice, Slo, StudySpec
 from autotune.trial import (
     Command,
     Configuration,

@@ -11,7 +11,7 @@ import sys
 import pytest
 import yaml
 
-from autotune.cli import cli
+from autotune.cli.main import cli
 from tests.cluster_files import EXAMPLES, PAGE, ROOT, asked, parsed
 from tests.sbatch_options import SBATCH_OPTIONS
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from autotune import redact
 from autotune.errors import BadInput, UnknownName
-from autotune.export import FORMATS, winner_of
-from autotune.export import export as written
-from autotune.recommendation import Recommendation, Verdict
+from autotune.outputs.export import FORMATS, winner_of
+from autotune.outputs.export import export as written
+from autotune.study.recommendation import Recommendation, Verdict
 from autotune.trial import Command, Configuration
 from tests import small_study
 from tests.small_study import MODEL, SECRET

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
-from autotune.goals import goals_of, slos_of
-from autotune.options import Request
+from autotune.outputs.report import StudyRecord, conclusion, render
+from autotune.prepare.goals import goals_of, slos_of
 from autotune.recommend import recommend
-from autotune.recommendation import Recommendation
-from autotune.report import StudyRecord, conclusion, render
 from autotune.search import objective
-from autotune.spec import Slo, StudySpec
+from autotune.study.options import Request
+from autotune.study.recommendation import Recommendation
+from autotune.study.spec import Slo, StudySpec
 from autotune.trial import Launch, Role
 
 from .test_recommend import CANDIDATES, launch, spec

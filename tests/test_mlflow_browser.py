@@ -14,14 +14,14 @@ import pytest
 from rich.console import Console
 
 from autotune.evaluate import Evaluator, evaluator_for
-from autotune.home import Home
-from autotune.options import Request
-from autotune.progress import ConsoleProgress
-from autotune.report import StudyRecord, render
-from autotune.request import build_spec
+from autotune.outputs.progress import ConsoleProgress
+from autotune.outputs.report import StudyRecord, render
+from autotune.outputs.tracking import ARTIFACTS, Tracker, database_uri, experiment_name
+from autotune.prepare.request import build_spec
 from autotune.run import run
-from autotune.spec import StudySpec
-from autotune.tracking import ARTIFACTS, Tracker, database_uri, experiment_name
+from autotune.study.home import Home
+from autotune.study.options import Request
+from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Trial, TrialResult
 from tests import small_study
 from tests.mlflow_servers import WAIT_S, ServerProcess

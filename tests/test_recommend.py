@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from autotune.recommend import recommend
-from autotune.recommendation import Exclusion, Recommendation, Verdict
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.cards import HardwareCard, ModelCard
-from autotune.spec import EngineChoice, Slo, StudySpec
+from autotune.study.recommendation import Exclusion, Recommendation, Verdict
+from autotune.study.spec import EngineChoice, Slo, StudySpec
 from autotune.trial import (
     Command,
     Configuration,

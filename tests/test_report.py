@@ -10,10 +10,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from autotune.errors import UnknownName
-from autotune.recommendation import Recommendation, Verdict, WorkloadComparison
-from autotune.report import StudyRecord, conclusion, render
-from autotune.spec import InstalledEngine
-from autotune.tracking import ui_command
+from autotune.outputs.report import StudyRecord, conclusion, render
+from autotune.outputs.tracking import ui_command
+from autotune.study.recommendation import Recommendation, Verdict, WorkloadComparison
+from autotune.study.spec import InstalledEngine
 from autotune.trial import Command, Failure, FailureKind, Launch, Role
 from tests import small_study
 from tests.small_study import BASELINE, SECRET, WINNER, metrics
@@ -258,7 +258,7 @@ def test_infeasible_gives_no_command(tmp_path: Path) -> None:
 
 
 def _slo() -> object:
-    from autotune.spec import Slo
+    from autotune.study.spec import Slo
 
     return Slo.parse("mean_tpot_ms<=50")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.report import render
+from autotune.outputs.report import render
 from autotune.trial import Role
 from tests import small_study
 from tests.small_study import BASELINE, metrics

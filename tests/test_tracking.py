@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from autotune.tracking import ARTIFACTS, Tracker, database_uri, experiment_name, ui_command
-from autotune.tracking.view import view_tag
+from autotune.outputs.tracking import ARTIFACTS, Tracker, database_uri, experiment_name, ui_command
+from autotune.outputs.tracking.view import view_tag
 from autotune.trial import Command, Role
 from tests import small_study
 from tests.small_study import SECRET
@@ -127,7 +127,7 @@ def test_a_kill_while_the_database_is_made_leaves_nothing_half(tmp_path: Path) -
     """Killed 0.3 CPU seconds into the second that MLflow's tables take."""
     script = (
         "import signal, sys; from pathlib import Path; import mlflow\n"
-        "from tests import small_study; from autotune.tracking import Tracker\n"
+        "from tests import small_study; from autotune.outputs.tracking import Tracker\n"
         "signal.setitimer(signal.ITIMER_PROF, 0.3)\n"
         "Tracker(Path(sys.argv[1]), small_study.spec()).sync([])\n"
     )
@@ -326,7 +326,7 @@ def test_odd_names_are_made_fit_for_mlflow(tracker: Tracker) -> None:
 def test_the_tracker_is_silent_and_importing_it_is_light(tmp_path: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from pathlib import Path; from autotune.tracking import Tracker\n"
+        "from pathlib import Path; from autotune.outputs.tracking import Tracker\n"
         "assert 'mlflow' not in sys.modules\n"
         "from tests import small_study as s\n"
         "t = Tracker(Path(sys.argv[1]), s.spec()); t.sync(s.launches())\n"

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from autotune.artefacts import write_artefacts
-from autotune.commands.tuning import resume
-from autotune.home import Home
-from autotune.tracking import ARTIFACTS, Tracker, experiment_name
+from autotune.cli.tuning import resume
+from autotune.outputs.artefacts import write_artefacts
+from autotune.outputs.tracking import ARTIFACTS, Tracker, experiment_name
+from autotune.study.home import Home
 from tests import small_study
 from tests.mlflow_servers import ServerInside
 

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 
 from autotune.doctor.finding import PROCESS, TARGETS, Answer, Check, Host, missing, ok, warning
 from autotune.engines import engine, names
-from autotune.engines.installed import find
+from autotune.engines.detect import find
 from autotune.errors import BadInput
 from autotune.space.library import Library
 

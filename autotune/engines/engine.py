@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.engines.installed import find
+from autotune.engines.detect import find
 from autotune.engines.options import OptionParser, OptionTable, declared_table, read_table
 from autotune.errors import BadInput
 from autotune.space.context import Context

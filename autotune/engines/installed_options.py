@@ -11,12 +11,12 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from autotune.engines.detect import Installation, output_of
 from autotune.engines.engine import Engine
 from autotune.engines.help_text import parse_help
-from autotune.engines.installed import Installation, output_of
 from autotune.engines.options import OptionTable
-from autotune.home import expanded, write_atomically
 from autotune.space.entry import release_of
+from autotune.study.home import expanded, write_atomically
 
 HELP_S = 300.0
 """An engine imports PyTorch and its kernels before it prints its help: 20 to 60 s, more from a cold disk."""

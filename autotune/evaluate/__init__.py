@@ -16,16 +16,9 @@ from pathlib import Path
 from typing import Protocol
 
 from autotune.errors import UnknownName
-from autotune.evaluate.understanding import (
-    Understood,
-    model_of,
-    predict,
-    prediction,
-    understand,
-    understand_as,
-)
+from autotune.simulator.resolve_command import Understood, model_of, predict, prediction, understand, understand_as
 from autotune.space.library import Library
-from autotune.spec import StudySpec
+from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Trial, TrialResult
 
 __all__ = [

@@ -13,8 +13,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from autotune.evaluate import Evaluator
-from autotune.load.metrics import METRICS
-from autotune.spec import StudySpec
+from autotune.metrics.formulas import METRICS
+from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
 
 _GONE = object()

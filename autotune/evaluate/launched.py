@@ -19,25 +19,25 @@ import yaml
 from autotune.engines import engine
 from autotune.errors import CannotGoOn
 from autotune.evaluate.attempts import Attempt, BackOff, Loaded, Phases
-from autotune.evaluate.racing import race_of
+from autotune.evaluate.early_stopping import race_of
 from autotune.evaluate.readback import listen, read_back
-from autotune.home import make_trial_folder, write_atomically
-from autotune.launch import Grace, Launcher, Patience, Server, launcher_for
-from autotune.launch.caches import cache_variables
-from autotune.launch.command import log_size
-from autotune.launch.ports import NoFreePort
-from autotune.launch.preflight import Node
-from autotune.launch.secrets import read_secret
-from autotune.load import LoadOptions, Measurement, Target, measure
-from autotune.load.control import ServerClient
-from autotune.load.prefix_cache import PrefixCache
-from autotune.load.request_file import Load, requests_path, write_requests
-from autotune.load.workloads import load_workload
-from autotune.simulate.calibration import Calibration, calibration_of
+from autotune.loadgen import LoadOptions, Measurement, Target, measure
+from autotune.loadgen.control import ServerClient
+from autotune.loadgen.prefix_cache import PrefixCache
+from autotune.loadgen.request_file import Load, requests_path, write_requests
+from autotune.loadgen.workloads import load_workload
+from autotune.serving import Grace, Launcher, Patience, Server, launcher_for
+from autotune.serving.caches import cache_variables
+from autotune.serving.command import log_size
+from autotune.serving.ports import NoFreePort
+from autotune.serving.preflight import Node
+from autotune.serving.secrets import read_secret
+from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
-from autotune.spec import StudySpec
+from autotune.study.home import make_trial_folder, write_atomically
+from autotune.study.spec import StudySpec
 from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, Resolved, Trial, TrialResult
 
 EMULATOR_STARTUP_S = 1.0
@@ -55,7 +55,7 @@ class Launched:
     Attributes:
         spec: says where: ``process``, ``docker``, ``emulator`` or ``external:URL``.
         folder: the study's; each trial gets ``trials/<number>/`` in it.
-        ports: those that servers may be given; None: any of `autotune.launch.ports.RANGE`.
+        ports: those that servers may be given; None: any of `autotune.serving.ports.RANGE`.
         node: the machine that is looked at before and after each launch; None: this one, as far as `spec` needs it.
     """
 

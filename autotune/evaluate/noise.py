@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from autotune.load.metrics import METRICS
+from autotune.metrics.formulas import METRICS
 from autotune.trial import Metrics, Trial
 
 

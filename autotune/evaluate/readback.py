@@ -15,14 +15,14 @@ from typing import Any
 
 from autotune import redact
 from autotune.engines import Engine
-from autotune.engines.printed import settings
-from autotune.engines.resolved import Heard, compare, hear
-from autotune.home import make_trial_folder, write_atomically
-from autotune.launch.logs import read_head
-from autotune.load.control import ServerClient
+from autotune.engines.parse_repr import settings
+from autotune.engines.report_back import Heard, compare, hear
+from autotune.loadgen.control import ServerClient
+from autotune.serving.logs import read_head
 from autotune.space.context import Context
 from autotune.space.entry import in_range
 from autotune.space.serving import ResolvedSource
+from autotune.study.home import make_trial_folder, write_atomically
 from autotune.trial import Resolved, Trial
 
 FILE_NAME = "resolved.json"

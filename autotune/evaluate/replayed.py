@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from autotune.evaluate.noise import noise_factor, scaled
 from autotune.replay import Row, table_of
 from autotune.space.library import Library
-from autotune.spec import StudySpec
+from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Metrics, State, Trial, TrialResult
 
 _PHASES = ("launch", "ready", "warmup", "load", "stop")

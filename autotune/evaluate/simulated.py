@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from autotune.engines import engine
-from autotune.engines.resolved import Heard, compare
+from autotune.engines.report_back import Heard, compare
+from autotune.evaluate.early_stopping import race_of, raced
 from autotune.evaluate.noise import noise_factor, scaled
-from autotune.evaluate.racing import race_of, raced
-from autotune.evaluate.understanding import Understood, predict, understand
-from autotune.load.workloads import load_workload
-from autotune.simulate import Outcome
+from autotune.loadgen.workloads import load_workload
+from autotune.simulator.node import Outcome
+from autotune.simulator.resolve_command import Understood, predict, understand
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import Library

@@ -20,7 +20,7 @@ from autotune.evaluate.checked import Checked
 from autotune.executors import environment
 from autotune.executors.local import LocalExecutor
 from autotune.space.library import Library
-from autotune.spec import StudySpec, check_executor
+from autotune.study.spec import StudySpec, check_executor
 from autotune.trial import Launch, Trial
 
 
@@ -105,6 +105,6 @@ def executor_for(name: str, work: Work, needs: Sequence[int], most_nodes: int) -
         raise BadInput(
             f"--executor {name} needs Ray Tune ({error}); install it with: pip install 'autotune[ray]'"
         ) from error
-    from autotune.executors.raytune import RayExecutor
+    from autotune.executors.ray import RayExecutor
 
     return RayExecutor(address, work, needs, most_nodes)

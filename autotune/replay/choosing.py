@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput, MalformedFile, UnknownName
-from autotune.load.workloads import Workload, load_workload
+from autotune.loadgen.workloads import Workload, load_workload
 from autotune.replay.cells import same, shown
 from autotune.replay.reading import engine_name
 from autotune.replay.table import ENGINE, PLAIN, VERSION, Table, at, matches
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
 from autotune.space.library import Library
-from autotune.spec import AUTO, StudySpec
+from autotune.study.spec import AUTO, StudySpec
 from autotune.trial import Configuration, Scalar
 
 Known = Mapping[str, tuple[Engine, Context]]

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from autotune.engines import Engine
 from autotune.errors import BadInput
-from autotune.recommendation import STAND_IN
 from autotune.replay.cells import shown
 from autotune.replay.choosing import known_version
 from autotune.replay.table import UNKNOWN, VERSION
@@ -15,7 +14,8 @@ from autotune.space.candidates import Candidate
 from autotune.space.context import Context
 from autotune.space.knobs import default_of
 from autotune.space.schema import Knob
-from autotune.spec import AUTO
+from autotune.study.recommendation import STAND_IN
+from autotune.study.spec import AUTO
 from autotune.trial import Command, Configuration, Scalar
 
 _NO_COMMAND = (BadInput, ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from autotune.launch.logs import Signs, told_failure
+from autotune.serving.logs import Signs, told_failure
 from autotune.trial import Failure, FailureKind
 
 _KINDS = {kind.value: kind for kind in FailureKind}

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import MalformedFile, UnknownName
-from autotune.launch.logs import Signs, patterns_of
-from autotune.load.metrics import METRICS
+from autotune.metrics.formulas import METRICS
 from autotune.replay.failures import RAN, failure_of
 from autotune.replay.table import Row
+from autotune.serving.logs import Signs, patterns_of
 from autotune.space.library import Library
 from autotune.trial import Failure
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 
-from autotune.load.metrics import METRICS
+from autotune.metrics.formulas import METRICS
 from autotune.replay.cells import unmixed, whole
 from autotune.replay.reading import FLAGS, Reader
 from autotune.replay.table import PLAIN, UNKNOWN, VERSION, Row, Table

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from autotune.recommendation import Explanation, Inert
+from autotune.search.prior import Opinion
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.space.opinion import Opinion
-from autotune.spec import StudySpec
+from autotune.study.recommendation import Explanation, Inert
+from autotune.study.spec import StudySpec
 from autotune.trial import Command, Launch, Trial
 
 SAMPLERS = ("gp", "nsgaii", "optuna-gp", "random", "tpe")

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtr
 
-from autotune.search.causes import starts
-from autotune.search.kernels import Floats, Kernels, Rows
-from autotune.search.process import Process, Trust
-from autotune.search.shortlist import shortlist
+from autotune.search.feasibility import starts
+from autotune.search.gp.kernels import Floats, Kernels, Rows
+from autotune.search.gp.posterior import Process, Trust
+from autotune.search.gp.shortlist import shortlist
 
 WORTH_IT = 0.02
 """A launch is chosen for how far it may exceed the best by more than 2 %. Without this, launches are spent on telling

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune.search.clock import covered_s
 from autotune.search.history import History
+from autotune.search.timeline import covered_s
 
 RESERVE = 12
 """Launches that the search leaves to the finals when the budget has them: at 3 % noise six of a finalist against eight

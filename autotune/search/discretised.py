@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from autotune.search.encoding import Encoding, Integers
-from autotune.search.kernels import Kernels
+from autotune.search.gp.encoding import Encoding, Integers
+from autotune.search.gp.kernels import Kernels
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration
 

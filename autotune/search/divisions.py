@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from autotune.search.estimate import USUAL_SD
+from autotune.search.decide.estimate import USUAL_SD
 
 Floats = NDArray[np.float64]
 Fresh = tuple[Hashable, str, int, float]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from scipy.special import stdtr
 
-from autotune.search.estimate import Spread, mean
+from autotune.search.decide.estimate import Spread, mean
 
 EVERY = 10
 """Launches after which the baseline is due again."""

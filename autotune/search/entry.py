@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.search import clock, objective
+from autotune.search import objective
+from autotune.search import timeline as clock
 from autotune.space.candidates import CandidateSet
-from autotune.spec import StudySpec
+from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role
 
 

@@ -20,17 +20,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.search.acquisition import (
-    Observations,
-    Suggestion,
-    best_of,
-    expected_improvement,
-    odds,
-    suggest,
-)
-from autotune.search.kernels import Floats, Kernels, Rows
-from autotune.search.process import Process, Trust
-from autotune.search.shortlist import shortlist
+from autotune.search.acquisition import Observations, Suggestion, best_of, expected_improvement, odds, suggest
+from autotune.search.gp.kernels import Floats, Kernels, Rows
+from autotune.search.gp.posterior import Process, Trust
+from autotune.search.gp.shortlist import shortlist
 
 _BEYOND = 0.1
 """How far the reference point lies beyond the nadir: share of the front's extent, and least logarithm."""

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autotune.search import objective, twins
-from autotune.search.clock import begins_s
+from autotune.search import equivalents as twins
+from autotune.search import objective
+from autotune.search.decide.estimate import Spread
 from autotune.search.drift import Drift, find
 from autotune.search.entry import Entry as Entry
 from autotune.search.entry import entry_of, mean_violation
-from autotune.search.estimate import Spread
 from autotune.search.nodes import Effect, Placed, additive_spread, effects
+from autotune.search.timeline import begins_s
 from autotune.space.candidates import CandidateSet
-from autotune.spec import StudySpec
+from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Trial
 
 MAX_UNINFORMATIVE = 2

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from autotune.load.racing import RACED
+from autotune.loadgen.pruning import RACED
 from autotune.search import objective
-from autotune.search.estimate import Spread
+from autotune.search.decide.estimate import Spread
 from autotune.search.nodes import Effect
-from autotune.spec import StudySpec
+from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role
 
 MARGIN = 6.0

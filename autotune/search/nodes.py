@@ -26,8 +26,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from autotune.search.decide.estimate import Spread, mean
 from autotune.search.divisions import Found, Fresh, weigh
-from autotune.search.estimate import Spread, mean
 
 Placed = tuple[str, float]
 """A launch's place, which is its node or one before or after that changed, and its score."""

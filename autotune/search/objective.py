@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from autotune.load.metrics import METRICS, check_metric
-from autotune.spec import StudySpec
+from autotune.metrics.formulas import METRICS, check_metric
+from autotune.study.spec import StudySpec
 from autotune.trial import FailureKind, Launch, Role, State
 
 

@@ -15,18 +15,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autotune.recommendation import Verdict
-from autotune.search import checks, finals, parsimony
-from autotune.search.ablation import steps_back
 from autotune.search.acquisition import Suggestion
 from autotune.search.budget import before_confirmation, capacity, search_budget, usable_nodes
-from autotune.search.decomposition import most_telling
+from autotune.search.decide import control_runs as checks
+from autotune.search.decide import finals
+from autotune.search.decide import simplify as parsimony
+from autotune.search.decide.ablation import steps_back
+from autotune.search.decide.sequential_test import Outcome
+from autotune.search.decide.verdict import judge
+from autotune.search.explain.attribution import most_telling
+from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.posterior import Process
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
-from autotune.search.kernels import Kernels
-from autotune.search.process import Process
 from autotune.search.repeats import challengers, model_of, next_repeat, ranked
-from autotune.search.sequential import Outcome
-from autotune.search.verdict import judge
+from autotune.study.recommendation import Verdict
 from autotune.trial import Role
 
 GAIN = 0.005

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from autotune.search.gp.kernels import Floats, Kernels
+from autotune.search.gp.posterior import Process
 from autotune.search.history import History
-from autotune.search.kernels import Floats, Kernels
-from autotune.search.observing import observations
-from autotune.search.process import Process
+from autotune.search.observations import observations
 
 LEADERS = 5
 """How many of the best are compared."""

@@ -16,9 +16,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.search.acquisition import Observations, Suggestion, suggest
 from autotune.search.discretised import Discretised
-from autotune.search.kernels import Kernels, one_thread
-from autotune.search.observing import scaled
-from autotune.spec import Slo
+from autotune.search.gp.kernels import Kernels, one_thread
+from autotune.search.observations import scaled
+from autotune.study.spec import Slo
 
 _STARTS = "starts"
 _TYPICAL = 0.3

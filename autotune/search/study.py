@@ -12,25 +12,26 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 from autotune.errors import BadInput, UnknownName
-from autotune.recommendation import Explanation
-from autotune.search import SAMPLERS, NoOps, objective, peers
+from autotune.search import SAMPLERS, NoOps, objective
+from autotune.search import optuna_samplers as peers
 from autotune.search.acquisition import Suggestion, suggest
-from autotune.search.beliefs import beliefs
-from autotune.search.encoding import Encoding
-from autotune.search.explain import explain
+from autotune.search.decide.verdict import judge
+from autotune.search.explain.explanation import explain
+from autotune.search.explain.predictions import beliefs
 from autotune.search.front import suggest_front
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.history import History
 from autotune.search.hopeless import hopeless_below
-from autotune.search.kernels import Kernels, one_thread
-from autotune.search.observing import observations
+from autotune.search.observations import observations
+from autotune.search.optuna_journal import Form, Record
 from autotune.search.plan import Plan, Step, Stop
-from autotune.search.record import Form, Record
+from autotune.search.prior import Opinion
 from autotune.search.repeats import model_of
-from autotune.search.results import Lock, Results
-from autotune.search.verdict import judge
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.space.opinion import Opinion
-from autotune.spec import StudySpec
+from autotune.study.recommendation import Explanation
+from autotune.study.results import Lock, Results
+from autotune.study.spec import StudySpec
 from autotune.trial import Command, Launch, Role, Trial
 
 _PHASES = {

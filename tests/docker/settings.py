@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.launch import Grace, Server, launcher_for
-from autotune.launch.docker_run import in_container
+from autotune.serving import Grace, Server, launcher_for
+from autotune.serving.docker_run import in_container
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 from autotune.trial import Command
-from tests.launch.settings import CARD, GRACE, STAND_IN
+from tests.serving.settings import CARD, GRACE, STAND_IN
 
 HERE = Path(__file__).parent
 NODE = Library().node("h200")

@@ -14,13 +14,13 @@ from uuid import uuid4
 import pytest
 
 from autotune.errors import BadInput
-from autotune.launch import Grace, launcher_for
-from autotune.launch.docker_run import in_container
-from autotune.launch.ports import is_free
-from autotune.launch.removal import Contained, remove_container
+from autotune.serving import Grace, launcher_for
+from autotune.serving.docker_run import in_container
+from autotune.serving.ports import is_free
+from autotune.serving.removal import Contained, remove_container
 from autotune.trial import Command, FailureKind
-from tests.launch.settings import CARD, PATIENT, alive_with
 from tests.processes import until
+from tests.serving.settings import CARD, PATIENT, alive_with
 
 from .settings import IMAGE, NODE, StandIn, docker, launch, program, stand_in_image
 
@@ -80,7 +80,7 @@ def test_without_its_watchdog_the_container_is_ended_too(tmp_path: Path, engine:
     token = uuid4().hex
     with launch(tmp_path, "--say", token, "--ignore-term") as server:
         assert server.wait_ready(PATIENT) is None
-        (watchdog,) = [pid for pid in children(os.getpid()) if b"autotune.launch.watchdog" in command_line(pid)]
+        (watchdog,) = [pid for pid in children(os.getpid()) if b"autotune.serving.watchdog" in command_line(pid)]
         os.kill(watchdog, signal.SIGKILL)
         assert until(lambda: server.failure() is not None)
         assert alive_with(token) != [], "the kernel ended the docker command, not the container"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.commands.tuning import run
+from autotune.cli.tuning import run
 from autotune.engines import split_command
-from autotune.engines.chosen import engine_of, from_here
+from autotune.engines.choose import engine_of, from_here
 from autotune.errors import BadInput
-from autotune.options import Request
-from autotune.prepare import Prepared, prepare
-from autotune.request import build_spec, library_for
+from autotune.prepare.candidates import Prepared, prepare
+from autotune.prepare.request import build_spec, library_for
+from autotune.study.options import Request
 from tests.engines.settings import V32
 from tests.engines.stand_ins import StandIn, install, rows
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from autotune.engines import engine
-from autotune.engines.chosen import engine_of
-from autotune.engines.installed import find
+from autotune.engines.choose import engine_of
+from autotune.engines.detect import find
 from autotune.engines.installed_options import cache_folder, options_of
 from autotune.errors import BadInput
-from autotune.options import Request
-from autotune.prepare import prepare
-from autotune.request import build_spec, library_for
-from autotune.spec import StudySpec
+from autotune.prepare.candidates import prepare
+from autotune.prepare.request import build_spec, library_for
+from autotune.study.options import Request
+from autotune.study.spec import StudySpec
 from tests.engines.settings import V32
 from tests.engines.stand_ins import StandIn, executable, install, python_with, rows
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from autotune.engines import engine
-from autotune.no_ops import no_ops_of
-from autotune.options import Request
-from autotune.prepare import prepare
-from autotune.recommendation import Inert
-from autotune.request import build_spec, library_for
+from autotune.prepare.candidates import prepare
+from autotune.prepare.no_effect import no_ops_of
+from autotune.prepare.request import build_spec, library_for
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
+from autotune.study.options import Request
+from autotune.study.recommendation import Inert
 from autotune.trial import Role, Trial
 from tests.engines.settings import R1, V32
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.engines import engine, recognise, split_command
-from autotune.engines.renamed import translate, translate_arguments, translate_typed
+from autotune.engines.translate import translate, translate_arguments, translate_typed
 from autotune.errors import BadInput
 from autotune.space.entry import in_range
 from tests.engines.settings import LIBRARY, VERSIONS, set_by

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from autotune import redact
 from autotune.engines import engine
-from autotune.engines.printed import settings
-from autotune.engines.resolved import compare, hear
+from autotune.engines.parse_repr import settings
+from autotune.engines.report_back import compare, hear
 from autotune.space.context import Context
 from autotune.space.fingerprint import effective
 from autotune.space.library import Library

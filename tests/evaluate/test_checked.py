@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.evaluate.checked import Checked
-from autotune.load.metrics import METRICS
+from autotune.metrics.formulas import METRICS
 from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
 from tests.small_study import BASELINE, COMMANDS, metrics, spec
 

@@ -14,14 +14,14 @@ from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.evaluate.launched import Launched
 from autotune.evaluate.readback import Said, read_back
-from autotune.launch import Grace, Patience
-from autotune.load.request_file import read_requests
+from autotune.loadgen.request_file import read_requests
+from autotune.serving import Grace, Patience
 from autotune.space.context import Context
 from autotune.space.library import Library, read_document, spaces_root
-from autotune.spec import EngineChoice, StudySpec
+from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import Command, Configuration, Evidence, FailureKind, Role, Scalar, State, Trial
-from tests.launch.settings import alive_with
 from tests.processes import alive, until
+from tests.serving.settings import alive_with
 
 LIBRARY = Library()
 NO_OPS = Library(files=(Path(__file__).parents[2] / "examples" / "no-op-space.yaml",))

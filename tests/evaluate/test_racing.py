@@ -11,7 +11,7 @@ import pytest
 
 from autotune.evaluate.launched import Launched
 from autotune.evaluate.simulated import Simulated
-from autotune.load.request_file import read_requests
+from autotune.loadgen.request_file import read_requests
 from autotune.trial import Launch, Role, State
 from tests.evaluate.test_launched import LIBRARY, SPEC, trial
 

@@ -13,12 +13,12 @@ import pytest
 from autotune.errors import BadInput, CannotGoOn
 from autotune.evaluate.attempts import BackOff
 from autotune.evaluate.launched import Launched, node_of
-from autotune.launch import Grace
-from autotune.launch.ports import lease_port
-from autotune.launch.preflight import Node
-from autotune.spec import InstalledEngine
+from autotune.serving import Grace
+from autotune.serving.ports import lease_port
+from autotune.serving.preflight import Node
+from autotune.study.spec import InstalledEngine
 from autotune.trial import Command, FailureKind, Phase, State, Trial
-from tests.launch.settings import GpuFile, alive_with
+from tests.serving.settings import GpuFile, alive_with
 
 from .test_launched import LIBRARY, SPEC, trial
 

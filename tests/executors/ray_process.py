@@ -29,7 +29,7 @@ class Trial:
     """Holds a child as a trial holds its watchdog."""
 
     def begin(self, path: str) -> dict[str, Any]:
-        from autotune.executors.raytune.there import environment_of_ray_start
+        from autotune.executors.ray.worker import environment_of_ray_start
 
         self.child = subprocess.Popen(
             [sys.executable, "-S", "-c", CHILD, path], start_new_session=True, stdout=subprocess.PIPE
@@ -52,7 +52,7 @@ def main(path: str) -> None:
     environment.prepare(alone=True)
     import ray
 
-    from autotune.executors.raytune.cluster import Cluster
+    from autotune.executors.ray.cluster import Cluster
     from tests.small_study import spec
 
     cluster = Cluster("", spec())

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from ray.tune.search import Searcher
 
-from autotune.executors.raytune.courier import Began, Courier, Item, packed, unpack
-from autotune.executors.raytune.places import Place
-from autotune.executors.raytune.tuning import Feed, Task
+from autotune.executors.ray.node_pool import Place
+from autotune.executors.ray.result_queue import Began, Courier, Item, packed, unpack
+from autotune.executors.ray.searcher import Feed, Task
 from autotune.trial import Command, Configuration, Role, Trial
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune.executors.raytune.identity import Rebooted, names_of
-from autotune.executors.raytune.places import Place
-from autotune.executors.raytune.versions import Versions
+from autotune.executors.ray.identity import Rebooted, names_of
+from autotune.executors.ray.node_pool import Place
+from autotune.executors.ray.versions import Versions
 
 A, B, C = (Place(name, f"id-{name}", 8) for name in "abc")
 

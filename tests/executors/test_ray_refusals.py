@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import CannotGoOn
-from autotune.executors.raytune.cluster import _quiet, wait_for_head
+from autotune.executors.ray.cluster import _quiet, wait_for_head
 from tests.product.cli import Finished, autotune
 
 QUESTION = ("--model", "openai/gpt-oss-120b", "--hw", "h200", "--on", "simulator", "--launches", "4", "--study", "s")
@@ -85,7 +85,7 @@ def test_a_head_that_is_gone_stops_the_study_before_ray_ends_the_tuner() -> None
 
 def test_ray_is_not_installed(tmp_path: Path) -> None:
     """A Python in which ``import ray`` fails as it does without the package."""
-    without = "import sys; sys.modules['ray'] = None; from autotune.cli import main; main()"
+    without = "import sys; sys.modules['ray'] = None; from autotune.cli.main import main; main()"
     arguments = ["run", *QUESTION, "--executor", "ray", "--home", str(tmp_path / "home")]
     done = subprocess.run([sys.executable, "-c", without, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2

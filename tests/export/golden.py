@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autotune.commands.studies import finished
-from autotune.export import FORMATS, Winner, all_of, winner_of
-from autotune.home import Home
+from autotune.cli.studies import finished
+from autotune.outputs.export import FORMATS, Winner, all_of, winner_of
+from autotune.study.home import Home
 
 HERE = Path(__file__).parent
 HOME = Home(HERE / "home")

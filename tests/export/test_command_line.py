@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from autotune.artefacts import write_artefacts
-from autotune.cli import cli
-from autotune.export import FORMATS
+from autotune.cli.main import cli
+from autotune.outputs.artefacts import write_artefacts
+from autotune.outputs.export import FORMATS
 from tests import small_study
 from tests.export.golden import GOLDEN, HOME, STUDIES
 from tests.product.cli import autotune

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from autotune import redact
 from autotune.errors import BadInput
-from autotune.export import FORMATS, Winner, all_of, export, winner_of, yaml_text
-from autotune.export.container import container_of
-from autotune.export.words import asked_for
+from autotune.outputs.export import FORMATS, Winner, all_of, export, winner_of, yaml_text
+from autotune.outputs.export.container import container_of
+from autotune.outputs.export.words import asked_for
 from autotune.trial import Command, Evidence
 from tests import small_study
 from tests.export import reading

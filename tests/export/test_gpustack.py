@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.engines import engine
-from autotune.export import export
+from autotune.outputs.export import export
 from autotune.trial import Command
 from tests.export import reading
 from tests.export.golden import GOLDEN, STUDIES

@@ -16,7 +16,7 @@ import yaml
 from dstack._internal.core.models.configurations import parse_apply_configuration
 
 from autotune.errors import BadInput
-from autotune.export import all_of, export
+from autotune.outputs.export import all_of, export
 from autotune.trial import Command
 from tests.export import reading
 from tests.export.golden import winner

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.load.workloads import load_workload
+from autotune.loadgen.workloads import load_workload
 
 from .cli import autotune
 from .server import COMMAND, emulated

@@ -14,14 +14,14 @@ from rich.console import Console
 
 from autotune.errors import BadInput, CannotGoOn
 from autotune.evaluate import Evaluator, evaluator_for
-from autotune.home import Home
-from autotune.options import Request
-from autotune.progress import ConsoleProgress
-from autotune.recommendation import Recommendation
-from autotune.request import build_spec
+from autotune.outputs.progress import ConsoleProgress
+from autotune.prepare.request import build_spec
 from autotune.run import run
 from autotune.space.library import Library
-from autotune.spec import StudySpec
+from autotune.study.home import Home
+from autotune.study.options import Request
+from autotune.study.recommendation import Recommendation
+from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, State, Trial, TrialResult
 from tests.engines.stand_ins import executable, python_with
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import BadInput, UnknownName
-from autotune.home import Home
-from autotune.recommendation import Recommendation
-from autotune.search.results import Lock
+from autotune.study.home import Home
+from autotune.study.recommendation import Recommendation
+from autotune.study.results import Lock
 from autotune.trial import Launch
 from tests import small_study
 

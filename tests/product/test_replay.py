@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 
 from autotune.errors import BadInput
-from autotune.export import export, winner_of
-from autotune.home import Home
-from autotune.options import Request
-from autotune.own_files import library_of
-from autotune.prepare import prepare
-from autotune.progress import ConsoleProgress
-from autotune.recommendation import Recommendation
-from autotune.request import build_spec
+from autotune.outputs.export import export, winner_of
+from autotune.outputs.progress import ConsoleProgress
+from autotune.prepare.candidates import prepare
+from autotune.prepare.request import build_spec
 from autotune.run import run
+from autotune.study.home import Home
+from autotune.study.options import Request
+from autotune.study.recommendation import Recommendation
+from autotune.study.user_library import library_of
 from autotune.trial import Evidence
 
 from .cli import Finished, autotune, new_home, rows

@@ -34,7 +34,7 @@ def load_workers(tuner: int) -> list[int]:
     found = []
     for child in Path(f"/proc/{tuner}/task/{tuner}/children").read_text().split():
         with contextlib.suppress(OSError):
-            if b"autotune.client" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"autotune.loadgen.client" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(int(child))
     return found
 

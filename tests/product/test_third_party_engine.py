@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.launch.logs import explain_exit, patterns_of
+from autotune.serving.logs import explain_exit, patterns_of
 from autotune.space.library import load
 from autotune.space.schema import EngineCard
 from autotune.trial import Failure

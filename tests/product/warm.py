@@ -24,11 +24,21 @@ from pathlib import Path
 from typing import Any
 
 LATE = [
-    *("autotune.cli", "autotune.run", "autotune.progress", "autotune.commands.studies", "autotune.commands.tuning"),
-    *("autotune.commands.prediction", "autotune.commands.spaces", "autotune.commands.calibration"),
-    *("autotune.bench.command", "autotune.bench.compare", "autotune.bench.self_test", "autotune.doctor.command"),
-    *("autotune.report.html", "autotune.report.markdown", "autotune.evaluate.simulated", "autotune.evaluate.launched"),
-    *("autotune.emulate.process", "autotune.emulate.startup"),
+    *("autotune.cli.main", "autotune.run", "autotune.outputs.progress", "autotune.cli.studies", "autotune.cli.tuning"),
+    *("autotune.cli.prediction", "autotune.cli.spaces", "autotune.cli.calibration"),
+    *(
+        "autotune.cli.bench",
+        "autotune.loadgen.bench.compare",
+        "autotune.loadgen.bench.self_test",
+        "autotune.cli.doctor",
+    ),
+    *(
+        "autotune.outputs.report.html",
+        "autotune.outputs.report.markdown",
+        "autotune.evaluate.simulated",
+        "autotune.evaluate.launched",
+    ),
+    *("autotune.simulator.emulator.process", "autotune.simulator.emulator.startup"),
     *("scipy.stats", "pyarrow.parquet"),
 ]
 """What the commands import when they need it."""
@@ -43,8 +53,8 @@ LONGEST = 1 << 17
 @cache
 def load_mlflow(database: Path) -> None:
     """Import MLflow, which loads the most when it makes a database; leaves that in its place, whole or not at all."""
-    from autotune.tracking.database import connect, disconnect
-    from autotune.tracking_uri import database_file, database_uri
+    from autotune.outputs.tracking.database import connect, disconnect
+    from autotune.study.tracking_uri import database_file, database_uri
 
     with tempfile.TemporaryDirectory() as folder:
         uri = database_uri(Path(folder))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.launch import Patience, Server, launcher_for
+from autotune.serving import Patience, Server, launcher_for
 from autotune.space.library import Library
 from autotune.trial import Command
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from autotune.trial import FailureKind
-from tests.launch.settings import alive_with
 from tests.real_vllm.server import PATIENT, STARTED, launch
+from tests.serving.settings import alive_with
 
 pytestmark = pytest.mark.vllm
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.settings import alive_with
 from tests.product.cli import autotune
 from tests.real_vllm.server import EXAMPLE, SETTINGS, environment
+from tests.serving.settings import alive_with
 
 pytestmark = pytest.mark.vllm
 

@@ -9,10 +9,10 @@ import pytest
 
 from autotune.errors import BadInput
 from autotune.evaluate import evaluator_for
-from autotune.options import Request
-from autotune.own_files import library_of
-from autotune.prepare import Prepared, prepare
-from autotune.request import build_spec
+from autotune.prepare.candidates import Prepared, prepare
+from autotune.prepare.request import build_spec
+from autotune.study.options import Request
+from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Role, State, Trial
 
 TABLE = """engine,tensor_parallel,data_parallel,kv_cache_dtype,magic,failure,total_token_throughput,p99_ttft_ms

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
-from autotune.load.metrics import METRICS
+from autotune.metrics.formulas import METRICS
 from autotune.replay import PLAIN, Table, read_table
 from autotune.replay.cells import scalar
 from autotune.replay.reading import is_metric

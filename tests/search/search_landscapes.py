@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from autotune.search import Study, open_study
+from autotune.search.prior import Opinion
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.cards import Architecture, ModelCard
-from autotune.space.opinion import Opinion
-from autotune.spec import EngineChoice, Slo, StudySpec
+from autotune.study.spec import EngineChoice, Slo, StudySpec
 from autotune.trial import (
     Command,
     Configuration,

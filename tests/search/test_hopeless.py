@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from autotune.recommend import recommend
+from autotune.search.decide.verdict import evidence, judge
 from autotune.search.history import History
 from autotune.search.hopeless import MARGIN, UNKNOWN_NOISE, hopeless_below
 from autotune.search.nodes import Effect, Stage
-from autotune.search.verdict import evidence, judge
-from autotune.spec import Slo
+from autotune.study.spec import Slo
 from autotune.trial import Role
 from tests.search.search_landscapes import best_of, make_spec, opened, play, ridge, small
 

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from search_landscapes import Throughput, evaluate, grid, make_spec, opened, play, ridge, small
 
 from autotune.recommend import recommend
-from autotune.recommendation import Inert, Recommendation, Verdict
-from autotune.search.decomposition import anchored, decompose, most_telling, shapley
-from autotune.search.encoding import Encoding
-from autotune.search.estimate import Spread
-from autotune.search.explain import contributions, searched
+from autotune.search.decide.estimate import Spread
+from autotune.search.decide.verdict import Gain
+from autotune.search.explain.attribution import anchored, decompose, most_telling, shapley
+from autotune.search.explain.explanation import contributions, searched
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.posterior import Process
 from autotune.search.history import Entry, History
-from autotune.search.kernels import Kernels
-from autotune.search.process import Process
-from autotune.search.verdict import Gain
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.spec import StudySpec
+from autotune.study.recommendation import Inert, Recommendation, Verdict
+from autotune.study.spec import StudySpec
 from autotune.trial import Configuration, Launch, Resolved, Role, Scalar, Trial
 
 GRID, SMALL = grid(), small()

@@ -12,9 +12,9 @@ from search_landscapes import evaluate, make_spec, opened, play, ridge, small
 
 from autotune.recommend import recommend
 from autotune.search.acquisition import Observations, suggest
-from autotune.search.encoding import Encoding
 from autotune.search.front import area, dominated, expected_growth, non_dominated, reference_point, suggest_front
-from autotune.search.kernels import Kernels, one_thread
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration, Launch
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_landscapes import make_spec, small
 
-from autotune.recommendation import Verdict
+from autotune.search.decide.estimate import Spread
+from autotune.search.decide.verdict import judge
 from autotune.search.drift import find
-from autotune.search.estimate import Spread
 from autotune.search.history import Entry, History
 from autotune.search.nodes import Effect, additive_spread, contrast, effects
-from autotune.search.observing import observations
+from autotune.search.observations import observations
 from autotune.search.repeats import challengers
-from autotune.search.verdict import judge
-from autotune.spec import Slo
+from autotune.study.recommendation import Verdict
+from autotune.study.spec import Slo
 from autotune.trial import Role
 
 SMALL = small()

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_landscapes import Cluster, decisions, evaluate, flat, grid, make_spec, opened, play, ridge, small, walled
 
+from autotune.outputs.report import StudyRecord, render
 from autotune.recommend import recommend
-from autotune.recommendation import Recommendation, Verdict
-from autotune.report import StudyRecord, render
 from autotune.search.budget import usable_nodes
 from autotune.search.history import History
+from autotune.study.recommendation import Recommendation, Verdict
 from autotune.trial import Configuration, Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
 
 GRID, SMALL = grid(), small()

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from search_landscapes import make_spec
 
-from autotune.search.ablation import ablations, steps_back
-from autotune.search.encoding import Encoding
+from autotune.search.decide.ablation import ablations, steps_back
+from autotune.search.decide.simplify import expected_loss, next_check, shortened
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels, one_thread
+from autotune.search.gp.posterior import Process
 from autotune.search.history import Entry, History
-from autotune.search.kernels import Kernels, one_thread
-from autotune.search.parsimony import expected_loss, next_check, shortened
-from autotune.search.process import Process
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration, Role
 

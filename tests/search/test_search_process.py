@@ -10,13 +10,13 @@ import pytest
 from search_landscapes import grid, ridge, scores
 
 from autotune.search.acquisition import Observations, suggest
-from autotune.search.causes import starts
-from autotune.search.encoding import Encoding
-from autotune.search.kernels import Kernels
-from autotune.search.process import Process
-from autotune.search.shortlist import EVERY, neighbours, shortlist
+from autotune.search.feasibility import starts
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.posterior import Process
+from autotune.search.gp.shortlist import EVERY, neighbours, shortlist
+from autotune.search.prior import Opinion
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.space.opinion import Opinion
 from autotune.trial import Configuration
 
 GRID = grid()

@@ -24,8 +24,8 @@ from search_landscapes import (
 
 from autotune.errors import UnknownName
 from autotune.recommend import recommend
-from autotune.search.encoding import Encoding, squared_distances
-from autotune.search.kernels import Kernels
+from autotune.search.gp.encoding import Encoding, squared_distances
+from autotune.search.gp.kernels import Kernels
 from autotune.search.sampler import CandidateSampler
 from autotune.space.candidates import CandidateSet
 from autotune.trial import Configuration, Launch, Role

@@ -13,8 +13,8 @@ from search_landscapes import command_of, decisions, evaluate, make_spec, opened
 
 from autotune.recommend import recommend
 from autotune.search import Study
+from autotune.search.equivalents import counts_as, differences
 from autotune.search.history import History
-from autotune.search.twins import counts_as, differences
 from autotune.trial import Configuration, Evidence, Launch, Resolved, Role, State, Trial, TrialResult
 
 CANDIDATES = small()

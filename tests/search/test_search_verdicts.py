@@ -11,20 +11,21 @@ from scipy import stats
 from search_landscapes import Throughput, evaluate, flat, make_spec, opened, play, ridge, small
 
 from autotune.recommend import recommend
-from autotune.recommendation import Recommendation, Verdict
-from autotune.search import drift, sequential
+from autotune.search import drift
 from autotune.search.acquisition import Suggestion
-from autotune.search.encoding import Encoding
-from autotune.search.estimate import Spread
-from autotune.search.finals import looks
+from autotune.search.decide import sequential_test as sequential
+from autotune.search.decide.estimate import Spread
+from autotune.search.decide.finals import looks
+from autotune.search.decide.sequential_test import Look, Outcome
+from autotune.search.decide.verdict import judge
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels
 from autotune.search.history import Entry, History
-from autotune.search.kernels import Kernels
 from autotune.search.plan import Plan, Step, Stop
 from autotune.search.repeats import gradients
-from autotune.search.sequential import Look, Outcome
-from autotune.search.verdict import judge
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.spec import Slo
+from autotune.study.recommendation import Recommendation, Verdict
+from autotune.study.spec import Slo
 from autotune.trial import Configuration, Role
 
 SMALL = small()

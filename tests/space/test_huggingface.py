@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import MalformedFile
-from autotune.simulate.weights import (
+from autotune.simulator.node.weights import (
     active_parameters,
     kv_bytes_per_token_layer,
     total_parameters,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.emulate.card import EmulationCard
 from autotune.errors import BadInput, MalformedFile, UnknownName
-from autotune.load.workloads import Workload
-from autotune.simulate.calibration import Calibration, Physics
-from autotune.simulate.coefficients import SpeedCard
+from autotune.loadgen.workloads import Workload
+from autotune.simulator.emulator.card import EmulationCard
+from autotune.simulator.node.calibration import Calibration, Physics
+from autotune.simulator.node.coefficients import SpeedCard
 from autotune.space.checking import check
 from autotune.space.library import Library, spaces_root
 

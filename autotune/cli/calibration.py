@@ -1,0 +1,170 @@
+"""``autotune calibrate``: measurements in, the simulator's figures out."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from autotune.cli.output import print_json, say
+from autotune.errors import BadInput
+from autotune.simulator.fit import fit
+from autotune.simulator.fit.loads import shape
+from autotune.simulator.fit.points import MeasuredPoint, points_of
+from autotune.simulator.fit.predicted import Predicted
+from autotune.simulator.fit.rankings import as_json as rankings_json
+from autotune.simulator.fit.rankings import ranking_lines, rankings
+from autotune.simulator.fit.readers import Reading, read
+from autotune.simulator.fit.tables import Errors, error_lines, errors, table
+from autotune.simulator.node.calibration import packaged_calibration, read_calibration
+from autotune.study.home import Home, write_atomically
+from autotune.study.user_library import calibration_of_home
+
+_HEADING = "# Written by `autotune calibrate`; another calibration writes it anew.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of ``autotune calibrate`` as they were typed."""
+
+    files: Sequence[Path] = ()
+    studies: Sequence[str] = ()
+    start: str = "shipped"
+    output: Path | None = None
+    cross_validate: bool = False
+    allow_unmeasured: bool = False
+    compare: bool = False
+
+
+def calibrate(asked: Asked, home: Path, as_json: bool) -> None:
+    """``autotune calibrate``.
+
+    Raises:
+        BadInput: nothing was named, something cannot be read or used, or the file cannot be written.
+    """
+    if asked.compare and (asked.output is not None or asked.cross_validate):
+        raise BadInput("--compare fits and writes nothing: leave out -o and --cross-validate")
+    path = None if asked.compare else _output(asked, home)
+    found = read(asked.files, asked.studies, Home(home), allow_unmeasured=asked.allow_unmeasured)
+    points = points_of(found.rows)
+    for line in _told(found, points):
+        say(line)
+    predictions = _present(points, home) if path is None else _fitted(asked, points, path)
+    if as_json:
+        wrote = None if path is None else str(path)
+        print_json({"wrote": wrote, "read": _read_json(found, points), **_outcome_json(points, predictions)})
+        return
+    click.echo(f"\n{table(points, predictions)}\n")
+    for line in (*error_lines(errors(points, predictions)), *ranking_lines(rankings(points, predictions))):
+        click.echo(f"- {line}")
+    if path is not None:
+        click.echo(f"\nwrote {path}")
+
+
+def _fitted(asked: Asked, points: Sequence[MeasuredPoint], path: Path) -> list[Predicted]:
+    """Fit, and write what was found."""
+    done = fit.calibrate(points, start=asked.start, cross_validate=asked.cross_validate, progress=say)
+    _write(path, _HEADING + yaml.safe_dump(done.calibration.model_dump(mode="json"), sort_keys=False, width=120))
+    return done.predictions
+
+
+def _present(points: Sequence[MeasuredPoint], home: Path) -> list[Predicted]:
+    """What the figures of the home folder, else the shipped ones, say of the points."""
+    path = calibration_of_home(None, home)
+    return fit.predicted_by(points, packaged_calibration() if path is None else read_calibration(path), {})
+
+
+def _output(asked: Asked, home: Path) -> Path:
+    """Where the figures go; checked before minutes are spent on them."""
+    path = asked.output or Home(home).calibration
+    if asked.output is not None and not path.parent.is_dir():
+        raise BadInput(f"-o {path}: there is no folder {path.parent}")
+    there = next(folder for folder in path.parents if folder.exists())
+    if path.is_dir() or not there.is_dir() or not os.access(there, os.W_OK):
+        raise BadInput(f"{path}: cannot be written; name another file with -o")
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
+
+
+def _told(found: Reading, points: Sequence[MeasuredPoint]) -> list[str]:
+    """What was read, in words."""
+    failed = sum(row.failure is not None for row in found.rows)
+    twins = [point for point in points if len(point.members) > 1]
+    lines = [f"{len(found.rows)} rows, {failed} of them failures: {len(points)} points"]
+    for what, counts in _counts(points).items():
+        lines.append(f"  by {what}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+    for point in twins:
+        lines.append(f"  {point.label} are one configuration, measured {math.expm1(point.spread):.0%} apart")
+    for row in (row for row in found.rows if row.notes):
+        lines.append(f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.notes)}")
+    lines += [f"  left out {one.label} ({one.source}): {one.reason}" for one in found.left_out]
+    return lines
+
+
+def _counts(points: Sequence[MeasuredPoint]) -> dict[str, Counter[str]]:
+    return {
+        "engine": Counter(point.engine for point in points),
+        "GPU": Counter(point.gpu for point in points),
+        "workload": Counter(shape(point.workload) for point in points),
+    }
+
+
+def _read_json(found: Reading, points: Sequence[MeasuredPoint]) -> Mapping[str, Any]:
+    return {
+        "rows": len(found.rows),
+        "points": len(points),
+        **{what.lower(): dict(counts) for what, counts in _counts(points).items()},
+        "twins": [{"label": p.label, "spread": math.expm1(p.spread)} for p in points if len(p.members) > 1],
+        "weights": [{"label": r.label, "weight": r.weight, "notes": list(r.notes)} for r in found.rows if r.notes],
+        "cold": [{"label": row.label, "silent_s": row.silent_s} for row in found.rows if row.silent_s],
+        "left_out": [{"label": one.label, "source": one.source, "reason": one.reason} for one in found.left_out],
+    }
+
+
+def _outcome_json(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> Mapping[str, Any]:
+    both = zip(points, predictions, strict=True)
+    return {
+        "errors": _errors_json(errors(points, predictions)),
+        **rankings_json(rankings(points, predictions)),
+        "predictions": [
+            {
+                "label": point.label,
+                "measured": point.metrics.get("total_token_throughput"),
+                "predicted": predicted.throughput if predicted.failure is None else None,
+                "interval90": [_finite(predicted.low), _finite(predicted.high)] if predicted.failure is None else None,
+                "failure": {"measured": point.failure, "predicted": predicted.failure},
+                "left_out": dict(predicted.left_out),
+            }
+            for point, predicted in both
+        ],
+    }
+
+
+def _errors_json(found: Errors) -> Mapping[str, Any]:
+    return {
+        "points": found.points,
+        "throughput": _finite(found.throughput),
+        "left_out": {kind: _finite(error) for kind, error in found.left_out.items()},
+        "times": {name: _finite(error) for name, error in found.times.items()},
+        "coverage": _finite(found.coverage),
+        "failures": {"measured": found.failures[0], "predicted": found.failures[1]},
+        "invented": list(found.invented),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

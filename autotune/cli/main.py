@@ -1,0 +1,349 @@
+"""The command line: parse, one call, print. No logic, and no heavy import before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autotune import __version__, redact
+from autotune.errors import AutotuneError, BadInput
+
+_MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+def _common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options that every command has; a command that keeps nothing takes --home and does not look at it."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = click.option(
+            "--json", "as_json", is_flag=True, help="One JSON object on stdout, messages on stderr."
+        )(command)
+        return click.option(
+            "--home",
+            type=click.Path(path_type=Path),
+            envvar="AUTOTUNE_HOME",
+            default=Path("mlruns"),
+            show_default="./mlruns, or AUTOTUNE_HOME",
+            expose_value=home_is_used,
+            help="Where studies and the MLflow database lie.",
+        )(command)
+
+    return decorate
+
+
+_calibration = click.option(
+    "--calibration",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Coefficients of the simulated node; default: coefficients.yaml in the home folder, else the shipped ones.",
+)
+
+
+def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of the commands that take an engine's command line."""
+    for option in (
+        click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file."),
+        click.option("--gpus", type=int, help="GPUs to use; default: all of the node."),
+        click.option("--engine-version", help="Parse and behave as this version; default: the newest known."),
+        click.option("--model-id", help="The model's id, when the command line names a path."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="autotune")
+def cli() -> None:
+    """Find the serving command that gives an LLM node its highest throughput, and prove it."""
+
+
+@cli.command()
+@click.option("--model", required=True, help="Hugging Face id, a folder with config.json, or a YAML file.")
+@click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file.")
+@click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
+@click.option("--engine", "engines", multiple=True, help="Engine to search; repeatable. Default: all that fit.")
+@click.option("--workload", "workloads", multiple=True, help="First: the objective's. Default: sharegpt.")
+@click.option("--objective", default="total_token_throughput", show_default=True, help="Metric to improve.")
+@click.option("--weights", help="Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.")
+@click.option("--pareto", help="A second metric: the front of the objective against it, e.g. p99_ttft_ms.")
+@click.option("--slo", "slos", multiple=True, help="Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.")
+@click.option(
+    "--baseline",
+    help="Engine command line to beat (replay: 'column=value,…'). Default: vLLM at its defaults on all GPUs.",
+)
+@click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16; repeatable.")
+@click.option("--engine-arg", "engine_args", multiple=True, help="Pass through, e.g. sglang='--trust-remote-code'.")
+@click.option(
+    "--engine-bin", "engine_bins", multiple=True, help="Where an engine is, e.g. sglang=/opt/venv/bin/python."
+)
+@click.option(
+    "--launches", type=int, default=30, show_default=True, help="Ceiling for server launches, finals included."
+)
+@click.option("--hours", type=float, help="Ceiling for the study's time; virtual hours when simulated.")
+@click.option(
+    "--on",
+    default="auto",
+    show_default=True,
+    help="auto, process, docker, external:URL, emulator, simulator, or replay:FILE: recorded launches, a CSV or a "
+    "study's results.jsonl.",
+)
+@click.option("--image", "images", multiple=True, help="For docker: ENGINE=IMAGE; default: the engine's own.")
+@click.option("--api-key-env", help="For external:URL: environment variable that holds the API key.")
+@click.option("--api-key-file", help="For external:URL: file that holds the API key.")
+@click.option("--hf-token-file", help="File with the Hugging Face token for launched servers; default: HF_TOKEN.")
+@click.option("--executor", default="local", show_default=True, help="local, or ray[:HOST:PORT]: a Ray cluster.")
+@click.option(
+    "--sampler", default="gp", show_default=True, help="gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp."
+)
+@click.option("--from", "sources", multiple=True, help="Earlier study, or replay file, to learn from; repeatable.")
+@click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
+@_calibration
+@click.option("--model-id", help="The model's id, when --model is a path.")
+@click.option("--study", help="Name of the study; default: model, hardware and time.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@click.option(
+    "--noise", type=float, help="Sigma of launch-to-launch noise; default 0.03 on the simulator, 0 on a replay."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be tried, and launch nothing.")
+@_common(home_is_used=True)
+def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
+    """Tune: search, measure, and end with one serving command."""
+    from autotune.cli import tuning
+    from autotune.study.options import Request
+
+    tuning.run(Request(**options), home, as_json, dry_run)
+
+
+@cli.command()
+@click.argument("study")
+@_common(home_is_used=True)
+def resume(study: str, home: Path, as_json: bool) -> None:
+    """Go on with an interrupted study; a finished one prints its recommendation again."""
+    from autotune.cli import tuning
+
+    tuning.resume(study, home, as_json)
+
+
+@cli.command(context_settings=_MULTILINE)
+@_load_options
+@_calibration
+@click.option("--workload", default="sharegpt", show_default=True)
+@click.option("--concurrency", type=int, help="Offer the workload's prompts in a closed loop of this many.")
+@click.option("--versus", help="Another engine command line, in quotes: the gain over it, with its interval.")
+@click.option("--versus-version", help="Its engine's version; default: the newest known.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
+@_common(home_is_used=True)
+def simulate(home: Path, as_json: bool, **options: Any) -> None:
+    """Predict the metrics of one engine command line, given after `--`."""
+    from autotune.cli import prediction
+    from autotune.study.options import Simulation
+
+    prediction.simulate(Simulation(**options), home, as_json)
+
+
+@cli.command()
+@click.option("--url", help="The server, e.g. http://127.0.0.1:8000.")
+@click.option("--model", help="The name under which the server serves its model.")
+@click.option("--self-test", is_flag=True, help="Measure the client itself instead, against a server of known pace.")
+@click.option(
+    "--workload", default="sharegpt", show_default=True, help="A name, random:IN:OUT[:N], sharegpt:FILE[:N] …"
+)
+@click.option("--concurrency", type=int, multiple=True, help="Closed loop: so many in flight; repeated, a sweep.")
+@click.option("--request-rate", type=float, help="Open loop: so many requests per second, Poisson arrivals.")
+@click.option("--burstiness", type=float, default=1.0, help="Of a request rate: 1 is Poisson, inf evenly spaced.")
+@click.option("--ramp-from", type=float, help="Of a request rate: it rises from this to --request-rate.")
+@click.option("--prompts", type=click.Choice(["ids", "text"]), help="Random prompts as token ids or as text.")
+@click.option("--seed", type=click.IntRange(0, 2**62), default=0, show_default=True, help="Another seed, new prompts.")
+@click.option("--repeats", type=int, default=1, show_default=True, help="Measure so often, each under the next seed.")
+@click.option("--workers", type=int, help="Processes that send the load; default: as many as it needs.")
+@click.option("--slo", multiple=True, help="Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.")
+@click.option(
+    "--min-success-rate", type=float, default=1.0, show_default=True, help="Fewer successes: the load failed."
+)
+@click.option("--must-beat", type=float, help="Stop when so many total tokens per second can no longer be exceeded.")
+@click.option("--stop-early", is_flag=True, help="Stop when an --slo can no longer be kept.")
+@click.option("--keep-cache", is_flag=True, help="Do not empty the server's prefix cache before each load.")
+@click.option("--same-prompts", is_flag=True, help="Every repeat sends the same prompts.")
+@click.option("--endpoint", type=click.Choice(["/v1/completions", "/v1/chat/completions"]), default="/v1/completions")
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, or its folder, for text.")
+@click.option("--api-key-env", help="Environment variable that holds the API key.")
+@click.option("--save-result", type=click.Path(path_type=Path), help="Write JSON, and a row per request beside it.")
+@_common(home_is_used=False)
+def bench(as_json: bool, self_test: bool, **options: Any) -> None:
+    """Load a running server over HTTP and measure it."""
+    from autotune.cli.bench import bench as measure
+    from autotune.loadgen.bench.options import Bench
+    from autotune.loadgen.bench.self_test import bench_self_test
+
+    if self_test:
+        bench_self_test(options["workers"], options["save_result"], as_json)
+        return
+    if not options["url"] or not options["model"]:
+        raise BadInput("--url and --model say what to measure; or give --self-test, which measures the client itself")
+    measure(Bench(**options), as_json)
+
+
+@cli.command()
+@click.argument("result_a", type=click.Path(path_type=Path))
+@click.argument("result_b", type=click.Path(path_type=Path))
+@_common(home_is_used=False)
+def compare(result_a: Path, result_b: Path, as_json: bool) -> None:
+    """Compare two results of `autotune bench --save-result`, or of `vllm bench serve`."""
+    from autotune.loadgen.bench.compare import compare as side_by_side
+
+    side_by_side(result_a, result_b, as_json)
+
+
+@cli.command(context_settings=_MULTILINE)
+@_load_options
+@_calibration
+@click.option("--host", help="Default: the engine command line's, else loopback.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Default: the engine command line's; 0: a free one.")
+@click.option("--speed", type=float, default=1.0, show_default=True, help="So many times as fast as the node.")
+@click.option("--startup-s", type=click.FloatRange(min=0), help="Seconds until it serves; default: the node's.")
+@click.option("--fault", help="What is to go wrong: NAME[:VALUE],… Default: AUTOTUNE_EMULATE_FAULT.")
+@click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
+@_common(home_is_used=True)
+def emulate(home: Path, as_json: bool, **options: Any) -> None:
+    """Stand in for an engine on a node with GPUs: a server at the simulated node's times."""
+    from autotune.cli import prediction
+
+    sys.exit(prediction.emulate(options, home, as_json))
+
+
+@cli.command()
+@click.option("--data", "files", multiple=True, type=click.Path(path_type=Path), help="Measurements; repeatable.")
+@click.option("--study", "studies", multiple=True, help="A study of yours that measured; repeatable.")
+@click.option(
+    "--from", "start", type=click.Choice(["shipped", "physics"]), default="shipped", show_default=True, help="Start."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: coefficients.yaml in --home."
+)
+@click.option("--cross-validate", is_flag=True, help="Also fit with whole engines, GPUs, workloads … left out.")
+@click.option("--allow-unmeasured", is_flag=True, help="Take studies that were simulated, emulated or replayed.")
+@click.option("--compare", is_flag=True, help="Fit and write nothing: how far off are the figures as they are?")
+@_common(home_is_used=True)
+def calibrate(home: Path, as_json: bool, **options: Any) -> None:
+    """Fit the simulator's figures to measurements, and write them."""
+    from autotune.cli import calibration
+
+    calibration.calibrate(calibration.Asked(**options), home, as_json)
+
+
+@cli.command()
+@click.argument("study")
+@click.option("--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True)
+@_common(home_is_used=True)
+def report(study: str, format_: str, home: Path, as_json: bool) -> None:
+    """Print a study's report."""
+    from autotune.cli import studies
+
+    studies.report(study, format_, home, as_json)
+
+
+@cli.command()
+@click.argument("study")
+@click.option(
+    "--to", "format_", required=True, help="docker, compose, k8s, dstack, gpustack, shell, vllm-config, json …"
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
+@click.option("--image", help="The container image to run in. Default: the measured one, else the known one.")
+@_common(home_is_used=True)
+def export(study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool) -> None:
+    """Write the recommended configuration in the form in which it is deployed."""
+    from autotune.cli import studies
+
+    studies.export(study, format_, output, image, home, as_json)
+
+
+@cli.command("list")
+@_common(home_is_used=True)
+def list_(home: Path, as_json: bool) -> None:
+    """List the studies of the home folder, the newest last."""
+    from autotune.cli.listing import list_studies
+
+    list_studies(home, as_json)
+
+
+@cli.command()
+@_common(home_is_used=True)
+def doctor(home: Path, as_json: bool) -> None:
+    """Check what this machine still lacks for --on process and --on docker."""
+    from autotune.cli.doctor import doctor as examine
+
+    examine(home, as_json)
+
+
+@cli.group()
+def space() -> None:
+    """What may be tried: show or check the search spaces."""
+
+
+@space.command()
+@click.option("--engine", "engines", multiple=True, help="Default: every engine.")
+@click.option("--model", default="deepseek-ai/DeepSeek-V3.2", show_default=True)
+@click.option("--hw", "hardware", default="h200", show_default=True)
+@click.option("--gpus", type=int)
+@click.option("--workload", "workloads", multiple=True)
+@click.option("--set", "pins", multiple=True, help="Pin a knob.")
+@click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
+@_common(home_is_used=False)
+def show(as_json: bool, **options: Any) -> None:
+    """Print the candidates that remain per engine, and what each rule removed."""
+    from autotune.cli import spaces
+    from autotune.study.options import Request
+
+    spaces.space_show(Request(**options), as_json)
+
+
+@space.command()
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+@click.option("--engine", "engines", multiple=True, help="Check only these engines' packaged files.")
+@_common(home_is_used=False)
+def check(path: Path | None, engines: tuple[str, ...], as_json: bool) -> None:
+    """Validate a space file or folder (default: the packaged ones); errors name the line."""
+    from autotune.cli import spaces
+
+    spaces.space_check(path, engines, as_json)
+
+
+def _exit_codes(command: Callable[[], None]) -> Callable[[], None]:
+    """One message and the exit code of the contract for everything that we raise on purpose."""
+
+    @wraps(command)
+    def wrapped() -> None:
+        try:
+            command()
+        except AutotuneError as error:
+            click.echo(f"autotune: {redact.text(str(error))}", err=True)
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("autotune: interrupted", err=True)
+            sys.exit(130)
+
+    return wrapped
+
+
+@_exit_codes
+def main() -> None:
+    """The console script."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output went away (`autotune list | head`); nothing is wrong.
+        sys.stderr.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""``autotune simulate`` and ``autotune emulate``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autotune.cli.output import print_json, say
+from autotune.errors import BadInput
+from autotune.prepare.request import check_gpus
+from autotune.simulator.node.calibration import calibration_in
+from autotune.space.library import Library
+from autotune.study.options import Simulation
+from autotune.study.user_library import calibration_of_home, library_for
+
+if TYPE_CHECKING:
+    from autotune.evaluate import Understood
+    from autotune.loadgen.workloads import Workload
+
+
+def simulate(asked: Simulation, home: Path, as_json: bool) -> None:
+    """``autotune simulate``."""
+    from autotune.evaluate import prediction
+    from autotune.loadgen.workloads import load_workload
+    from autotune.simulator.prediction_intervals import against
+
+    if asked.versus is None and asked.versus_version is not None:
+        raise BadInput("--versus-version is the version of the other command line: name that with --versus")
+    library = _library(asked.calibration, home)
+    load = load_workload(asked.workload, library)
+    if asked.concurrency is not None:
+        if asked.concurrency < 1:
+            raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
+        load = load.with_concurrency(asked.concurrency)
+    understood = _understood(asked.engine_command, asked.engine_version, asked, library, load)
+    predicted = prediction(understood, load, asked.seed)
+    if asked.versus is not None:
+        other = _understood([asked.versus], asked.versus_version, asked, library, load)
+        theirs = prediction(other, load, asked.seed)
+        predicted |= against((understood.setup, predicted), (other.setup, theirs), load)
+    if as_json:
+        print_json(predicted)
+    else:
+        _print_prediction(predicted)
+
+
+def _understood(
+    words: Sequence[str], version: str | None, asked: Simulation, library: Library, load: Workload
+) -> Understood:
+    """A typed engine command line on the node that was asked for."""
+    from autotune.engines import command_of
+    from autotune.engines.translate import translate_typed
+    from autotune.evaluate import model_of, understand
+    from autotune.machine import node
+    from autotune.space.context import Context
+
+    command = command_of(translate_typed(_typed(words), version, library, say))
+    hardware = node(asked.hardware, library)
+    model = model_of(command, library, version, asked.model_id)
+    context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
+    return understand(command, library, context, version)
+
+
+def _typed(words: Sequence[str]) -> Sequence[str]:
+    """The words of a typed command line; a whole line in quotes is one word, and a person means the words in it."""
+    from autotune.engines import split_command
+
+    return split_command(words[0]).typed() if len(words) == 1 else words
+
+
+def _library(calibration: Path | None, home: Path) -> Library:
+    """The packaged spaces, with the home's coefficients; which they are is said."""
+    path = calibration_of_home(calibration, home)
+    found = calibration_in(path)
+    if found is None:
+        return library_for(None)
+    say(f"the simulated node's coefficients: {path}, {found.told}")
+    return library_for(None, found.model_dump(mode="json"))
+
+
+_INTERVALS = {
+    "interval90": "total_token_throughput",
+    "median_ttft_ms_interval90": "median_ttft_ms",
+    "median_tpot_ms_interval90": "median_tpot_ms",
+}
+
+
+def memory_line(predicted: Mapping[str, Any]) -> str:
+    """The memory plan in a line: the cache of one attention replica, and how far from the edge a GPU is."""
+    tokens, cache = predicted["kv_cache_tokens"], predicted["kv_cache_gb"]
+    margin, sigma = predicted["memory_margin_gb"], predicted["memory_margin_sigma_gb"]
+    amount = f"{abs(margin):.1f} GB per GPU {'to spare' if margin >= 0 else 'missing'}"
+    if predicted["memory_verdict"] == "too_close_to_call":
+        odds = predicted["memory_fit_probability"]
+        verdict = f"too close to call: {amount}, give or take {sigma:.1f} (odds of fitting {odds:.0%})"
+    else:
+        verdict = f"{'fits' if margin >= 0 else 'does not fit'}, with {amount} (give or take {sigma:.1f})"
+    return f"KV cache: {tokens:,} tokens per attention replica ({cache:.1f} GB per GPU); {verdict}"
+
+
+def _print_prediction(predicted: Mapping[str, Any]) -> None:
+    from autotune.simulator.node.memory import MEMORY_KEYS
+
+    click.echo(f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}")
+    for reason in predicted["effects"]:
+        click.echo(f"note: {reason}")
+    if predicted["memory_verdict"] is not None:
+        click.echo(memory_line(predicted))
+    failure = predicted["failure"]
+    if failure is not None:
+        click.echo(f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip())
+        _print_gain(predicted)
+        return
+    hidden = {*MEMORY_KEYS, "gain_percent"}
+    for name, value in predicted.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
+            click.echo(f"  {name:<32}{value:>14,.2f}")
+    for key, name in _INTERVALS.items():
+        if key in predicted:
+            low, high = predicted[key]
+            click.echo(f"90 % interval of {name} on a real node: {low:,.0f} to {high:,.0f}")
+    if predicted["unseen"]:
+        click.echo(f"wider because nothing like it was measured: {', '.join(predicted['unseen'])}")
+    _print_gain(predicted)
+
+
+def _print_gain(predicted: Mapping[str, Any]) -> None:
+    if "gain_percent" not in predicted:
+        return
+    if predicted["versus_failure"] is not None:
+        click.echo(f"the other does not run: {predicted['versus_failure']['message']}")
+        return
+    if predicted["gain_percent"] is None:
+        click.echo(f"the other runs, at {predicted['versus_total_token_throughput']:,.0f} total tokens/s")
+        return
+    gain, (low, high) = predicted["gain_percent"], predicted["gain_interval90"]
+    click.echo(f"gain over the other: {gain:+.1f} % (90 % interval {low:+.1f} % to {high:+.1f} %)")
+
+
+def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
+    """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
+    from autotune.engines.translate import translate_typed
+    from autotune.machine import node
+    from autotune.simulator import emulator
+
+    library = _library(options.pop("calibration"), home)
+    typed = translate_typed(_typed(options["engine_command"]), options["engine_version"], library, say)
+    hardware = node(options["hardware"], library)
+    looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware), "engine_command": typed}
+    return emulator.emulate(emulator.Emulation(**{**options, **looked_up}), library, as_json)

@@ -1,0 +1,89 @@
+"""``autotune space show`` and ``autotune space check``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydantic import BaseModel
+
+from autotune.cli.output import print_json
+from autotune.prepare.request import build_spec
+from autotune.study.options import Request
+from autotune.study.user_library import library_for
+
+if TYPE_CHECKING:
+    from autotune.prepare.candidates import EngineSpace
+    from autotune.space.cards import ModelCard
+
+
+def space_show(request: Request, as_json: bool) -> None:
+    """``autotune space show``."""
+    from autotune.prepare.candidates import prepare
+
+    spec = build_spec(request)
+    prepared = prepare(spec, library_for(request.space), anywhere=True)
+    report = {name: _space_row(space) for name, space in prepared.spaces.items()}
+    excluded = {e.engine: e.reason for e in prepared.excluded}
+    figures = _figures(spec.model)
+    if as_json:
+        names = {"model": spec.model.id, "hardware": spec.hardware.name}
+        print_json({**names, "figures": figures, "engines": report, "excluded": excluded})
+        return
+    click.echo(
+        f"{spec.model.id}: {figures['parameters'] / 1e9:,.1f} billion parameters, "
+        f"{figures['active'] / 1e9:,.1f} billion active per token, {figures['weight_gb']:,.0f} GB of weights"
+    )
+    for name, row in report.items():
+        click.echo(f"{name} {row['version']}: {row['candidates']:,} candidates of {row['combinations']:,} combinations")
+        if row["twins"]:
+            click.echo(f"  {row['twins']:>12,}  twins of another one under the engine's own effects")
+        for rule, count in sorted(row["removed"].items(), key=lambda item: -item[1]):
+            click.echo(f"  {count:>12,}  removed by {rule}")
+    for name, reason in excluded.items():
+        click.echo(f"{name}: excluded, {reason}")
+
+
+def _figures(model: ModelCard) -> dict[str, float]:
+    """What shows at a glance whether a model's figures were read as they are meant."""
+    from autotune.simulator.node.weights import active_parameters, total_parameters, weight_bytes_per_gpu
+
+    a = model.architecture
+    weight_gb = weight_bytes_per_gpu(a, 1, 1, 1, mtp=False) / 1e9
+    return {"parameters": total_parameters(a), "active": active_parameters(a), "weight_gb": weight_gb}
+
+
+def _space_row(space: EngineSpace) -> dict[str, Any]:
+    found = space.space
+    return {
+        "version": space.context.version,
+        "combinations": found.combinations,
+        "candidates": len(found.configurations),
+        "twins": found.twins,
+        "removed": {rule: count for rule, count in found.removed.items() if count},
+    }
+
+
+def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:
+    """``autotune space check``."""
+    from autotune.loadgen.workloads import Workload
+    from autotune.simulator.emulator.card import EmulationCard
+    from autotune.simulator.node.calibration import Calibration, Physics
+    from autotune.simulator.node.coefficients import SpeedCard
+    from autotune.space.checking import check
+
+    schemas: dict[str, type[BaseModel]] = {
+        "workloads": Workload,
+        "simulation": SpeedCard,
+        "physics": Physics,
+        "calibrations": Calibration,
+        "emulation": EmulationCard,
+    }
+    checked = check(path, engines, schemas)
+    if as_json:
+        print_json({"checked": [str(p) for p in checked]})
+        return
+    for file in checked:
+        click.echo(f"{file}: valid")

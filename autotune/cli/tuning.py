@@ -1,0 +1,165 @@
+"""``autotune run`` and ``autotune resume``."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from autotune.cli.output import MESSAGES, print_json, say
+from autotune.cli.studies import finished
+from autotune.errors import MalformedFile, NothingFeasible, StudyLocked, UnknownName
+from autotune.prepare.request import build_spec
+from autotune.replay import file_of
+from autotune.space.library import LOCAL
+from autotune.study.home import Home
+from autotune.study.options import Request
+from autotune.study.recommendation import Recommendation
+from autotune.study.spec import StudySpec
+from autotune.study.user_library import calibration_of_home, library_of
+
+
+def run(request: Request, home: Path, as_json: bool, dry_run: bool) -> None:
+    """``autotune run``."""
+    calibration = calibration_of_home(request.calibration, home)
+    sources = tuple(dict.fromkeys(str(Home(home).source(text)) for text in request.sources))
+    spec = build_spec(replace(request, calibration=calibration, sources=sources), say)
+    if request.calibration is not None and spec.calibration is None:
+        say(f"--calibration is not used: trials on {spec.on} do not run on the simulated node")
+    _check_sampler(spec.sampler)
+    _announce(spec, request.on)
+    if dry_run:
+        _dry_run(spec, as_json)
+        return
+    Home(home).check_free(spec.study)
+    _tune(spec, Home(home), as_json)
+
+
+def _check_sampler(name: str) -> None:
+    from autotune.search import SAMPLERS
+
+    if name not in SAMPLERS:
+        raise UnknownName("sampler", name, SAMPLERS)
+    if name != "gp":
+        from autotune.search.optuna_samplers import check_installed
+
+        check_installed(name)
+
+
+def resume(study: str, home: Path, as_json: bool) -> None:
+    """``autotune resume``: the recommendation of a finished study is printed again."""
+    folder = Home(home)
+    spec = folder.spec(study)
+    done = finished(folder, study)
+    if done is not None:
+        _send(spec, done, folder)
+        _conclude(done, folder, as_json)
+        return
+    _announce(spec, None)
+    _tune(spec, folder, as_json)
+
+
+def _send(spec: StudySpec, done: Recommendation, home: Home) -> None:
+    """Bring a finished study to MLflow, where that has not all of it yet."""
+    from autotune.outputs.tracking import Tracker
+    from autotune.study.results import Lock
+
+    folder = home.study_folder(spec.study)
+    try:
+        with ExitStack() as stack:
+            stack.callback(Lock(folder).release)
+            tracker = stack.enter_context(Tracker(home.path, spec, say))
+            if not tracker.has_everything:
+                tracker.sync(home.launches(spec.study))
+                tracker.finish(done, folder)
+    except StudyLocked:
+        return  # its tuner is just sending it
+    except (MalformedFile, OSError) as error:
+        say(f"MLflow was not brought up to date: {error}")
+
+
+def _tune(spec: StudySpec, home: Home, as_json: bool) -> None:
+    from autotune.outputs.progress import ConsoleProgress
+    from autotune.run import run as run_study
+
+    # A polite kill is an interruption like Ctrl-C: finish the row, say how to resume.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with ConsoleProgress(spec, MESSAGES) as progress:
+        recommendation = run_study(spec, home, progress)
+    _conclude(recommendation, home, as_json)
+
+
+def _announce(spec: StudySpec, on: str | None) -> None:
+    """The first line says what the numbers will be.
+
+    Args:
+        on: what was asked for; None = the study was begun before.
+    """
+    node = f"{spec.gpus}×{spec.hardware.name}"
+    if spec.on == "simulator":
+        local = spec.hardware.name == LOCAL
+        no_node = f"this machine has no {'engine' if local else f'{node} with an engine'} installed"
+        why = {None: "as the study began", "simulator": "as asked for"}.get(on, no_node)
+        line = f"SIMULATED: {why}; all numbers come from a simulated {node} node, not from a real one."
+    elif spec.on == "emulator":
+        line = (
+            f"EMULATED: real processes and HTTP, but the engines are stand-ins at the times of a simulated {node} node."
+        )
+    elif (table := file_of(spec.on)) is not None:
+        line = f"REPLAYED: nothing is launched; all numbers come from {table}, as they were recorded."
+    else:
+        line = f"measured on {spec.on}"
+    for text in (line, *spec.notes):
+        say(text)
+
+
+def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
+    if as_json:
+        print_json(recommendation.to_json())
+    else:
+        _print_recommendation(recommendation, home)
+    if recommendation.recommended is None:
+        raise NothingFeasible(
+            f"nothing feasible was found ({recommendation.stop_reason}); see "
+            f"{home.study_folder(recommendation.study) / 'report.md'}"
+        )
+
+
+def _print_recommendation(recommendation: Recommendation, home: Home) -> None:
+    from autotune.outputs.report import conclusion
+    from autotune.study.tracking_uri import ui_command
+
+    folder = home.study_folder(recommendation.study)
+    click.echo(f"\n{conclusion(recommendation)}\n")
+    if recommendation.recommended is not None:
+        click.echo(f"{recommendation.recommended.command}\n")
+        if not recommendation.recommended.external and not recommendation.recommended.stand_in:
+            click.echo(f"serve    {folder / 'serve.sh'}")
+    click.echo(f"report   {folder / 'report.md'}")
+    click.echo(f"mlflow   {ui_command(home.path)}")
+
+
+def _dry_run(spec: StudySpec, as_json: bool) -> None:
+    from autotune.prepare.candidates import prepare
+
+    prepared = prepare(spec, library_of(spec), say)
+    for text in prepared.spec.notes[len(spec.notes) :]:
+        say(text)
+    items, command_of = prepared.candidates.items, prepared.command_of
+    baseline = command_of(items[prepared.candidates.baseline]).shell()
+    starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
+    counts = prepared.counts()
+    if as_json:
+        excluded = [e.model_dump() for e in prepared.excluded]
+        notes = list(prepared.spec.notes)
+        print_json({"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts, "notes": notes})
+        return
+    for name, count in counts.items():
+        click.echo(f"{name}: {count} candidates")
+    for exclusion in prepared.excluded:
+        click.echo(f"{exclusion.engine}: excluded, {exclusion.reason}")
+    click.echo(f"\nbaseline\n{baseline}\n\ndefaults and good starts")
+    click.echo("\n".join(dict.fromkeys(starts)))

@@ -1,0 +1,205 @@
+"""The engines of a study: as they are known, or as they are installed where they are launched from this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.engines import Engine, engine, recognise, split_command
+from autotune.engines.detect import Installation, find
+from autotune.engines.installed_options import Tell, options_of, stand_in
+from autotune.engines.translate import translate_arguments, translate_text
+from autotune.errors import BadInput
+from autotune.space.library import Library
+from autotune.study.spec import InstalledEngine
+from autotune.trial import Command
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The engines of a study, and what was asked of them in the names of their versions.
+
+    Attributes:
+        installed: by name, those that are launched from this machine.
+        versions: by name, of every engine that is searched or spoken of.
+        notes: what was translated, and what could not be learnt.
+    """
+
+    installed: Mapping[str, InstalledEngine]
+    versions: Mapping[str, str]
+    baseline: str | None
+    engine_args: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def named_binaries(texts: Sequence[str], library: Library) -> dict[str, Path]:
+    """The programs of ``--engine-bin ENGINE=PATH``; raises `BadInput` on another form or an unknown engine."""
+    binaries: dict[str, Path] = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals or not path.strip():
+            raise BadInput(f"--engine-bin {text!r}: write engine=path, e.g. sglang=/opt/sglang/bin/python")
+        binaries[library.engine(name.strip()).engine] = Path(path.strip())
+    return binaries
+
+
+def choose(
+    wanted: Sequence[str],
+    asked: tuple[str | None, Mapping[str, str]],
+    binaries: Mapping[str, Path],
+    on: str,
+    library: Library,
+    tell: Tell,
+    containers: Mapping[str, str],
+) -> Chosen:
+    """Look for the engines where they are launched from this machine, and translate what was asked of them.
+
+    Args:
+        wanted: the engines that are searched.
+        asked: the baseline, and the arguments to pass through by engine, as they were typed.
+        on: where trials run.
+        containers: by name, the version that the engine's container image has.
+    """
+    baseline, engine_args = asked
+    owner = _owner(baseline, library)
+    names = list(dict.fromkeys([*wanted, *([owner] if owner else [])]))
+    notes = _unused(names, wanted, binaries if on == "process" else {}, engine_args)
+    engine_args = {name: text for name, text in engine_args.items() if name in wanted}
+    installed: dict[str, InstalledEngine] = {}
+    if on == "process":
+        binaries, said = _with_baseline_s(baseline, owner, binaries, library)
+        installed, warnings = look_for(names, binaries, library, tell)
+        notes += [*said, *warnings]
+    elif binaries:
+        notes.append(f"--engine-bin is not used: trials on {on.partition(':')[0]} start no engine of this machine")
+    kinds = {name: engine_of(name, installed, library, tell) for name in names}
+    versions = {name: containers.get(name, kind.version()) for name, kind in kinds.items()}
+    if baseline is not None and owner is not None:
+        baseline, said = translate_text(kinds[owner], split_command(baseline), baseline, versions[owner])
+        notes += said
+    passed: dict[str, str] = {}
+    for name, text in engine_args.items():
+        passed[name], said = translate_arguments(kinds[name], text, versions[name])
+        notes += said
+    return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
+
+
+def _unused(
+    names: Sequence[str], wanted: Sequence[str], binaries: Mapping[str, Path], engine_args: Mapping[str, str]
+) -> list[str]:
+    """What was said of engines that nothing starts with it, in words."""
+    idle = [name for name in binaries if name not in names]
+    notes = [f"--engine-bin {name} is not used: {name} is neither searched nor the baseline's" for name in idle]
+    idle = [name for name in engine_args if name not in wanted]
+    why = "is not searched, and a baseline is started as typed"
+    return [*notes, *(f"--engine-arg {name} is not used: {name} {why}" for name in idle)]
+
+
+def _with_baseline_s(
+    baseline: str | None, owner: str | None, binaries: Mapping[str, Path], library: Library
+) -> tuple[Mapping[str, Path], list[str]]:
+    """The named programs, with the one that the baseline names by its path, and a note of that.
+
+    Raises `BadInput` when it is not there, or another than ``--engine-bin`` names: their figures would be of two
+    installations.
+    """
+    typed = split_command(baseline).argv[0] if baseline is not None and owner is not None else ""
+    if owner is None or "/" not in typed:
+        return binaries, []
+    path, kind = Path(os.path.abspath(os.path.expanduser(typed))), engine(owner, library)
+    if not os.access(path, os.X_OK) or path.is_dir():
+        raise BadInput(f"--baseline: {typed}: there is no such program on this machine")
+    if owner not in binaries:
+        note = f"{kind.card.title} is started from {path.parent}, where the baseline's program lies"
+        return {**binaries, owner: path}, [note]
+    named = find(kind, binaries[owner]).program[0]
+    if Path(named).parent.resolve() != path.parent.resolve():
+        raise BadInput(
+            f"--baseline: it starts {path}, and --engine-bin {owner} names {named}: two installations cannot be "
+            "compared; name the same one in both"
+        )
+    return binaries, []
+
+
+def from_here(command: Command, kind: Engine) -> Command:
+    """A command whose program is a bare name, started by the program that is installed; another one as it is."""
+    arguments = kind.arguments(command.argv)
+    if arguments is None or "/" in command.argv[0]:
+        return command
+    typed = command.argv[: len(command.argv) - len(arguments)]
+    return replace(command, argv=(*_same_form(typed, kind.program), *arguments))
+
+
+def _same_form(typed: Sequence[str], program: Sequence[str]) -> Sequence[str]:
+    """How the installed program is started the way that was typed: by its script, or as a module of its Python."""
+    is_module, was_module = typed[1:2] == ("-m",), tuple(program[1:2]) == ("-m",)
+    if tuple(typed[1:]) == tuple(program[1:]):
+        return program
+    if is_module is was_module and (is_module or Path(program[0]).name == typed[0]):
+        return (program[0], *typed[1:])
+    beside = Path(shutil.which(program[0]) or program[0]).with_name("python3" if is_module else typed[0])
+    # Where there is none the usual way takes the same arguments.
+    return (str(beside), *typed[1:]) if os.access(beside, os.X_OK) else program
+
+
+def _owner(baseline: str | None, library: Library) -> str | None:
+    """The engine of a baseline; None where there is none, or where it is nothing that is understood (told later)."""
+    if baseline is not None:
+        with suppress(BadInput):
+            return recognise(split_command(baseline).argv, library).name
+    return None
+
+
+def look_for(
+    wanted: Iterable[str], binaries: Mapping[str, Path], library: Library, tell: Tell
+) -> tuple[dict[str, InstalledEngine], list[str]]:
+    """The engines that are installed here, by name, each asked for its options; and warnings.
+
+    Args:
+        binaries: engine name to the program that the user named; others are looked for on the PATH.
+
+    Raises `BadInput` when a program that the user named is no such engine; an engine that the PATH does not have is
+    left out.
+    """
+    found: dict[str, InstalledEngine] = {}
+    warnings: list[str] = []
+    for name in wanted:
+        kind = engine(name, library)
+        if kind.name not in binaries and kind.missing() is not None:
+            continue
+        installation = find(kind, binaries.get(kind.name))
+        _, warning = options_of(kind, installation, tell)
+        warnings += [warning] if warning else []
+        found[kind.name] = InstalledEngine(
+            program=installation.program, version=installation.version, asked=warning is None
+        )
+    return found, warnings
+
+
+def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Library, tell: Tell) -> Engine:
+    """An engine of a study.
+
+    Raises `BadInput` when it was installed as the study began, and is gone or of another version now.
+    """
+    kind = engine(name, library)
+    chosen = installed.get(kind.name)
+    if chosen is None:
+        return kind
+    now = _again(kind, chosen)
+    table = options_of(kind, now, tell)[0] if chosen.asked else stand_in(kind, now.release)
+    return kind.installed(chosen.program, table)
+
+
+def _again(kind: Engine, chosen: InstalledEngine) -> Installation:
+    named = Path(chosen.program[0])
+    now = find(kind, named if named.is_absolute() else None)
+    if now.version != chosen.version:
+        raise BadInput(
+            f"{kind.card.title} ({named}) is {now.version} now, and the study began with {chosen.version}: "
+            "their figures cannot be compared; begin a new study, or install that version again"
+        )
+    return Installation(chosen.program, now.version, now.python)

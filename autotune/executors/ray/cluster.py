@@ -1,0 +1,266 @@
+"""A connection to Ray, and which of its nodes can run a study's trials."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ray
+
+from autotune.errors import BadInput, CannotGoOn
+from autotune.executors.environment import joined, stands_alone
+from autotune.executors.ray.identity import Rebooted, Row, host_of, listens, names_of
+from autotune.executors.ray.node_pool import Place
+from autotune.executors.ray.versions import Versions
+from autotune.machine.gpu import is_kind
+from autotune.study.spec import StudySpec
+
+CONNECT_S = 5.0
+ANSWER_S = 20.0
+"""For the first words of a head node, which may be busy."""
+HEAD_S = 15.0
+"""For a head node that does not answer to come back. Ray ends the process of the tuner, without a word, after 60 s."""
+ACCELERATOR = "accelerator_type:"
+"""How Ray names the resource by which it tells the GPUs that it found itself."""
+
+_WORKERS = {
+    # Ray would kill the watchdog with the process that ran a trial, and nobody would end its server's other processes.
+    "RAY_kill_child_processes_on_worker_exit": "0",
+    # Ray would have servers and load yield to every other process.
+    "RAY_worker_niceness": "0",
+}
+"""The environment of processes that run trials, besides that of ``ray start``."""
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""What an HTTP/2 client says first: the preface and an empty SETTINGS frame."""
+_FRAME_HEAD = 9
+_SETTINGS = 4
+_NOT_JOINED = (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError)
+"""What Ray raises where a cluster cannot be joined."""
+
+
+class Cluster:
+    """A connection to a Ray cluster, or to one of this machine alone that is started for it.
+
+    Args:
+        address: ``HOST:PORT`` of the head node; empty: ``RAY_ADDRESS``, else the cluster that runs on this machine
+            where trials need real GPUs, else a new one. For simulated, emulated and replayed trials a new one declares
+            the node's GPUs.
+
+    Raises:
+        BadInput: nothing answers there, or it is another version of Ray or of Python.
+    """
+
+    def __init__(self, address: str, spec: StudySpec) -> None:
+        self._spec = spec
+        self._needs_gpus = spec.hardware.vendor != "cpu"
+        self._alone = stands_alone(address, spec.on)
+        self._versions, self._rebooted = Versions(), Rebooted()
+        given = joined(address)
+        logging.getLogger("ray").setLevel(logging.CRITICAL)
+        if given:
+            _join(given)
+        else:
+            self._join_or_start()
+        self.driver_node_id: str = ray.get_runtime_context().get_node_id()
+        self._head: str = ray.get_runtime_context().gcs_address
+
+    def places(self) -> list[Place]:
+        """The nodes that have the study's hardware now."""
+        self.check_head()
+        rows = self._rebooted.without_ghosts(_rows())
+        names = names_of(rows)
+        fit = [row for row in rows if self._fits(row)]
+        return [Place(names[row["NodeID"]], row["NodeID"], self._gpus(row), self._kind(row)) for row in fit]
+
+    def check(self, needs: Sequence[int]) -> None:
+        """Raise `BadInput` where a candidate fits no node, or a node lacks this version of autotune."""
+        places = self.places()
+        if not places:
+            raise BadInput(self._no_node())
+        largest, most = max(place.gpus for place in places), max(needs, default=1)
+        if largest < most:
+            raise BadInput(
+                f"a candidate needs {most} GPUs on one node, and the largest {self._spec.hardware.name} node of the "
+                f"cluster has {largest}; use --gpus {largest}"
+            )
+        problems = self._versions.problems([place for place in places if place.gpus >= most])
+        if problems:
+            raise BadInput(problems[0])
+
+    def admitted(self, least: int) -> tuple[list[Place], list[tuple[Place, str]]]:
+        """The nodes of at least so many GPUs that may get trials now, and those that never will, once each, with why.
+
+        One that has joined since the last time is asked which autotune it has, and is in neither until it answers.
+        """
+        return self._versions.admit([place for place in self.places() if place.gpus >= least])
+
+    def check_head(self) -> None:
+        """Raise `CannotGoOn` where the head node is gone: what Ray is asked then does not return."""
+        wait_for_head(self._head, HEAD_S)
+
+    def answers(self) -> bool:
+        """Whether the head node is there."""
+        with contextlib.suppress(CannotGoOn):
+            wait_for_head(self._head, 0.0)
+            return True
+        return False
+
+    def close(self) -> None:
+        """Leave the cluster: what still runs there for us is ended by Ray."""
+        ray.shutdown()
+
+    def _join_or_start(self) -> None:
+        spec = self._spec
+        if not self._alone:
+            try:
+                with _quiet():
+                    _init(address="auto")
+                return
+            except ConnectionError:
+                pass
+            except _NOT_JOINED as error:
+                raise _cannot_be_joined("of this machine", "HOST:PORT", error) from error
+            _init(address="local", resources={spec.hardware.name: 1}, **_alone())
+            return
+        gpus = spec.hardware.gpus if self._needs_gpus else 0
+        # Ray starts a process for each processor beforehand.
+        declared = {"num_gpus": gpus, "num_cpus": 1, "resources": {spec.hardware.name: 1}}
+        _init(address="local", **declared, **_alone())
+
+    def _fits(self, row: Row) -> bool:
+        if not row["Alive"]:
+            return False
+        if not self._needs_gpus:
+            return True
+        return self._gpus(row) > 0 and (self._spec.hardware.name == "local" or _is_of(row, self._spec.hardware.name))
+
+    def _kind(self, row: Row) -> str:
+        name = self._spec.hardware.name
+        return name if name in row["Resources"] else ""
+
+    def _gpus(self, row: Row) -> int:
+        # Without GPUs a node counts as one device.
+        return int(row["Resources"].get("GPU", 0)) if self._needs_gpus else 1
+
+    def _no_node(self) -> str:
+        alive = [row for row in _rows() if row["Alive"]]
+        seen = "; ".join(f"{host_of(row)}: {_resources(row)}" for row in alive)
+        name = self._spec.hardware.name
+        return (
+            f"no node of the Ray cluster has {name}: {seen}. On each such node: "
+            f"ray start --address HOST:PORT --num-gpus {self._spec.hardware.gpus} --resources '{{\"{name}\": 1}}'"
+        )
+
+
+def _rows() -> list[Row]:
+    try:
+        return list(ray.nodes())  # type: ignore[no-untyped-call]
+    except ray.exceptions.RayError as error:
+        raise gone(error) from error
+
+
+def wait_for_head(address: str, wait_s: float) -> None:
+    """Return once a head node answers; raises `CannotGoOn` where it does not for so long."""
+    host, _, port = address.rpartition(":")
+    deadline_s = time.monotonic() + wait_s
+    while not listens(host.strip("[]"), int(port)):
+        if time.monotonic() >= deadline_s:
+            raise CannotGoOn(f"the Ray cluster does not answer any more (its head at {address} is gone)")
+        time.sleep(0.2)
+
+
+def gone(error: BaseException) -> CannotGoOn:
+    """What is said when the cluster's head has left in the middle of a study."""
+    lines = str(error).strip().splitlines()
+    return CannotGoOn(f"the Ray cluster does not answer any more ({lines[0] if lines else type(error).__name__})")
+
+
+def _is_of(row: Row, hardware: str) -> bool:
+    """Whether a node declares a kind of hardware, or Ray found its GPUs to be of it."""
+    if hardware in row["Resources"]:
+        return True
+    found = (name.removeprefix(ACCELERATOR) for name in row["Resources"] if name.startswith(ACCELERATOR))
+    return any(is_kind(name.replace("-", " "), hardware) for name in found)
+
+
+def _resources(row: Row) -> str:
+    shown = {n: v for n, v in row["Resources"].items() if not n.startswith(("node:", "memory", "object_store"))}
+    return ", ".join(f"{value:g} {name}" for name, value in sorted(shown.items())) or "nothing"
+
+
+def _join(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        problem = "" if _speaks_http2(host, int(port)) else "what listens there is something else"
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    if problem:
+        raise BadInput(f"no Ray cluster answers at {address} ({problem}); start one with: ray start --head --port 6379")
+    # Ray takes the address of an outside interface for this machine's, where a cluster on loopback has none.
+    here = {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
+    try:
+        with _quiet():
+            _init(address=address, **here)
+    except _NOT_JOINED as error:
+        raise _cannot_be_joined(f"at {address}", address, error) from error
+
+
+def _speaks_http2(host: str, port: int) -> bool:
+    """Whether a server speaks HTTP/2, as Ray's gRPC does; Ray itself would ask anything else for a quarter of an hour.
+
+    Raises ``OSError`` where nothing answers. Source: RFC 9113, sections 3.4 (the first frame is SETTINGS) and 4.1.
+    """
+    with socket.create_connection((host, port), CONNECT_S) as there:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return True
+        there.settimeout(ANSWER_S)
+        there.sendall(_HTTP2)
+        with there.makefile("rb") as answer:
+            head = answer.read(_FRAME_HEAD)
+    return len(head) == _FRAME_HEAD and head[3] == _SETTINGS
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Ray's C++ part writes to stderr each second while it is refused."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _cannot_be_joined(which: str, address: str, error: BaseException) -> BadInput:
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return BadInput(
+        f"the Ray cluster {which} cannot be joined: {said}. Run autotune on one of its machines (after `ray "
+        f"start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}; a "
+        "cluster with a token wants RAY_AUTH_MODE=token here and the token of the head's ~/.ray/auth_token"
+    )
+
+
+def _alone() -> dict[str, Any]:
+    """A cluster of this machine alone: on loopback, without a dashboard."""
+    return {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+
+
+def _init(**options: Any) -> None:
+    before = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
+    environment = {"env_vars": _WORKERS}
+    ray.init(log_to_driver=False, logging_level=logging.CRITICAL, runtime_env=environment, **options)
+    if before is not None:
+        # Ray exits on it without a word; for us it is an interruption like any other.
+        signal.signal(signal.SIGTERM, before)

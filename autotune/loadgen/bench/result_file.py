@@ -1,0 +1,145 @@
+"""The result of a bench as JSON: the keys of ``vllm bench serve --save-result``, and ours beside them.
+
+Its keys were read off vLLM 0.13.0 and 0.32.0 (``vllm/benchmarks/serve.py``). What it writes per request with
+``--save-detailed`` stands in the columnar file of `load.request_file` instead. ``docs/files.md`` says what ours are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import BadInput, MalformedFile
+from autotune.loadgen.bench.options import Bench
+from autotune.loadgen.bench.repeats import Repeats
+from autotune.loadgen.client.tokenizers import Tokenizer
+from autotune.loadgen.request_file import Load, requests_path, write_requests
+from autotune.loadgen.workloads import Workload
+from autotune.study.home import write_atomically
+from autotune.trial import Evidence
+
+SCHEMA = 1
+_NEEDED = ("duration", "completed", "request_throughput", "total_token_throughput")
+_FORM = "not a result; a file is expected that `autotune bench --save-result` or `vllm bench serve --save-result` wrote"
+
+
+def result(
+    asked: Bench, workload: Workload, evidence: Evidence, measured: Repeats, tokenizer: Tokenizer | None = None
+) -> dict[str, Any]:
+    """The result, ready for JSON."""
+    backend = "openai-chat" if "chat" in asked.endpoint else "openai"
+    found = measured.to_json()
+    return {
+        "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": backend,
+        "backend": backend,
+        "label": None,
+        "model_id": asked.model,
+        "tokenizer_id": str(asked.tokenizer) if asked.tokenizer else None,
+        "num_prompts": sum(point.prompts for point in workload.points) * len(measured.runs),
+        **_traffic(workload),
+        "schema": SCHEMA,
+        "endpoint": asked.endpoint,
+        "workload": workload.name,
+        "load": load_words(workload),
+        "lengths_source": workload.lengths_source(tokenizer),
+        "seed": asked.seed,
+        "evidence": evidence.value,
+        "steady": _steady(found),
+        "cache": _cache(found, asked.keep_cache),
+        "stopped": next((point["stopped"] for point in found["points"] if point["stopped"]), None),
+        **found,
+        # As in vLLM's: no goodput where no limit was asked for.
+        "request_goodput": found["request_goodput"] if asked.slo else None,
+        "requests_file": None,
+    }
+
+
+def _cache(found: Mapping[str, Any], kept: bool) -> dict[str, Any]:
+    """The prefix cache over all loads: hit rate, whether it was left as it was, and how emptying it went."""
+    resets = [point["cache"] for point in found["points"]]
+    told: Mapping[str, Any] = next((one for one in resets if one["reset"] != "done"), resets[0] if resets else {})
+    return {
+        "hit_rate": found.get("cache_hit_rate"),
+        "kept": kept,
+        "reset": told.get("reset"),
+        "reset_reason": told.get("reset_reason"),
+    }
+
+
+def _steady(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The steady state of a single load; of several loads only the throughput over all their windows."""
+    throughput = {"total_token_throughput": found["steady_total_token_throughput"]}
+    alone = len(found["points"]) == 1 and len(found["repeats"]) == 1
+    return {**(found["points"][0]["steady"] if alone else {}), **throughput}
+
+
+def _traffic(workload: Workload) -> dict[str, Any]:
+    """vLLM's three keys; null where the load points of a sweep differ."""
+    arrivals = [point.arrival for point in workload.points]
+    return {
+        "request_rate": _common([arrival.request_rate or "inf" for arrival in arrivals]),
+        "burstiness": _common([arrival.burstiness for arrival in arrivals]),
+        "max_concurrency": _common([arrival.concurrency for arrival in arrivals]),
+    }
+
+
+def _common(values: Sequence[Any]) -> Any:
+    return values[0] if len(set(values)) == 1 else None
+
+
+def load_words(workload: Workload) -> str:
+    """How the requests are sent; the load points of a sweep have different ways."""
+    ways = list(dict.fromkeys(point.arrival.describe() for point in workload.points))
+    return ways[0] if len(ways) == 1 else f"{len(workload.points)} load points, {ways[0]} to {ways[-1]}"
+
+
+def save(path: Path, result: Mapping[str, Any], loads: Sequence[Load]) -> dict[str, Any]:
+    """Write the result, and its requests beside it; gives the result as written, with ``requests_file``.
+
+    The requests come first: a result that is there is whole. Raises `BadInput` when a file cannot be written.
+    """
+    beside = requests_path(path)
+    written = {**result, "requests_file": beside.name}
+    about = {name: result[name] for name in ("workload", "load", "seed", "evidence", "model_id", "date")}
+    try:
+        write_requests(beside, loads, about)
+        write_atomically(path, json.dumps(written, allow_nan=False) + "\n")
+    except OSError as error:
+        raise BadInput(f"--save-result {path}: cannot be written ({error.strerror or error})") from error
+    return written
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A result that `save` or ``vllm bench serve --save-result`` wrote.
+
+    Raises:
+        BadInput: there is no such file.
+        MalformedFile: it is no result.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror}); give two result files") from error
+    except (ValueError, RecursionError) as error:
+        raise MalformedFile(path, _FORM) from error
+    if not isinstance(found, dict):
+        raise MalformedFile(path, _FORM)
+    for name in _NEEDED:
+        if number(found.get(name)) is None:
+            raise MalformedFile(path, f"{_FORM} (it has no number under {name!r})")
+    return found
+
+
+def number(value: object) -> float | None:
+    """A finite number of a result, else None."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond every float
+        return None

@@ -1,0 +1,225 @@
+"""Sends the requests of one load point, or one worker's share of them, and records what comes back.
+
+A load is a `Schedule`, a value that is made before the clock starts. Several processes can work through one: each takes
+a part with the same absolute start, and `RequestLog.merged` joins what they saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+
+import numpy as np
+import uvloop
+from numpy.typing import NDArray
+
+from autotune.loadgen.client.connections import Connections
+from autotune.loadgen.client.health import ClientHealth, LoopMonitor
+from autotune.loadgen.client.open_files import allow_open_files
+from autotune.loadgen.client.outcomes import Outcome, OutcomeKind
+from autotune.loadgen.client.progress import Progress, Report
+from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.client.stalls import Stalls
+from autotune.loadgen.client.stream import Exchange
+from autotune.loadgen.client.target import Target
+
+HEAD_START_NS = 20_000_000
+"""From the last preparation to the first request."""
+
+_BURST = 8
+"""Requests sent between two looks at the sockets: the first answers come while the last requests still go out."""
+
+_REPORT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to give up on a request.
+
+    Attributes:
+        connect_s: for a connection to be made.
+        stall_s: without an event: of its own once its answer has begun, before that of any request, as a request
+            that waits in a busy server's queue is not stalled.
+    """
+
+    connect_s: float = 10.0
+    stall_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What is sent when: everything that can be made before the clock starts.
+
+    Attributes:
+        requests: whole HTTP requests, in the order of sending, n entries.
+        send_s: seconds after the start at which each may be sent, shape (n,), ascending.
+        output_tokens: how many tokens each must bring, shape (n,).
+        concurrency: how many may be in flight.
+        streaming: whether answers come as events.
+    """
+
+    requests: Sequence[bytes]
+    send_s: NDArray[np.float64]
+    output_tokens: NDArray[np.int64]
+    concurrency: int
+    streaming: bool = True
+
+    @property
+    def at_once(self) -> int:
+        """How many are surely in flight together from the start."""
+        return min(self.concurrency, int((self.send_s <= 0).sum()))
+
+
+def run(
+    target: Target, schedule: Schedule, limits: Limits, on_progress: Callable[[Progress], None] | None = None
+) -> tuple[RequestLog, ClientHealth]:
+    """Send a whole schedule from this process and wait for every answer; no fault of the server raises.
+
+    Args:
+        on_progress: called about twice a second.
+
+    Raises:
+        BadInput: too few open files are allowed, or the host has no address.
+    """
+    load = Load(target, schedule, limits)
+
+    async def whole() -> tuple[RequestLog, ClientHealth]:
+        async with load:
+            return await load.run(0, None if on_progress is None else lambda report: on_progress(report.progress))
+
+    with event_loop() as runner:
+        return runner.run(whole())
+
+
+@contextmanager
+def event_loop() -> Iterator[asyncio.Runner]:
+    """The loop that a load runs on, without pauses for cyclic garbage."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            yield runner
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class Load:
+    """One run of one schedule, on one event loop; entering it opens the connections.
+
+    Raises:
+        BadInput: too few open files are allowed, or the host has no address.
+    """
+
+    def __init__(self, target: Target, schedule: Schedule, limits: Limits) -> None:
+        in_flight = min(schedule.concurrency, len(schedule.requests))
+        allow_open_files(in_flight, surely=schedule.at_once >= in_flight)
+        target.addresses  # noqa: B018  resolved here, where a name that does not exist can be told
+        self._schedule = schedule
+        self._connections = Connections(target, limits.connect_s)
+        self._redacted = target.redacted
+        n = len(schedule.requests)
+        self._exchanges: list[Exchange] = []
+        self._active: set[int] = set()
+        self._ended: list[int] = []
+        self._retries = [0] * n
+        self._delays_s = np.zeros(n)
+        self._slots = asyncio.Semaphore(max(schedule.concurrency, 1))
+        self._stalls = Stalls(limits.stall_s)
+        self._chunks = self._failed = 0
+        self._dispatching: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Load:
+        await self._connections.open_ahead(self._schedule.at_once)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._connections.close()
+
+    def stop(self) -> None:
+        """Send nothing more and give up what is in flight; those requests end as ``stopped``."""
+        if self._dispatching is not None:
+            self._dispatching.cancel()
+        self._stalls.give_up(Outcome(OutcomeKind.STOPPED, "given up with the whole load"))
+
+    async def run(
+        self, start_ns: int = 0, on_report: Callable[[Report], None] | None = None
+    ) -> tuple[RequestLog, ClientHealth]:
+        """Work through the schedule.
+
+        Args:
+            start_ns: on the clock of `time.perf_counter_ns`, which all processes of a machine share; 0 = at once.
+            on_report: called about twice a second.
+        """
+        start_ns = start_ns or perf_counter_ns() + HEAD_START_NS
+        await _until(start_ns)
+        monitor = LoopMonitor()
+        async with asyncio.TaskGroup() as helpers:
+            beside = [helpers.create_task(work) for work in (monitor.run(), self._stalls.watch())]
+            if on_report is not None:
+                beside.append(helpers.create_task(self._tell(on_report)))
+            async with asyncio.TaskGroup() as group:
+                self._dispatching = group.create_task(self._dispatch(group, start_ns))
+            for helper in beside:
+                helper.cancel()
+        sent = len(self._exchanges)
+        health = monitor.health(self._delays_s[:sent], self._connections.reads, self._chunks)
+        return RequestLog.of(self._exchanges, self._retries[:sent], self._delays_s[:sent]), health
+
+    async def _dispatch(self, group: asyncio.TaskGroup, start_ns: int) -> None:
+        for request, send_s in enumerate(self._schedule.send_s):
+            await self._slots.acquire()
+            if send_s > 0:
+                due_ns = start_ns + int(send_s * 1e9)
+                await _until(due_ns)
+                self._delays_s[request] = (perf_counter_ns() - due_ns) / 1e9
+            self._begin(group, request)
+            if request % _BURST == 0:
+                await asyncio.sleep(0)
+
+    def _begin(self, group: asyncio.TaskGroup, request: int) -> None:
+        schedule = self._schedule
+        exchange = Exchange(int(schedule.output_tokens[request]), schedule.streaming)
+        self._exchanges.append(exchange)
+        self._active.add(request)
+        group.create_task(self._one(request, exchange))
+
+    async def _one(self, request: int, exchange: Exchange) -> None:
+        try:
+            body = self._schedule.requests[request]
+            self._retries[request] = await self._connections.send(exchange, body, self._stalls)
+        finally:
+            self._slots.release()
+            self._active.discard(request)
+            self._ended.append(request)
+        outcome = exchange.outcome
+        assert outcome is not None
+        if not outcome.ok:
+            exchange.outcome = replace(outcome, message=self._redacted(outcome.message))
+            self._failed += 1
+        self._chunks += len(exchange.events.times_ns)
+
+    async def _tell(self, on_report: Callable[[Report], None]) -> None:
+        while True:
+            await asyncio.sleep(_REPORT_S)
+            on_report(self._report())
+
+    def _report(self) -> Report:
+        active = sorted(self._active)
+        rows, self._ended = active + self._ended, []
+        sent = len(self._exchanges)
+        chunks = self._chunks + sum(len(self._exchanges[request].events.times_ns) for request in active)
+        progress = Progress(sent, sent - len(active), self._failed, len(self._schedule.requests), chunks)
+        columns = np.array([self._exchanges[row].so_far() for row in rows], dtype=np.float64).reshape(-1, 7)
+        return Report(progress, perf_counter_ns() / 1e9, np.array(rows, dtype=np.int64), columns)
+
+
+async def _until(due_ns: int) -> None:
+    """Wait until a moment of the clock; the loop's timers are whole milliseconds, and never early."""
+    while (left_ns := due_ns - perf_counter_ns()) > 0:
+        await asyncio.sleep(left_ns / 1e9)

@@ -1,0 +1,116 @@
+"""How many tokens a text has: by the model's own tokenizer file, or by a stated approximation.
+
+A third way, the server's ``/tokenize``, is in `autotune.loadgen.tokenizers`, as httpx is slow to load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotune.errors import BadInput
+
+CHARACTERS_PER_TOKEN = 4
+"""A rule of thumb for English text, used only where nothing better is there."""
+
+_CANDIDATES = 4096
+_FEWEST_WORDS = 64
+"""With fewer whole words than this a vocabulary is of bytes or letters, and prompts of them would be alike."""
+
+
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it counts as the model does, special tokens apart."""
+
+    @property
+    def vocabulary(self) -> int | None:
+        """How many tokens the model has; None = not known."""
+
+    @property
+    def words(self) -> Sequence[str]:
+        """Words that are one token each where a blank stands before them; empty = not known."""
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, without the special ones that a server may add."""
+
+    def describe(self) -> str:
+        """How a report names it: after "tokens counted by" where it is exact, else after "tokens"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approximate:
+    """No tokenizer: so many characters are a token."""
+
+    @property
+    def exact(self) -> bool:
+        return False
+
+    @property
+    def vocabulary(self) -> int | None:
+        return None
+
+    @property
+    def words(self) -> Sequence[str]:
+        return ()
+
+    def count(self, text: str) -> int:
+        return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
+
+    def describe(self) -> str:
+        return f"approximated at {CHARACTERS_PER_TOKEN} characters per token"
+
+
+@dataclass(frozen=True)
+class FileTokenizer:
+    """A ``tokenizer.json`` through the `tokenizers` package."""
+
+    model: Any
+    file: Path
+
+    @classmethod
+    def load(cls, path: Path) -> FileTokenizer:
+        """From a ``tokenizer.json`` or the folder that holds one; raises `BadInput` when that is not possible."""
+        try:
+            from tokenizers import Tokenizer as Loaded
+        except ImportError as error:
+            raise BadInput("--tokenizer needs the `tokenizers` package: pip install 'autotune[tokenizer]'") from error
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if not file.is_file():
+            raise BadInput(f"--tokenizer {path}: there is no {file}; give a tokenizer.json or its folder")
+        try:
+            return cls(Loaded.from_file(str(file)), file)
+        except Exception as error:  # the package raises bare exceptions
+            raise BadInput(f"--tokenizer {file}: cannot be read ({error})") from error
+
+    @property
+    def exact(self) -> bool:
+        return True
+
+    @property
+    def vocabulary(self) -> int | None:
+        return int(self.model.get_vocab_size(with_added_tokens=False))
+
+    @cached_property
+    def words(self) -> Sequence[str]:
+        size = self.vocabulary or 0
+        ids = range(0, size, max(size // _CANDIDATES, 1))
+        candidates = (str(self.model.decode([token])).strip() for token in ids)
+        whole = dict.fromkeys(word for word in candidates if word.isascii() and word.isalnum() and self._single(word))
+        return tuple(whole) if len(whole) >= _FEWEST_WORDS else ()
+
+    def count(self, text: str) -> int:
+        return len(self.model.encode(text, add_special_tokens=False))
+
+    def describe(self) -> str:
+        return f"tokenizer {self.file}"
+
+    def _single(self, word: str) -> bool:
+        """Whether one more of it, after a blank, is one more token."""
+        return self.count(f"{word} {word} {word}") - self.count(f"{word} {word}") == 1

@@ -1,0 +1,201 @@
+"""Everything said to a server besides the load: is it there, what does it serve, empty your cache.
+
+httpx, which is right for single calls and too slow for a measured stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from autotune.errors import BadInput, UnknownName
+from autotune.loadgen.client.responses import refusal
+from autotune.loadgen.client.target import Target
+from autotune.trial import EMULATOR_NAME
+
+_PAUSE_S = 0.1
+"""Between two askings of a server that still has requests."""
+
+
+class ResetOutcome(Enum):
+    """What became of asking a server to empty its prefix cache."""
+
+    DONE = "done"
+    NOT_OFFERED = "not offered"
+    """There is no such endpoint, or the server was not started so that it has it."""
+    NOT_ALLOWED = "not allowed"
+    REFUSED = "refused"
+    """Requests still hold parts of the cache."""
+    FAILED = "failed"
+    NO_ANSWER = "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReset:
+    """Whether the prefix cache is empty now, as far as the server says; true when it is.
+
+    Attributes:
+        reason: why it is not, in words; empty when it is.
+    """
+
+    outcome: ResetOutcome
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.outcome is ResetOutcome.DONE
+
+
+class ServerClient:
+    """One server, below its URL; use it as a context manager.
+
+    Args:
+        timeout_s: for one call.
+    """
+
+    def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
+        self._target = target
+        headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+        # Proxies of the environment are left out here as they are in the measured path.
+        self._http = httpx.Client(base_url=target.url, headers=headers, timeout=timeout_s, trust_env=False)
+
+    def __enter__(self) -> ServerClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def healthy(self, path: str = "/health") -> bool:
+        """Whether the server says that it is well; False also when it does not answer."""
+        with contextlib.suppress(httpx.HTTPError):
+            return self._http.get(path).is_success
+        return False
+
+    def models(self) -> list[str] | None:
+        """The names of the models served; None when the server has no such list.
+
+        Raises `BadInput` when nothing listens, or an API key is wanted.
+        """
+        answer = self._get("/v1/models")
+        if answer.status_code in (401, 403):
+            raise BadInput(
+                f"{self._target.url} refuses the API key ({answer.status_code}); "
+                "name the variable that holds it with --api-key-env"
+            )
+        try:
+            listed = answer.json()["data"] if answer.is_success else None
+            return None if listed is None else [str(model["id"]) for model in listed]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def emulated(self) -> bool:
+        """Whether the server says of itself that it stands in for an engine."""
+        return bool(self._get("/v1/models").headers.get("server") == EMULATOR_NAME)
+
+    def check_model(self, model: str) -> None:
+        """Raise `UnknownName` when the server lists its models and this is none of them."""
+        served = self.models()
+        if served is not None and model not in served:
+            raise UnknownName("model", model, served, f"These are the models that {self._target.url} serves.")
+
+    def one_token(self, model: str) -> str | None:
+        """Generate one token; None when that worked, else what the server said."""
+        body = {"model": model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+        try:
+            answer = self._http.post("/v1/completions", json=body)
+        except httpx.HTTPError as error:
+            return f"no answer: {error}"
+        if answer.is_success and _choices(answer):
+            return None
+        return f"HTTP {answer.status_code}: {self._words(answer)}"
+
+    def metrics_text(self, path: str = "/metrics") -> str | None:
+        """The server's metrics in Prometheus text; None when it has none."""
+        with contextlib.suppress(httpx.HTTPError):
+            answer = self._http.get(path)
+            return answer.text if answer.is_success else None
+        return None
+
+    def reset_cache(self, path: str, patience_s: float = 5.0) -> CacheReset:
+        """Ask the server to empty its prefix cache with a POST.
+
+        Engines refuse while requests run, which is for a moment after the last answer came, too.
+
+        Args:
+            patience_s: how long a server that refuses or fails is asked again.
+
+        Returns:
+            The server's word: some versions say yes although they refused (vLLM 0.13, SGLang 0.4.3), so only the hit
+            rate of the next load is proof.
+        """
+        until_ns = time.perf_counter_ns() + int(patience_s * 1e9)
+        while True:
+            done = self._reset_once(path)
+            again = done.outcome in (ResetOutcome.REFUSED, ResetOutcome.FAILED)
+            if not again or time.perf_counter_ns() >= until_ns:
+                return done
+            time.sleep(_PAUSE_S)
+
+    def _reset_once(self, path: str) -> CacheReset:
+        try:
+            answer = self._http.post(path)
+        except httpx.HTTPError as error:
+            return CacheReset(ResetOutcome.NO_ANSWER, f"POST {path}: no answer: {error}")
+        outcome = _reset_outcome(answer)
+        if outcome is ResetOutcome.DONE:
+            return CacheReset(outcome)
+        # SGLang's words for a refusal are those for a success, so they are not repeated.
+        busy = outcome is ResetOutcome.REFUSED
+        words = "refused, as it is while requests run" if busy else self._words(answer)
+        return CacheReset(outcome, f"POST {path}: HTTP {answer.status_code}: {words}")
+
+    def get_json(self, path: str) -> Any:
+        """Any document of the server, such as its resolved arguments; None when it gives none."""
+        with contextlib.suppress(httpx.HTTPError, ValueError, RecursionError):
+            answer = self._http.get(path)
+            return answer.json() if answer.is_success else None
+        return None
+
+    def _get(self, path: str) -> httpx.Response:
+        try:
+            return self._http.get(path)
+        except httpx.HTTPError as error:
+            raise BadInput(f"nothing answers at {self._target.url}{path} ({error}); is the server running?") from error
+
+    def _words(self, answer: httpx.Response) -> str:
+        return self._target.redacted(refusal(answer.content))
+
+
+def _reset_outcome(answer: httpx.Response) -> ResetOutcome:
+    status = answer.status_code
+    if answer.is_success:
+        return ResetOutcome.REFUSED if _denies(answer) else ResetOutcome.DONE
+    if status in (404, 405):
+        return ResetOutcome.NOT_OFFERED
+    if status in (401, 403):
+        return ResetOutcome.NOT_ALLOWED
+    return ResetOutcome.REFUSED if status in (400, 409) else ResetOutcome.FAILED
+
+
+def _denies(answer: httpx.Response) -> bool:
+    """Whether a document says that it did not work: vLLM 0.32 answers so with status 200."""
+    with contextlib.suppress(ValueError):
+        said = answer.json()
+        return isinstance(said, dict) and said.get("success") is False
+    return False
+
+
+def _choices(answer: httpx.Response) -> bool:
+    try:
+        return bool(answer.json()["choices"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False

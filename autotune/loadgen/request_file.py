@@ -1,0 +1,185 @@
+"""One row per request in a columnar file, ``<result>.requests.parquet``: what a result in JSON is too small for.
+
+The only importer of pyarrow, which is loaded when a file is written or read and not before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import BadInput, MalformedFile
+from autotune.loadgen.client.request_log import Floats, RequestLog
+
+SCHEMA = 1
+"""Of the file; in its metadata as ``schema``."""
+
+_TEXTS = ("point", "outcome", "message")
+_COUNTS = ("seed", "request", "expected_tokens", "chunks", "retries")
+_UNSURE_COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
+_SECONDS = ("sent_s", "ttft_s", "e2el_s", "send_delay_s")
+COLUMNS = (
+    *("point", "seed", "request", "sent_s", "ttft_s", "e2el_s", "input_tokens", "output_tokens", "cached_tokens"),
+    *("expected_tokens", "chunks", "retries", "send_delay_s", "outcome", "message", "itl_ms"),
+)
+"""In the order of the file; ``docs/files.md`` says what each is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The requests of one load, and which load it was."""
+
+    point: str
+    seed: int
+    log: RequestLog
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTable:
+    """What `read_requests` gives.
+
+    Attributes:
+        columns: under the names of `COLUMNS`, each of shape (n,). Seconds and token counts are float64 with NaN
+            where there is no value; other counts are int64; texts are objects; ``itl_ms`` holds one float32 array
+            per request, None where the request failed.
+        metadata: ``schema``, ``workload``, ``seed``, ``evidence`` and what else the writer said.
+    """
+
+    columns: dict[str, NDArray[Any]]
+    metadata: dict[str, str]
+
+    def __len__(self) -> int:
+        return len(self.columns["request"])
+
+
+def requests_path(result: Path) -> Path:
+    """Where the requests of a result lie: beside it."""
+    return result.with_name(f"{result.name.removesuffix('.json')}.requests.parquet")
+
+
+def write_requests(path: Path, loads: Sequence[Load], metadata: Mapping[str, object]) -> None:
+    """Write the requests of some loads, one load after the other; a reader sees the whole file or none.
+
+    Args:
+        metadata: must say the workload, the seed and the evidence; kept as text.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = _schema().with_metadata({"schema": str(SCHEMA), **{key: str(value) for key, value in metadata.items()}})
+    tables = [pa.table(_arrays(load), schema=schema) for load in loads]
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with draft.open("wb") as stream:
+            whole = pa.concat_tables(tables) if tables else schema.empty_table()
+            pq.write_table(whole, stream, compression="zstd", use_dictionary=list(_TEXTS))
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read_requests(path: Path) -> RequestTable:
+    """Read what `write_requests` wrote.
+
+    Raises:
+        BadInput: there is no such file.
+        MalformedFile: it is no such file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: no such file") from error
+    except (OSError, pa.ArrowException) as error:
+        raise MalformedFile(path, "not a Parquet file") from error
+    missing = [name for name in COLUMNS if name not in table.column_names]
+    if missing:
+        raise MalformedFile(path, f"not the requests of a load: it has no column {missing[0]!r}")
+    metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+    return RequestTable({name: _column(name, table.column(name)) for name in COLUMNS}, metadata)
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    kinds = {
+        **dict.fromkeys(_TEXTS, pa.string()),
+        **dict.fromkeys((*_COUNTS, *_UNSURE_COUNTS), pa.int64()),
+        **dict.fromkeys(_SECONDS, pa.float64()),
+        "itl_ms": pa.list_(pa.float32()),
+    }
+    return pa.schema([(name, kinds[name]) for name in COLUMNS])
+
+
+def _arrays(load: Load) -> dict[str, Any]:
+    log, records = load.log, load.log.records
+    start_s = float(records.sent_s.min()) if len(log) else 0.0
+    return {
+        "point": [load.point] * len(log),
+        "seed": np.full(len(log), load.seed),
+        "request": np.arange(len(log)),
+        "sent_s": _nullable(records.sent_s - start_s),
+        "ttft_s": _nullable(records.first_token_s - records.sent_s),
+        "e2el_s": _nullable(records.finished_s - records.sent_s),
+        "input_tokens": _whole(records.input_tokens),
+        "output_tokens": _whole(records.output_tokens),
+        "cached_tokens": _whole(log.cached_tokens),
+        "expected_tokens": log.expected_tokens,
+        "chunks": log.chunks,
+        "retries": log.retries,
+        "send_delay_s": _nullable(log.send_delay_s),
+        "outcome": [outcome.name for outcome in log.outcomes],
+        # A server's words may hold half a surrogate pair, which no UTF-8 has.
+        "message": [outcome.message.encode("utf-8", "replace").decode() for outcome in log.outcomes],
+        "itl_ms": _gaps(log),
+    }
+
+
+def _nullable(values: Floats) -> Any:
+    import pyarrow as pa
+
+    return pa.array(values, mask=np.isnan(values))
+
+
+def _whole(values: Floats) -> Any:
+    import pyarrow as pa
+
+    unknown = np.isnan(values)
+    return pa.array(np.where(unknown, 0, values).astype(np.int64), mask=unknown)
+
+
+def _gaps(log: RequestLog) -> Any:
+    """The gaps between chunks, one list per request.
+
+    A log has those of all successful requests joined in the order of requests, one fewer than chunks for each.
+
+    Raises:
+        ValueError: the log has not as many gaps as its chunks tell.
+    """
+    import pyarrow as pa
+
+    ok, gaps_ms = log.records.ok, log.records.itl_ms
+    counts = np.where(ok, np.maximum(log.chunks - 1, 0), 0)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    if offsets[-1] != len(gaps_ms):
+        raise ValueError(f"{len(gaps_ms)} gaps in a log whose chunks make {offsets[-1]}")
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(gaps_ms.astype(np.float32)), mask=pa.array(~ok))
+
+
+def _column(name: str, column: Any) -> NDArray[Any]:
+    values: NDArray[Any] = column.to_numpy()
+    return values.astype(np.float64) if name in (*_SECONDS, *_UNSURE_COUNTS) else values

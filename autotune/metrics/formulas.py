@@ -1,0 +1,140 @@
+"""Every metric formula, once.
+
+Names and definitions are those of ``vllm bench serve --save-result``
+(https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, `calculate_metrics`):
+token throughput is tokens per second of the whole run, ramp and drain included; TPOT of a request
+leaves its first token out; percentiles are interpolated linearly. One is ours:
+``steady_total_token_throughput``, see `autotune.metrics.steady`. Latencies are in ms, throughputs per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from autotune.errors import UnknownName
+from autotune.metrics.latencies import LATENCIES, STATISTICS, latencies, statistics, token_series, tpot_ms
+from autotune.metrics.records import RequestRecords
+from autotune.metrics.steady import steady_total_token_throughput
+from autotune.trial import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What is known of a metric's name.
+
+    Attributes:
+        maximise: whether more of it is better.
+        time_power: how it changes on a node that is faster by a factor f: it is multiplied by f ** time_power.
+    """
+
+    maximise: bool
+    time_power: int = 0
+
+
+_RATE, _TIME, _COUNT = Metric(True, 1), Metric(False, -1), Metric(True)
+
+METRICS: dict[str, Metric] = {
+    "duration": _TIME,
+    "completed": _COUNT,
+    "failed": Metric(False),
+    "total_input_tokens": _COUNT,
+    "total_output_tokens": _COUNT,
+    "request_throughput": _RATE,
+    "request_goodput": _RATE,
+    "output_throughput": _RATE,
+    "total_token_throughput": _RATE,
+    "max_output_tokens_per_s": _RATE,
+    "max_concurrent_requests": _COUNT,
+    "steady_total_token_throughput": _RATE,
+    "cache_hit_rate": _COUNT,
+    **{f"{statistic}_{latency}_ms": _TIME for latency in LATENCIES for statistic in STATISTICS},
+}
+"""Every metric that an objective or an SLO may name."""
+
+
+class Limit(Protocol):
+    """An SLO as `summarize` sees it; `autotune.study.spec.Slo` is one."""
+
+    @property
+    def metric(self) -> str: ...
+
+    def violation(self, value: float) -> float: ...
+
+
+def check_metric(name: str) -> str:
+    """Return the name of a known metric; raise `UnknownName` otherwise."""
+    if name not in METRICS:
+        raise UnknownName("metric", name, METRICS)
+    return name
+
+
+def _good(done: RequestRecords, slos: Sequence[Limit]) -> int:
+    """Requests within every SLO: a limit on any statistic of a latency holds each request to that limit."""
+    per_request = {**latencies(done), "tpot": tpot_ms(done)}
+    good = np.ones(len(done), dtype=bool)
+    for slo in slos:
+        parts = slo.metric.split("_")
+        values = per_request.get(parts[1]) if len(parts) == 3 and parts[1] != "itl" else None
+        if values is not None:
+            good &= np.array([slo.violation(float(v)) <= 0 for v in values], dtype=bool)
+    return int(good.sum())
+
+
+def _peaks(done: RequestRecords) -> tuple[float, int]:
+    """Most output tokens and most requests in flight within a whole second since the first was sent, as vLLM counts."""
+    start = done.sent_s.min()
+    times, counts = token_series(done)
+    tokens = np.bincount((times - start).astype(np.int64), weights=counts)
+    begun = np.bincount((done.sent_s - start).astype(np.int64), minlength=2)
+    ended = np.bincount((done.finished_s - start).astype(np.int64) + 1, minlength=2)
+    size = max(len(begun), len(ended))
+    in_flight = np.cumsum(np.pad(begun, (0, size - len(begun))) - np.pad(ended, (0, size - len(ended))))
+    return float(tokens.max()), int(in_flight.max())
+
+
+def summarize_loads(runs: Sequence[RequestRecords], slos: Sequence[Limit] = ()) -> Metrics:
+    """All metrics of several loads, such as the points of a sweep, as one run without pauses."""
+    metrics = summarize(RequestRecords.one_after_another(runs), slos)
+    metrics["steady_total_token_throughput"] = steady_total_token_throughput(*runs)
+    for peak, name in enumerate(("max_output_tokens_per_s", "max_concurrent_requests")):
+        # Of one load at a time: the end of one and the begin of the next are no peak.
+        metrics[name] = max((_peaks(done)[peak] for run in runs if len(done := run.successful())), default=0)
+    return metrics
+
+
+def summarize(records: RequestRecords, slos: Sequence[Limit] = ()) -> Metrics:
+    """All metrics of a run under vLLM's names.
+
+    Args:
+        records: one run on one clock.
+        slos: limits for ``request_goodput``; those on ttft, tpot and e2el are applied to each request.
+
+    The duration is from the first request sent to the last one finished, failed ones included.
+    A run without a successful request has every figure 0.
+    """
+    done = records.successful()
+    duration = float(records.finished_s.max() - records.sent_s.min()) if len(records) else 0.0
+    rate = 1.0 / duration if duration > 0 else 0.0
+    read, written = float(done.input_tokens.sum()), float(done.output_tokens.sum())
+    peak_tokens, peak_requests = _peaks(done) if len(done) else (0.0, 0)
+    summary: Metrics = {
+        "duration": duration,
+        "completed": len(done),
+        "failed": len(records) - len(done),
+        "total_input_tokens": int(read),
+        "total_output_tokens": int(written),
+        "request_throughput": len(done) * rate,
+        "request_goodput": _good(done, slos) * rate,
+        "output_throughput": written * rate,
+        "total_token_throughput": (read + written) * rate,
+        "max_output_tokens_per_s": peak_tokens,
+        "max_concurrent_requests": peak_requests,
+        "steady_total_token_throughput": steady_total_token_throughput(records),
+    }
+    for name, values in latencies(done).items():
+        summary.update(statistics(name, values))
+    return summary

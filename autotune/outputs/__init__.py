@@ -1,0 +1,1 @@
+"""What a study leaves behind and shows: progress, report, exports, MLflow runs."""

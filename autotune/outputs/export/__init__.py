@@ -1,0 +1,113 @@
+"""The recommended configuration in the form in which people deploy it.
+
+A format is one function in one file of this package and one line in `FORMATS`: `(winner) -> str`, where the winner is
+the recommended configuration with what the study knows of it. No output holds a secret: where the study used one, the
+output asks for it or leaves it out and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from autotune.errors import BadInput, UnknownName
+from autotune.outputs.export import (
+    compose,
+    docker,
+    dstack,
+    engine_config,
+    gpustack,
+    json_file,
+    kubernetes,
+    shell,
+    trtllm_config,
+)
+from autotune.outputs.export.winner import Winner, winner_of
+
+__all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One way to write a recommendation down.
+
+    Attributes:
+        render: makes the text; raises `BadInput` where this winner cannot be written so.
+        filename: what the file is usually called.
+        engine: the only engine that reads it; None = any.
+        executable: whether the file is to be run.
+        without_command: whether it can say something of a replayed row of which no command is known.
+        container: whether it runs a container image.
+    """
+
+    render: Callable[[Winner], str]
+    filename: str
+    engine: str | None = None
+    executable: bool = False
+    without_command: bool = False
+    container: bool = False
+
+    @property
+    def mode(self) -> int:
+        """The file's permissions."""
+        return 0o755 if self.executable else 0o644
+
+    def fits(self, winner: Winner) -> bool:
+        """Whether a winner of this engine, and with what is known of its command, has this form."""
+        return self.engine in (None, winner.choice.engine) and (self.without_command or not winner.choice.stand_in)
+
+
+FORMATS: dict[str, Format] = {
+    "shell": Format(shell.render, "serve.sh", executable=True, without_command=True),
+    "docker": Format(docker.render, "docker-run.sh", executable=True, container=True),
+    "compose": Format(compose.render, "compose.yaml", container=True),
+    "k8s": Format(kubernetes.render, "kubernetes.yaml", container=True),
+    "dstack": Format(dstack.service, "service.dstack.yml", container=True),
+    "dstack-task": Format(dstack.task, "task.dstack.yml", container=True),
+    "gpustack": Format(gpustack.render, "gpustack.yaml", container=True),
+    "vllm-config": Format(engine_config.render, "vllm.yaml", engine="vllm"),
+    "sglang-config": Format(engine_config.render, "sglang.yaml", engine="sglang"),
+    "trtllm-config": Format(trtllm_config.render, "trtllm.yaml", engine="tensorrt_llm"),
+    "json": Format(json_file.render, "recommendation.json", without_command=True),
+}
+
+
+def check_format(name: str) -> Format:
+    """The format of that name; raises `UnknownName` with those that there are."""
+    if name not in FORMATS:
+        raise UnknownName("export format", name, FORMATS)
+    return FORMATS[name]
+
+
+def export(winner: Winner, name: str) -> str:
+    """The winner in a format of `FORMATS`.
+
+    Raises `UnknownName` for a format that does not exist, `BadInput` for one that this winner cannot have: another
+    engine's, one that needs a command where none is known, or an image where none is known.
+    """
+    wanted = check_format(name)
+    if winner.image is not None and not wanted.container:
+        those = ", ".join(known for known, form in FORMATS.items() if form.container)
+        raise BadInput(f"--image is for the formats that run a container ({those}), not for {name}")
+    if wanted.fits(winner):
+        return wanted.render(winner)
+    fitting = ", ".join(known for known, form in FORMATS.items() if form.fits(winner))
+    if winner.choice.stand_in:
+        raise BadInput(
+            f"the replayed table does not tell the command of {winner.choice.engine}, so there is none to write as "
+            f"{name}; formats that fit: {fitting}"
+        )
+    raise BadInput(
+        f"format {name!r} is for {wanted.engine}, but the study recommends {winner.choice.engine}; "
+        f"formats that fit: {fitting}"
+    )
+
+
+def all_of(winner: Winner) -> dict[str, str]:
+    """File name to text, in every format that this winner can have."""
+    texts: dict[str, str] = {}
+    for name, form in FORMATS.items():
+        with suppress(BadInput):
+            texts[form.filename] = export(winner, name)
+    return texts

@@ -1,0 +1,116 @@
+"""The recommended command as an image runs it: the program by its name there, the model in front, whole paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from autotune.engines import Engine, ParsedCommand
+from autotune.errors import BadInput
+from autotune.outputs.export import words
+from autotune.outputs.export.winner import Winner
+from autotune.serving.command import anchored
+from autotune.study.recommendation import Choice
+from autotune.trial import Command
+
+
+@dataclass(frozen=True, slots=True)
+class InImage:
+    """A command in an image; secrets stand as ``${NAME}``.
+
+    Attributes:
+        argv: program and arguments, without an address of the container's own.
+        model: the model as the command names it: an id at Hugging Face, or an absolute path.
+        served: the name by which requests ask for it.
+        revision: the branch, tag or commit of its repository; None: its main branch.
+    """
+
+    argv: tuple[str, ...]
+    model: str
+    served: str
+    revision: str | None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the model is a folder, not a name at Hugging Face."""
+        return self.model.startswith("/")
+
+
+def in_image(winner: Winner, kind: Engine) -> InImage:
+    """The winner's command; raises `BadInput` when an image cannot run it."""
+    argv = model_first(winner.choice, kind)
+    # A folder named from where the study was made lies elsewhere in a container.
+    arguments = anchored(_arguments(winner, kind, argv), winner.choice.files)
+    argv = words.without_secrets([*_program(kind, argv), *arguments])
+    model = _model(argv, kind) or winner.spec.model.id
+    if model.startswith("."):
+        raise BadInput(f"the model {model!r} is no folder seen from here; export from where the study was made")
+    parsed = _parsed(winner.choice, kind)
+    served = _text(parsed, "served_model_name")
+    return InImage(tuple(argv), model, served or model, _text(parsed, "revision"))
+
+
+def model_first(choice: Choice, kind: Engine) -> list[str]:
+    """The engine's words, ``-tp 8 MODEL`` as ``MODEL -tp 8``.
+
+    The engine's parser alone can tell that it is no value of ``-tp``: whoever takes options apart without it cannot.
+    """
+    argv, parsed = choice.engine_argv, _parsed(choice, kind)
+    arguments = kind.arguments(argv)
+    if parsed is None or kind.card.model_flag or not arguments or not arguments[0].startswith("-"):
+        return argv
+    start = len(argv) - len(arguments)
+    for place in (i for i, word in enumerate(argv) if i > start and word == parsed.model):
+        moved = [*argv[:start], argv[place], *argv[start:place], *argv[place + 1 :]]
+        if _parsed(choice.model_copy(update={"argv": [*choice.container, *moved]}), kind) == parsed:
+            return moved
+    return argv
+
+
+def _parsed(choice: Choice, kind: Engine) -> ParsedCommand | None:
+    """The command as the engine reads it; None for options that our copy of its parser does not know."""
+    try:
+        return kind.parse(Command(tuple(choice.engine_argv), choice.env, choice.files), choice.engine_version)
+    except BadInput:
+        return None
+
+
+def _text(parsed: ParsedCommand | None, option: str) -> str | None:
+    """An option's value, the first where it takes several."""
+    value = parsed.args.get(option) if parsed else None
+    if isinstance(value, list):
+        value = value[0] if value else None
+    return value if isinstance(value, str) else None
+
+
+def _program(kind: Engine, argv: Sequence[str]) -> list[str]:
+    """The program as the image has it on its path, whatever it was called on the machine that measured it."""
+    arguments = kind.arguments(argv)
+    if arguments is None:
+        return list(kind.card.program)
+    name, *rest = argv[: len(argv) - len(arguments)]
+    name = PurePosixPath(name).name
+    return ["python3" if name.startswith("python") else name, *rest]
+
+
+def _arguments(winner: Winner, kind: Engine, argv: Sequence[str]) -> Sequence[str]:
+    installed = winner.spec.installed.get(kind.name)
+    arguments = kind.arguments(argv)
+    if arguments is not None:
+        return arguments
+    if installed is not None and tuple(argv[: len(installed.program)]) == installed.program:
+        return argv[len(installed.program) :]
+    raise BadInput(f"{argv[0]!r} is not how {kind.card.title} is started, so its command in an image is not known")
+
+
+def _model(argv: Sequence[str], kind: Engine) -> str | None:
+    """The model as the command names it: after its option, or as the first word that is none."""
+    flag = kind.card.model_flag or "--model"
+    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+        if word == flag and following:
+            return following
+        if word.startswith(f"{flag}="):
+            return word.removeprefix(f"{flag}=")
+    first = (kind.arguments(argv) or ("-",))[0]
+    return None if first.startswith("-") else first

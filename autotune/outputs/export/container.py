@@ -1,0 +1,184 @@
+"""The recommended server in a container: what every format that runs an image writes down in its own way.
+
+Images, devices, caches and where files lie are those of a launch by ``--on docker`` (`autotune.serving.docker_run`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from packaging.version import InvalidVersion, Version
+
+from autotune.engines import Engine, engine
+from autotune.errors import BadInput
+from autotune.outputs.export import words
+from autotune.outputs.export.command import InImage, in_image
+from autotune.outputs.export.winner import Winner
+from autotune.serving import Patience
+from autotune.serving.command import with_serving
+from autotune.serving.docker_run import docker_card, image_of, mounted_paths, own_entrypoint, volume_name
+from autotune.simulator.node.weights import weight_bytes_per_gpu
+from autotune.study.user_library import library_of
+from autotune.trial import Evidence
+
+PORT = 8000
+"""Where every container's server listens."""
+ANYWHERE = "0.0.0.0"
+"""Its address there: a container's loopback is reached by nobody outside it."""
+SHARED_MEMORY_GIB = 32
+"""Of /dev/shm, where a container cannot have the host's: what SGLang's documentation gives ``docker run``
+(https://docs.sglang.io, install with Docker: ``--shm-size 32g``); vLLM's and TensorRT-LLM's name less."""
+NAME_LENGTH = 40
+"""A dstack run's name has at most 41 characters; a DNS label, with an ending such as ``-cache``, at most 63."""
+
+_START_MARGIN = 3.0
+"""A start may take so much longer than the slowest seen: a cold page cache, a slower disk, kernels still to compile."""
+_LEAST_START_S = 600.0
+_MODELS = "HF_HOME"
+_ROOM = 1.25
+"""Of the volume over the weights: compiled kernels, tokenizer, a download's temporary files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A server in a container. Secrets stand as ``${NAME}`` in `argv` and `env`.
+
+    Attributes:
+        name: a DNS label of at most `NAME_LENGTH` characters that begins with a letter.
+        argv: the engine's command, listening on `ANYWHERE` and `PORT`.
+        own_entrypoint: whether the image's own entry point runs these words; else it has to be set aside.
+        env: the recommended variables, without those of this machine: where its caches lie, and which GPUs to take.
+        gpu_choice: the recommended variables that choose among the node's GPUs, where all of them go in.
+        files: name to content of what must lie in the working folder.
+        mounts: files and folders of the host that the command names.
+        caches: folders of the container that should outlive it, to a volume's name that tells image and GPU.
+        health: the path that answers 200 when the server is ready.
+        model: the model as the command names it.
+        is_local: whether it is a folder, not a name at Hugging Face.
+        served: the name by which requests ask for it.
+        revision: of its repository; None: its main branch.
+        weights: the host's Hugging Face cache as the recommended variables name it; None: they do not.
+        storage_gib: of the caches, weights included.
+    """
+
+    name: str
+    image: str
+    argv: tuple[str, ...]
+    own_entrypoint: bool
+    env: Mapping[str, str]
+    gpu_choice: Mapping[str, str]
+    files: Mapping[str, str]
+    mounts: tuple[str, ...]
+    caches: Mapping[str, str]
+    health: str
+    model: str
+    is_local: bool
+    served: str
+    revision: str | None
+    weights: str | None
+    storage_gib: int
+
+    @property
+    def secrets(self) -> list[str]:
+        """The variables from which the command's secrets come."""
+        return words.asked_for(self.argv, self.env)
+
+    @property
+    def models(self) -> str:
+        """The Hugging Face cache."""
+        return docker_card().models
+
+
+def container_of(winner: Winner) -> Container:
+    """The winner in a container; raises `BadInput` when no image is known for it."""
+    choice, hardware = winner.choice, winner.spec.hardware
+    kind = engine(choice.engine, library_of(winner.spec))
+    command = in_image(winner, kind)
+    image = _image(winner, kind)
+    env = words.settings_without_secrets(choice.env)
+    weights = env.pop(_MODELS, None)
+    return Container(
+        name=name_of(choice.engine, winner.recommendation.model),
+        image=image,
+        # What a launch needs besides, to be measured, is no part of the recommendation.
+        argv=with_serving(command.argv, kind.card.serving.model_copy(update={"arguments": []}), ANYWHERE, PORT),
+        own_entrypoint=own_entrypoint(kind.card, hardware, image),
+        env={name: value for name, value in env.items() if not chooses_gpus(name)},
+        gpu_choice={name: value for name, value in env.items() if chooses_gpus(name)},
+        files=choice.files,
+        mounts=_mounts(command),
+        caches={folder: volume_name(image, hardware.name, folder) for folder in docker_card().caches},
+        health=kind.card.serving.health,
+        model=command.model,
+        is_local=command.is_local,
+        served=command.served,
+        revision=command.revision,
+        weights=weights if weights and weights.startswith("/") else None,
+        storage_gib=_storage_gib(winner, command),
+    )
+
+
+def chooses_gpus(variable: str) -> bool:
+    """Whether a variable chooses among a machine's GPUs by number, as ``CUDA_VISIBLE_DEVICES``."""
+    return variable.endswith("_VISIBLE_DEVICES")
+
+
+def name_of(engine_name: str, model: str) -> str:
+    """A name that Kubernetes, Compose and dstack all take, e.g. ``vllm-deepseek-v3-2``, for any model's name."""
+    last = model.rstrip("/").rpartition("/")[2]
+    name = re.sub(r"[^a-z0-9]+", "-", f"{engine_name}-{last}".lower()).strip("-")
+    return (name if name[:1].isalpha() else f"server-{name}")[:NAME_LENGTH].rstrip("-")
+
+
+def start_limit_s(winner: Winner) -> tuple[int, str]:
+    """How long a start may take before it is given up, in seconds, and in words where the figure comes from."""
+    evidence = winner.recommendation.evidence
+    if not winner.ready_s or evidence is Evidence.EMULATED:
+        limit_s = math.ceil(Patience().total_s)
+        why = "its starts were EMULATED, and loaded no weights" if winner.ready_s else "the study tells of no start"
+        return limit_s, f"a start may take {limit_s} s, as long as autotune waits for one: {why}"
+    slowest_s = max(winner.ready_s)
+    limit_s = math.ceil(max(_LEAST_START_S, _START_MARGIN * slowest_s))
+    kind = "measured" if evidence is Evidence.MEASURED else evidence.value.upper()
+    said = f"the slowest of {len(winner.ready_s)} {kind} starts took {slowest_s:.0f} s"
+    return limit_s, f"a start may take {limit_s} s: {said}; cold disks and caches may take {_START_MARGIN:.0f} times it"
+
+
+def _image(winner: Winner, kind: Engine) -> str:
+    choice, hardware = winner.choice, winner.spec.hardware
+    if winner.image is not None:
+        if not winner.image or any(sign.isspace() for sign in winner.image):
+            raise BadInput(f"--image {winner.image!r}: write an image with its tag, e.g. vllm/vllm-openai:v0.32.0")
+        return winner.image
+    if choice.container:
+        return choice.container[-1]
+    try:
+        version = Version(choice.engine_version).public
+        known = image_of(kind.card, hardware, version)
+    except InvalidVersion:
+        version, known = choice.engine_version, None
+    if known is None:
+        raise BadInput(
+            f"no container image of {kind.card.title} {version} for {hardware.vendor} {hardware.generation} is known; "
+            "name one with --image IMAGE"
+        )
+    return known.image.replace("{version}", version)
+
+
+def _mounts(command: InImage) -> tuple[str, ...]:
+    """What exists here of the paths that the command names, and a model's folder, which may lie on another machine."""
+    mounts = mounted_paths(command.argv)
+    if command.is_local and not any(PurePosixPath(command.model).is_relative_to(path) for path in mounts):
+        mounts.append(command.model)
+    return tuple(sorted(mounts))
+
+
+def _storage_gib(winner: Winner, command: InImage) -> int:
+    """Room for the weights, unless they are mounted, in whole tens of GiB."""
+    architecture = winner.spec.model.architecture
+    weights = weight_bytes_per_gpu(architecture, 1, 1, 1, architecture.mtp_layers > 0)
+    return 10 * max(2, 0 if command.is_local else math.ceil(_ROOM * weights / 2**30 / 10))

@@ -1,0 +1,109 @@
+"""dstack's configurations: a service (`dstack apply` publishes it) and a task (the same server, its port forwarded).
+
+One run is one file. Fields: https://dstack.ai/docs/reference/dstack.yml/service and …/task; resources, environment and
+instance volumes are described there too.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from autotune.outputs.export import heading, shell, words, yaml_text
+from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of, start_limit_s
+from autotune.outputs.export.winner import Winner
+from autotune.serving.docker_run import PLACE, docker_card
+from autotune.space.library import Library
+
+_TOKEN = "HF_TOKEN"
+_INSTANCE = "/var/cache/autotune"
+_IMAGE_GB = 100
+"""Beside the weights, for the image and the system: dstack's own default, which assumes no more than that."""
+_MEMORY_SHARE = 0.9
+"""Of a GPU's memory on its data sheet that it must have: sellers count it in powers of two, and some is kept."""
+
+
+def service(winner: Winner) -> str:
+    """``service.dstack.yml``, with the model behind dstack's own endpoint."""
+    container = container_of(winner)
+    probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
+    # Without probes of its own a service with a model is asked for a completion every time.
+    more = {"port": PORT, "model": container.served, "probes": [probe]}
+    said = start_limit_s(winner)[1]
+    return _render(winner, container, "service", more, [f"dstack waits for it as long as it takes; {said}"])
+
+
+def task(winner: Winner) -> str:
+    """``task.dstack.yml``; `dstack apply` forwards the port to this machine's loopback."""
+    return _render(winner, container_of(winner), "task", {"ports": [PORT]}, [])
+
+
+def _render(winner: Winner, container: Container, kind: str, more: dict[str, Any], notes: list[str]) -> str:
+    secrets = list(dict.fromkeys((_TOKEN, *container.secrets)))
+    about = [
+        *heading.lines(winner),
+        f"use: dstack apply --file {kind}.dstack.yml",
+        f"taken from the environment of that command: {', '.join(secrets)}; leave {_TOKEN} out for an open model",
+        *notes,
+    ]
+    settings = {name: value for name, value in container.env.items() if "$" not in value}
+    document = {
+        "type": kind,
+        "name": container.name,
+        "image": container.image,
+        "env": [*secrets, *(f"{name}={value}" for name, value in {"HF_HOME": container.models, **settings}.items())],
+        "commands": _commands(container),
+        **more,
+        "resources": _resources(winner, container),
+        "volumes": _volumes(container),
+    }
+    return heading.comment(about) + yaml_text.dump(document)
+
+
+def _commands(container: Container) -> list[str]:
+    """Shell commands; they run in place of the image's own entry point.
+
+    They set what holds a ``$`` too: under ``env`` dstack's server replaces ``${{ }}`` and its runner ``${NAME}``, in
+    commands ``dstack apply`` alone replaces anything, and takes ``$$`` for one ``$``
+    (``dstack/_internal/utils/interpolator.py``).
+    """
+    lines = [f"mkdir -p {PLACE} && cd {PLACE}", *shell.writing(container.files)] if container.files else []
+    settings = [f"{name}={_quoted(value)}" for name, value in container.env.items() if "$" in value]
+    started = ["exec env", *settings] if settings else ["exec"]
+    lines.append(" ".join([*started, *map(_quoted, container.argv)]))
+    return [line.replace("$", "$$") for line in lines]
+
+
+def _quoted(word: str) -> str:
+    prefix, variable = words.reference_in(word)
+    if variable is None:
+        return shlex.quote(word)
+    return f'{shlex.quote(prefix) if prefix else ""}"${variable}"'
+
+
+def _resources(winner: Winner, container: Container) -> dict[str, Any]:
+    hardware = winner.spec.hardware
+    resources: dict[str, Any] = {
+        "shm_size": f"{SHARED_MEMORY_GIB}GB",
+        "disk": f"{container.storage_gib + _IMAGE_GB}GB..",
+    }
+    if hardware.vendor == "cpu":
+        return {"gpu": 0, **resources}
+    gpu: dict[str, Any] = {"vendor": hardware.vendor}
+    # The packaged cards are named as the GPUs are sold; a card of one's own may have any name.
+    if hardware.name in Library().hardware:
+        gpu["name"] = hardware.name.upper()
+    gpu |= {"memory": f"{int(hardware.memory_gb * _MEMORY_SHARE)}GB..", "count": winner.gpus}
+    return {"gpu": gpu, **resources}
+
+
+def _volumes(container: Container) -> list[dict[str, Any]]:
+    """Folders of the instance; where a backend has none, the run begins without them."""
+    caches = docker_card().caches
+    kept = {f"{_INSTANCE}/{container.caches[folder]}": folder for folder in caches}
+    # Weights are the same for every image.
+    kept[f"{_INSTANCE}/huggingface"] = container.models
+    volumes: list[dict[str, Any]] = [
+        {"instance_path": place, "path": folder, "optional": True} for place, folder in kept.items()
+    ]
+    return volumes + [{"instance_path": path, "path": path} for path in container.mounts]

@@ -1,0 +1,111 @@
+"""``gpustack.yaml``: the recommended server as a deployment that GPUStack imports.
+
+vLLM and SGLang are backends of GPUStack's own and get their parameters; an engine that is none, or that needs files of
+its own, is a custom backend with its whole command. Fields: GPUStack 2.3, ``gpustack/schemas/models.py``
+(``ModelCreate``) and ``deployment_document.py``; https://docs.gpustack.ai, "Model Deployment Management" and
+"Inference Backend Management".
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from autotune.engines import engine
+from autotune.outputs.export import heading, shell, words, yaml_text
+from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of, start_limit_s
+from autotune.outputs.export.winner import Winner
+from autotune.serving.docker_run import PLACE
+from autotune.study.user_library import library_of
+
+_BACKENDS = {"vllm": "vLLM", "sglang": "SGLang"}
+_ADDRESS_WORDS = 4
+"""``--host ANYWHERE --port PORT``, with which a container's command ends: GPUStack gives its own."""
+_SHARED_MEMORY = "GPUSTACK_MODEL_RUNTIME_SHM_SIZE_GIB"
+
+
+def render(winner: Winner) -> str:
+    """The document."""
+    container = container_of(winner)
+    argv, left_out = _without_secrets(list(container.argv[:-_ADDRESS_WORDS]))
+    env = {name: value for name, value in container.env.items() if words.reference_in(value)[1] is None}
+    backend = None if container.files else _BACKENDS.get(winner.choice.engine)
+    document = {
+        "name": container.name,
+        **_source(container),
+        "description": "; ".join(heading.lines(winner)),
+        "replicas": 1,
+        "categories": ["llm"],
+        "distributed_inference_across_workers": False,
+        "gpu_selector": {"gpus_per_replica": winner.gpus} if winner.spec.hardware.vendor != "cpu" else None,
+        "backend": backend or "Custom",
+        "image_name": container.image,
+        **(_parameters(winner, argv) if backend else _run_command(winner, container, argv)),
+        "env": {**env, _SHARED_MEMORY: str(SHARED_MEMORY_GIB)},
+    }
+    about = [
+        *heading.lines(winner),
+        "use: import it at Models - Deployments in GPUStack 2.3 or later",
+        f"It holds for {winner.recommendation.hardware}: add a worker_selector where the cluster has other GPUs too.",
+        start_limit_s(winner)[1],
+        *(
+            f"left out, as its value is a secret: {name} (GPUStack asks for API keys and reads weights itself)"
+            for name in [*left_out, *(name for name in container.env if name not in env)]
+        ),
+    ]
+    return heading.comment(about) + yaml_text.dump({key: value for key, value in document.items() if value is not None})
+
+
+def _source(container: Container) -> dict[str, str]:
+    if container.is_local:
+        return {"source": "local_path", "local_path": container.model}
+    return {"source": "huggingface", "huggingface_repo_id": container.model}
+
+
+def _without_secrets(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The words without the options whose value is a secret, and those options."""
+    kept: list[str] = []
+    left_out: list[str] = []
+    for group in words.groups(argv, words.program_length(argv)):
+        if words.asked_for(group, {}):
+            left_out.append(group[0].partition("=")[0])
+        else:
+            kept += group
+    return kept, left_out
+
+
+def _parameters(winner: Winner, argv: list[str]) -> dict[str, Any]:
+    """One entry per option with its values; the program and the model are GPUStack's."""
+    kind = engine(winner.choice.engine, library_of(winner.spec))
+    arguments = list(kind.arguments(argv) or ())
+    flag = kind.card.model_flag or "--model"
+    options = [group for group in words.groups(["", *arguments])[1:] if group[0].partition("=")[0] != flag]
+    length = kind.card.knobs["context_length"].emit[0].args[0]
+    if not any(group[0].partition("=")[0] == length for group in options):
+        # GPUStack would set 8192; the engine's own default, with which this was tuned, is the model's limit.
+        options.append([length, str(winner.spec.model.context_limit)])
+    return {"backend_parameters": [entry for group in options for entry in _entries(group)]}
+
+
+def _entries(group: list[str]) -> list[str]:
+    """An option with its values as GPUStack reads them back.
+
+    It splits an entry that begins with an option as a shell does, and takes every other entry for one word
+    (``gpustack/utils/command.py``, ``flatten_to_argv``).
+    """
+    if shlex.join(group) == " ".join(group):
+        return [" ".join(group)]
+    name, equals, value = group[0].partition("=")
+    return [f"{name}{equals}{shlex.quote(value)}" if equals else shlex.quote(name), *group[1:]]
+
+
+def _run_command(winner: Winner, container: Container, argv: list[str]) -> dict[str, Any]:
+    """The whole command, which GPUStack splits as a shell does; a shell inside writes the files first."""
+    argv = ["{{model_path}}" if word == container.model else word for word in argv]
+    serving = engine(winner.choice.engine, library_of(winner.spec)).card.serving
+    command = [*argv, serving.host_flag, "{{worker_ip}}", serving.port_flag, "{{port}}"]
+    if not container.files:
+        return {"run_command": shlex.join(command)}
+    written = [f"mkdir -p {PLACE}", f"cd {PLACE}", *shell.writing(container.files)]
+    script = " && ".join([*written, f"exec {shlex.join(command)}"])
+    return {"run_command": shlex.join(["bash", "-c", script])}

@@ -1,0 +1,116 @@
+"""Figures that the report draws from the launches: values of the objective, best per engine, repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import geometric_mean
+
+from autotune.metrics.formulas import METRICS
+from autotune.outputs.report import StudyRecord, text
+from autotune.search import objective
+from autotune.search.equivalents import counts_as
+from autotune.trial import Launch, Role, Scalar, State
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether less of a metric is better, e.g. of a latency."""
+    return not METRICS[metric].maximise
+
+
+def objective_value(study: StudyRecord, launch: Launch) -> float | None:
+    """The objective on its workload or workloads; None where the launch has no valid figure."""
+    return objective.achieved(study.spec, launch)
+
+
+def broken_slos(study: StudyRecord, launch: Launch) -> list[str]:
+    """The SLOs that a launch breaks, each with its value; a metric that is missing breaks its SLO."""
+    metrics = launch.result.metrics.get(study.spec.workloads[0], {})
+    broken = []
+    for slo in study.spec.slos:
+        value = metrics.get(slo.metric)
+        if not isinstance(value, int | float):
+            broken.append(f"{slo} (not measured)")
+        elif slo.violation(value) > 0:
+            broken.append(f"{slo} (was {text.number(value)})")
+    return broken
+
+
+def joined(study: StudyRecord) -> dict[str, str]:
+    """Fingerprint of a configuration to that of its twin, by the engines' own word."""
+    launched = {launch.trial.configuration.fingerprint for launch in study.launches}
+    baseline = next((row.trial for row in study.launches if row.trial.role is Role.BASELINE), None)
+    return counts_as(study.launches, launched, baseline.configuration.fingerprint if baseline else None)
+
+
+def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
+    """Fingerprint to its launches, those of its twins included, in the order of the first."""
+    twins = joined(study)
+    groups: dict[str, list[Launch]] = {}
+    for launch in launches:
+        fingerprint = launch.trial.configuration.fingerprint
+        groups.setdefault(twins.get(fingerprint, fingerprint), []).append(launch)
+    return groups
+
+
+def counted(group: Sequence[Launch]) -> list[Launch]:
+    """The launches of one configuration that count as evidence: of the finals, and the baseline's own.
+
+    Those of the search decided what came into the finals, so they are biased; they count where there are no others.
+    """
+    chosen = [launch for launch in group if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.DRIFT)]
+    return chosen or list(group)
+
+
+def average(values: Sequence[float]) -> float | None:
+    """The geometric mean, as in the recommendation; None of nothing."""
+    positive = [value for value in values if value > 0]
+    return geometric_mean(positive) if positive else None
+
+
+def values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
+    """The objective of each launch that has a valid figure."""
+    return [value for launch in group if (value := objective_value(study, launch)) is not None]
+
+
+def cut_short(study: StudyRecord, launch: Launch) -> float | None:
+    """The standard deviation of ln(objective) of a load that was cut short; None of a whole one."""
+    return launch.result.shortened.get(study.spec.workloads[0])
+
+
+def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
+    """Per engine the best configuration that keeps the SLOs, by whole loads: a launch, the mean, how many launches.
+
+    The best engine comes first.
+    """
+    sign = -1 if lower_is_better(study.spec.objective) else 1
+    best: dict[str, tuple[Launch, float, int]] = {}
+    for launches in by_configuration(study, study.launches).values():
+        group = [launch for launch in counted(launches) if launch.result.state is State.COMPLETE]
+        group = [launch for launch in group if cut_short(study, launch) is None]
+        values = values_of(study, group)
+        middle = average(values)
+        if middle is None or any(broken_slos(study, launch) for launch in group):
+            continue
+        engine = group[0].trial.configuration.engine
+        if engine not in best or sign * middle > sign * best[engine][1]:
+            best[engine] = (group[0], middle, len(values))
+    return sorted(best.values(), key=lambda row: -sign * row[1])
+
+
+def references(launches: Sequence[Launch]) -> dict[str, Launch]:
+    """Per engine the launch that the others are described against: its default, else the baseline, else its first."""
+    order = {Role.DEFAULT: 0, Role.BASELINE: 1}
+    chosen: dict[str, Launch] = {}
+    for launch in sorted(launches, key=lambda row: (order.get(row.trial.role, 2), row.trial.number)):
+        chosen.setdefault(launch.trial.configuration.engine, launch)
+    return chosen
+
+
+def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
+    """The knobs in which a launch differs from the reference."""
+    usual = reference.trial.configuration.knobs
+    return {
+        name: value
+        for name, value in launch.trial.configuration.knobs.items()
+        if name not in usual or usual[name] != value
+    }

@@ -1,0 +1,192 @@
+"""What was asked and how it was measured: model, hardware, versions, loads, noise; and how to do it again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from itertools import chain
+from pathlib import Path
+
+from autotune import redact
+from autotune.errors import BadInput
+from autotune.loadgen.workloads import load_workload
+from autotune.outputs.report import StudyRecord, text, words
+from autotune.search import objective
+from autotune.space.cards import HardwareCard
+from autotune.study.spec import StudySpec
+from autotune.study.tracking_uri import is_server, shown, tracking_uri, ui_command
+from autotune.trial import Evidence, Metrics, State
+
+_CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
+
+
+def setup(study: StudyRecord) -> str:
+    """Model, hardware, engines, objective and load."""
+    spec = study.spec
+    limits = ", ".join(text.code(str(slo)) for slo in spec.slos) or "none"
+    pins = text.knobs(spec.pins) or "none"
+    excluded = {exclusion.engine for exclusion in study.recommendation.excluded}
+    launched = {launch.trial.configuration.engine for launch in study.launches}
+    engines = "; ".join(
+        f"{engine.name} {engine.version}" + ("" if engine.name in launched else " (not launched)")
+        for engine in spec.engines
+        if engine.name not in excluded
+    )
+    clock = _CLOCK.get(study.recommendation.evidence, "")
+    noise = f"log-normal, sigma {spec.noise:g}, one draw per launch" if spec.noise else "none added"
+    rows = [
+        ("Model", text.code(spec.model.id)),
+        ("Hardware", _hardware(spec.hardware, spec.gpus)),
+        ("Engines searched", engines),
+        ("Trials ran on", f"{spec.on} ({words.label(study.recommendation.evidence)})"),
+        ("Objective", f"{text.title(spec.objective)} on {_aim(spec)}"),
+        *([("Second goal", f"{text.title(spec.pareto)} on {text.code(spec.workloads[0])}")] if spec.pareto else []),
+        ("Limits (SLOs)", limits),
+        ("Pinned knobs", pins),
+        ("Baseline", text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)"),
+        ("Budget", f"{spec.launches} launches" + (f", {spec.hours:g} hours" if spec.hours else "")),
+        ("Used", f"{study.recommendation.launches} launches, {text.seconds(study.recommendation.duration_s)}{clock}"),
+        ("Sampler, seed, noise", f"{spec.sampler}, seed {spec.seed}, {noise}"),
+    ]
+    notes = "\n".join(f"- {text.plain(redact.text(note))}" for note in spec.notes)
+    sections = ["## Setup", text.table(("What", "Value"), rows), *([notes] if notes else []), _loads(study)]
+    return "\n\n".join(sections)
+
+
+def _aim(spec: StudySpec) -> str:
+    several = " (weighted geometric mean)" if len(objective.weights(spec)) > 1 else ""
+    return f"{text.code(objective.on_workloads(spec))}{several}"
+
+
+def _hardware(card: HardwareCard, gpus: int) -> str:
+    if card.vendor == "cpu":
+        return f"{card.name}, without a GPU ({card.memory_gb:g} GB of memory; {card.source})"
+    return (
+        f"{gpus} × {card.name.upper()} on one node ({card.memory_gb:g} GB and "
+        f"{card.bandwidth_tb_s:g} TB/s each, {card.link_gb_s:g} GB/s between GPUs)"
+    )
+
+
+def _loads(study: StudyRecord) -> str:
+    rows = []
+    for name in study.spec.workloads:
+        seen = _measured(study, name)
+        requests, read, written = _means(seen)
+        rows.append((text.code(name), _described(name), requests, read, written))
+    headings = ("Workload", "What is sent, and how", "Requests", "Mean input tokens", "Mean output tokens")
+    label = words.label(study.recommendation.evidence)
+    return f"Workloads, with what the client counted ({label}):\n\n{text.table(headings, rows, '  rrr')}"
+
+
+def _described(name: str) -> str:
+    try:
+        workload = load_workload(name)
+    except BadInput:  # a file that is gone, or a name of a library of one's own
+        return "–"
+    offered = dict.fromkeys(f"{point.prompts} prompts {point.arrival.describe()}" for point in workload.points)
+    streaming = "streamed" if workload.streaming else "not streamed"
+    # A form such as random:IN:OUT says itself where it comes from.
+    origin = "" if ":" in name else f"; from: {text.plain(workload.origin)}"
+    return f"{text.plain(workload.description)}. Offered: {'; '.join(offered)}, {streaming}{origin}"
+
+
+def _measured(study: StudyRecord, workload: str) -> Metrics | None:
+    """The metrics of the first launch that answered a workload."""
+    complete = (launch for launch in study.launches if launch.result.state is State.COMPLETE)
+    return next((launch.result.metrics[workload] for launch in complete if workload in launch.result.metrics), None)
+
+
+def _means(metrics: Metrics | None) -> tuple[str, str, str]:
+    done = (metrics or {}).get("completed")
+    if not metrics or not done:
+        return "–", "–", "–"
+    totals = [metrics.get(f"total_{side}_tokens") for side in ("input", "output")]
+    read, written = (text.number(total / done) if total is not None else "–" for total in totals)
+    return f"{done:,.0f}", read, written
+
+
+def limits(study: StudyRecord) -> str:
+    """What the numbers do not say."""
+    spec, outcome = study.spec, study.recommendation
+    points = []
+    if outcome.evidence is Evidence.REPLAYED:
+        points.append(
+            f"The evidence is {words.label(outcome.evidence)}: how the launches of {text.code(spec.on)} were made, and "
+            "whether they were made alike, is not known here."
+        )
+    elif outcome.evidence is not Evidence.MEASURED:
+        points.append(
+            f"The evidence is {words.label(outcome.evidence)}: a real server may differ in every figure and may fail "
+            "where none failed here. The order of configurations is more to be trusted than the figures."
+        )
+    points += [
+        f"They hold for one node of {outcome.gpus} × {outcome.hardware} and for the engine versions named; "
+        "another version is another engine.",
+        f"The objective was {text.title(spec.objective)} on {_aim(spec)}. Another mix of "
+        "lengths, or another way to offer the load, can turn the order round.",
+        "The search tried some of the valid configurations, not all: a better one may exist.",
+        "The interval covers the spread between launches, not a fault that all launches share.",
+        "The quality of the answers was not judged.",
+    ]
+    if outcome.recommended and outcome.recommended.objective.repeats < 2:
+        points.append("The recommended configuration was launched once only: its figure has no interval.")
+    return "\n\n".join(["## What the numbers do not say", "\n".join(f"- {point}" for point in points)])
+
+
+def reproduction(study: StudyRecord) -> str:
+    """How to ask the same question again, and where the rest lies."""
+    where, *block = _runs(study.folder.resolve().parent.parent)
+    return "\n\n".join(
+        [
+            "## Reproduction",
+            "The same study again:",
+            text.block(command_line(study), "bash"),
+            f"The whole question is in {text.code('study.yaml')}, every launch in {text.code('results.jsonl')}, "
+            f"logs in {text.code('trials/')}, the command as a script in {text.code('serve.sh')}. {where}",
+            *block,
+        ]
+    )
+
+
+def _runs(home: Path) -> list[str]:
+    """Where every run is in a browser: a sentence, and the command for it where one is needed."""
+    uri = tracking_uri(home)
+    if is_server(uri):
+        return [f"Every run is in MLflow at <{shown(uri)}>."]
+    return ["Every run in a browser:", text.block(ui_command(home), "bash")]
+
+
+def command_line(study: StudyRecord) -> str:
+    """The `autotune run` that asks this study's question; secrets masked."""
+    spec = study.spec
+    pairs: list[tuple[str, object]] = [("model", spec.model.id), ("hw", spec.hardware.name), ("gpus", spec.gpus)]
+    pairs += [("engine", engine.name) for engine in spec.engines]
+    pairs += [("workload", name) for name in spec.workloads]
+    pairs += [("objective", spec.objective), *(("slo", slo) for slo in spec.slos)]
+    weights = ",".join(f"{name}={weight:g}" for name, weight in spec.weights.items())
+    pairs += [(name, asked) for name, asked in (("weights", weights), ("pareto", spec.pareto)) if asked]
+    pairs += [("baseline", spec.baseline)] if spec.baseline else []
+    pairs += [("set", f"{knob}={_set(value)}") for knob, value in spec.pins.items()]
+    pairs += [("engine-arg", f"{engine}={argument}") for engine, argument in spec.engine_args.items()]
+    named = {name: here.program[0] for name, here in spec.installed.items() if os.path.isabs(here.program[0])}
+    pairs += [("engine-bin", f"{name}={program}") for name, program in named.items()]
+    pairs += [("launches", spec.launches), *([("hours", f"{spec.hours:g}")] if spec.hours else [])]
+    pairs += [("image", f"{engine}={image}") for engine, image in spec.images.items()]
+    sources = ("api_key_env", "api_key_file", "hf_token_file")
+    pairs += [(name.replace("_", "-"), source) for name in sources if (source := getattr(spec, name)) is not None]
+    pairs += [("on", spec.on), ("executor", spec.executor), ("sampler", spec.sampler)]
+    pairs += [("space", spec.space)] if spec.space else []
+    pairs += [("noise", f"{spec.noise:g}"), ("seed", spec.seed)]
+    lines = ["autotune run", *(f"--{name} {shlex.quote(str(value))}" for name, value in pairs)]
+    return redact.text(" \\\n  ".join(lines), _pass_through_secrets(study))
+
+
+def _set(value: object) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _pass_through_secrets(study: StudyRecord) -> set[str]:
+    words_of = chain.from_iterable(shlex.split(argument) for argument in study.spec.engine_args.values())
+    return redact.found(list(words_of), {})

@@ -1,0 +1,176 @@
+"""The launches in tables: best per engine, finals, all launches, failures, exclusions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+
+from autotune import redact
+from autotune.outputs.report import StudyRecord, text, words
+from autotune.outputs.report.figures import (
+    average,
+    best_per_engine,
+    broken_slos,
+    by_configuration,
+    cut_short,
+    differing,
+    lower_is_better,
+    objective_value,
+    references,
+    values_of,
+)
+from autotune.study.recommendation import Resolution
+from autotune.trial import Launch, Role, State
+
+
+def _label(study: StudyRecord) -> str:
+    return words.label(study.recommendation.evidence)
+
+
+def engines(study: StudyRecord) -> str:
+    """The best configuration of each engine, and the engines that were not searched."""
+    usual = references(study.launches)
+    rows = []
+    for launch, value, count in best_per_engine(study):
+        engine = launch.trial.configuration.engine
+        changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"
+        rows.append((f"{engine} {launch.trial.engine_version}", text.number(value), str(count), changed))
+    headings = (
+        "Engine",
+        text.title(study.spec.objective),
+        "Launches",
+        "Best configuration, where it differs from the reference",
+    )
+    table = text.table(headings, rows, " rr") or "No launch gave a figure within the limits."
+    parts = [f"## Best configuration per engine ({_label(study)})", table]
+    excluded = study.recommendation.excluded
+    if excluded:
+        parts.append("Not searched:")
+        parts.append("\n".join(f"- **{text.plain(row.engine)}**: {text.plain(row.reason)}" for row in excluded))
+    return "\n\n".join(parts)
+
+
+def finals(study: StudyRecord) -> str:
+    """Each repeat of the finalists and the baseline."""
+    if not any(launch.trial.role is Role.FINAL for launch in study.launches):
+        return ""
+    compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.DRIFT))
+    rows = [_final_row(study, fingerprint, group) for fingerprint, group in by_configuration(study, compared).items()]
+    headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
+    table = text.table(headings, rows, "  rr")
+    note = (
+        f"{text.title(study.spec.objective)}, {_label(study)}. Every repeat is a fresh launch, taken in turn; the "
+        "baseline's earlier launches count too, those of the search do not."
+    )
+    return f"## Finals ({_label(study)})\n\n{note}\n\n{table}"
+
+
+def _final_row(study: StudyRecord, fingerprint: str, group: list[Launch]) -> tuple[str, str, str, str]:
+    values = values_of(study, group)
+    each = ", ".join(f"{text.number(objective_value(study, launch))} (#{launch.trial.number})" for launch in group)
+    middle = text.number(average(values))
+    spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
+    return f"{_who(study, fingerprint, group)} {text.code(fingerprint)}", each, middle, spread
+
+
+def _who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
+    """Whose configuration it is; one that was launched once was there to show what a knob of the winner adds."""
+    chosen, baseline = study.recommendation.recommended, study.recommendation.baseline
+    names = [
+        name
+        for name, choice in (("recommended", chosen), ("baseline", baseline))
+        if choice is not None and choice.fingerprint in {fingerprint, *_fingerprints(group)}
+    ]
+    if names or len(group) > 1:
+        return " and ".join(names) or "finalist"
+    configuration = group[0].trial.configuration
+    if chosen is None or configuration.engine != chosen.engine:
+        return "single"
+    back = {name: value for name, value in configuration.knobs.items() if value != chosen.config.get(name)}
+    return f"recommended, but {text.knobs(back)}"
+
+
+def _fingerprints(group: list[Launch]) -> set[str]:
+    return {launch.trial.configuration.fingerprint for launch in group}
+
+
+def resolutions(study: StudyRecord) -> str:
+    """What the engines made of their arguments, where it is not what was asked for; one sentence each."""
+    lines = [f"- {row.note} ({_numbered(row.launches)}){_twin(row)}." for row in study.recommendation.resolutions]
+    if not lines:
+        return ""
+    asked = [row.result.resolved for row in study.launches]
+    note = f"Read back from {sum(r is not None for r in asked)} of {len(asked)} launches, in the engines' own words."
+    return "\n\n".join([f"## What the engines made of it ({_label(study)})", note, "\n".join(lines)])
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8])) + (" …" if len(numbers) > 8 else "")
+    return f"launch {shown}" if len(numbers) == 1 else f"launches {shown}"
+
+
+def _twin(row: Resolution) -> str:
+    if row.repeats_of is None:
+        return ""
+    return f", so that {'it is a repeat' if len(row.launches) == 1 else 'they are repeats'} of launch {row.repeats_of}"
+
+
+def launches(study: StudyRecord) -> str:
+    """Every launch in its order."""
+    usual = references(study.launches)
+    values = values_of(study, study.launches)
+    best = (min if lower_is_better(study.spec.objective) else max)(values, default=0.0)
+    rows = []
+    for launch in study.launches:
+        engine = launch.trial.configuration.engine
+        is_reference = launch.trial.configuration == usual[engine].trial.configuration
+        knobs = "reference" if is_reference else text.knobs(differing(launch, usual[engine]))
+        value = objective_value(study, launch)
+        share = f"{value / best * 100:.0f} %" if value is not None and best else "–"
+        head = (str(launch.trial.number), launch.trial.role.value, engine, knobs)
+        rows.append((*head, text.number(value), share, _state(study, launch)))
+    headings = ("#", "Role", "Engine", "Knobs other than the reference's", text.title(study.spec.objective))
+    table = text.table((*headings, "Of the best", "State"), rows, "r   rr")
+    known = [
+        f"- {engine} (launch {launch.trial.number}): {text.knobs(launch.trial.configuration.knobs)}"
+        for engine, launch in usual.items()
+    ]
+    parts = [f"## Launches ({_label(study)})", table, "Reference of each engine, all knobs:" if known else ""]
+    return "\n\n".join(part for part in (*parts, "\n".join(known)) if part)
+
+
+def _state(study: StudyRecord, launch: Launch) -> str:
+    result = launch.result
+    if result.failure is not None:
+        return f"{result.state.value}: {words.failed(result.failure)}"
+    if (sd := cut_short(study, launch)) is not None:
+        return f"cut short, forecast ± {100 * sd:.0f} %"
+    broken = broken_slos(study, launch) if result.state is State.COMPLETE else []
+    if broken:
+        return f"breaks {text.plain('; '.join(broken))}"
+    return "invalid measurement" if result.state is State.INVALID else result.state.value
+
+
+def failures(study: StudyRecord) -> str:
+    """What failed, by kind and message, with the telling line of the log."""
+    groups: dict[tuple[str, str], list[Launch]] = {}
+    for launch in study.launches:
+        if (failure := launch.result.failure) is not None:
+            fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
+            groups.setdefault((f"{words.failed(failure)}{fault}", failure.message), []).append(launch)
+    parts = [_failure(study, kind, message, group) for (kind, message), group in sorted(groups.items())]
+    return "\n\n".join(["## Configurations that failed, and why", *(parts or ["None failed."])])
+
+
+def _failure(study: StudyRecord, kind: str, message: str, group: list[Launch]) -> str:
+    usual = references(study.launches)
+    lines = [f"### {kind}", text.plain(redact.text(message))]
+    excerpt = next((row.result.failure.log_excerpt for row in group if row.result.failure), "")
+    if excerpt:
+        lines.append(text.block(redact.text(excerpt)))
+    rows = []
+    for launch in group:
+        engine = launch.trial.configuration.engine
+        knobs = text.knobs(differing(launch, usual[engine])) or "reference"
+        rows.append(f"- launch {launch.trial.number}, {engine} {launch.trial.engine_version}: {knobs}")
+    return "\n\n".join([*lines, "\n".join(rows)])

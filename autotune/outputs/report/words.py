@@ -1,0 +1,81 @@
+"""The conclusion in plain words, for the terminal and for the report."""
+
+from __future__ import annotations
+
+from autotune.outputs.report import remarks, text
+from autotune.study.recommendation import Choice, Objective, Recommendation, Verdict
+from autotune.trial import Evidence, Failure, Phase
+
+_DOING = {
+    Phase.LOAD: "while loading the weights",
+    Phase.KV_CACHE: "while making room for the KV cache",
+    Phase.GRAPH_CAPTURE: "while capturing graphs",
+    Phase.SERVING: "under load",
+}
+
+
+def label(evidence: Evidence) -> str:
+    """The evidence, to stand wherever numbers stand: measured in small letters, all else loud."""
+    return "measured" if evidence is Evidence.MEASURED else evidence.value.upper()
+
+
+def failed(failure: Failure) -> str:
+    """The kind of a failure, and what the server was doing where that is known."""
+    return f"{failure.kind.value} {_DOING[failure.phase]}" if failure.phase else failure.kind.value
+
+
+def conclusion(outcome: Recommendation) -> str:
+    """What the study found, in a few plain sentences; never more than the evidence carries."""
+    return " ".join(part for part in (_sentence(outcome), _gain(outcome), remarks.beside(outcome)) if part)
+
+
+def _sentence(outcome: Recommendation) -> str:
+    where = f"for {outcome.model} on {outcome.gpus} x {outcome.hardware} ({label(outcome.evidence)})"
+    choice, baseline = outcome.recommended, outcome.baseline
+    if choice is None:
+        return f"No configuration was feasible {where}: there is no command to recommend."
+    figure = f"{choice.engine} {choice.engine_version} reaches {_value(outcome, choice.objective)} {where}"
+    if baseline is None:
+        return f"{figure}. The baseline could not run, so there is nothing to compare it with."
+    if choice.fingerprint == baseline.fingerprint:
+        return f"{figure}. This is the baseline itself: nothing was found that is shown to be better."
+    if outcome.verdict is Verdict.INDISTINGUISHABLE:
+        return (
+            f"{figure}. It cannot be told apart from the baseline ({_of(outcome, baseline)}) by these launches; "
+            "of the configurations that are as good, the simplest command is given."
+        )
+    return f"{figure}; the baseline reaches {_of(outcome, baseline)}."
+
+
+def _of(outcome: Recommendation, baseline: Choice) -> str:
+    return f"{_value(outcome, baseline.objective)} with {baseline.engine} {baseline.engine_version}"
+
+
+def _value(outcome: Recommendation, objective: Objective) -> str:
+    weighted = "" if objective.workload in outcome.workloads else " (weighted geometric mean)"
+    return f"a {text.measure(objective.metric, objective.value)} on {objective.workload}{weighted}"
+
+
+def _gain(outcome: Recommendation) -> str:
+    choice, baseline = outcome.recommended, outcome.baseline
+    if choice is None or baseline is None:
+        return f"Verdict: {outcome.verdict.value}."
+    if outcome.gain_percent is None or choice.fingerprint == baseline.fingerprint:
+        return f"Verdict: {outcome.verdict.value}, so no gain is claimed."
+    repeats = f"{_launches(choice)} against {_launches(baseline)}"
+    sure = f"no interval, from {repeats}"
+    if outcome.gain_ci95 is not None:
+        low, high = outcome.gain_ci95
+        sure = f"95 % interval {text.percent(low)} to {text.percent(high)}, from {repeats}"
+    return f"Gain {text.percent(outcome.gain_percent)} ({sure}). Verdict: {outcome.verdict.value}{_meaning(outcome)}."
+
+
+def _launches(choice: Choice) -> str:
+    count = choice.objective.repeats
+    return f"{count} launch" if count == 1 else f"{count} launches"
+
+
+def _meaning(outcome: Recommendation) -> str:
+    if outcome.verdict is Verdict.BETTER:
+        return ", as the whole interval lies above zero" if outcome.gain_ci95 else ""
+    return ", as the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""

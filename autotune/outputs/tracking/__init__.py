@@ -1,0 +1,171 @@
+"""MLflow: one experiment per model and hardware, a parent run per study, a child run per launch.
+
+The only importer of mlflow, and it imports it late: the import and the creation of the database take
+seconds. What MLflow prints is silenced; what it would send home is switched off.
+
+A study is never lost to MLflow: its rows are the truth (``results.jsonl``), and what could not be sent is sent when
+MLflow answers again, at the next launch, at the end, or by ``autotune resume``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from autotune.outputs.tracking.content import experiment_name
+from autotune.outputs.tracking.outage import Outage, is_refusal, is_trouble, reason
+from autotune.outputs.tracking.runs import ARTIFACTS, EXPORTS, StudyRuns
+from autotune.outputs.tracking.sync_state import Kept
+from autotune.study.recommendation import Recommendation
+from autotune.study.spec import StudySpec
+from autotune.study.tracking_uri import database_file, database_uri, shown, tracking_uri, ui_command
+from autotune.trial import Launch
+
+
+def _say_nothing(_: str) -> None:
+    """For a caller without a screen."""
+
+
+class Tracker:
+    """Brings one study to MLflow, to the home's own database or where ``MLFLOW_TRACKING_URI`` says.
+
+    Used from one thread. No method raises because MLflow is down, refuses or has a broken database: that is said
+    once, and what is missing is sent later.
+
+    Args:
+        home: the home folder.
+        spec: the study.
+        note: says a line to the user.
+    """
+
+    def __init__(self, home: Path, spec: StudySpec, note: Callable[[str], None] = _say_nothing) -> None:
+        self.home = home.resolve()
+        self._spec, self._note = spec, note
+        self._uri = tracking_uri(self.home)
+        self._kept = Kept(self.home / "studies" / spec.study)
+        self._runs = StudyRuns(self._uri, self.home, spec, self._kept.study_id)
+        self._outage = Outage(self._uri, note)
+        self._launches: dict[int, Launch] = {}
+        # None: what MLflow has must be read again before anything is written.
+        self._unsent: dict[int, Launch] | None = None
+        self._refused: set[int] = set()
+        self._outcome: tuple[Recommendation, Path] | None = None
+        self._finished = self._told_of_files = False
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def ui_command(self) -> str:
+        """What a person types, or opens, to look at the study."""
+        return ui_command(self.home)
+
+    @property
+    def has_everything(self) -> bool:
+        """Whether MLflow got the whole of the finished study before; a database that is gone has nothing."""
+        file = database_file(self._uri)
+        return self._kept.is_sent_to(shown(self._uri)) and (file is None or file.exists())
+
+    def sync(self, launches: Iterable[Launch]) -> None:
+        """Make the child runs exactly these launches: add, complete, and delete what belongs to no launch."""
+        self._note(f"runs go to MLflow at {shown(self._uri)}")
+        self._launches = {launch.trial.number: launch for launch in launches}
+        self._kept.sent(shown(self._uri), whole=False)
+        self._unsent = None
+        self._attempt()
+
+    def record(self, launch: Launch) -> None:
+        """Write a launch's child run, and those that could not be written before."""
+        self._launches[launch.trial.number] = launch
+        if self._unsent is not None:
+            self._unsent[launch.trial.number] = launch
+        self._attempt()
+
+    def finish(self, recommendation: Recommendation, folder: Path) -> None:
+        """Write the outcome to the parent run: figures, verdict, and the files of the study's folder."""
+        self._outcome = (recommendation, folder)
+        # Read once more: what was sent twice on a bad line is found and deleted.
+        self._unsent = None
+        self._refused.clear()
+        self._attempt(at_once=True)
+
+    def close(self) -> None:
+        """Let go of MLflow; a study that was not finished is shown as killed until it is resumed."""
+        if self._runs.connected and not self._finished:
+            try:
+                self._runs.kill()
+            except Exception as error:
+                if not is_trouble(error):
+                    raise
+        self._runs.disconnect()
+        if self._outage.down:
+            self._note(
+                f"MLflow at {shown(self._uri)} lacks runs of this study; send them with: "
+                f"autotune resume {self._spec.study}"
+            )
+            self._outage.over()
+
+    def _attempt(self, at_once: bool = False) -> None:
+        """Send what is missing, unless MLflow is known to be down and its next try is not due."""
+        if not at_once and not self._outage.due:
+            return
+        start_ns = time.perf_counter_ns()
+        try:
+            sent = self._send()
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+            self._runs.disconnect()
+            self._unsent = None
+            self._outage.failed(error, (time.perf_counter_ns() - start_ns) / 1e9)
+            return
+        if self._outage.over():
+            self._note(f"MLflow at {shown(self._uri)} answers again; {sent} launches were sent")
+        if self._runs.without_files and not self._told_of_files:
+            self._told_of_files = True
+            why = self._runs.without_files
+            self._note(f"MLflow at {shown(self._uri)} lacks logs or reports of this study: they are not taken ({why})")
+
+    def _send(self) -> int:
+        """Bring MLflow up to date; returns how many launches were written."""
+        if self._unsent is None:
+            self._runs.disconnect()
+            self._runs.keep_only(self._launches)
+            self._unsent = {number: self._launches[number] for number in sorted(self._launches)}
+        written = 0
+        while self._unsent:
+            number = next(iter(self._unsent))
+            written += self._record(self._unsent[number])
+            del self._unsent[number]
+        if self._outcome is not None:
+            nodes = dict.fromkeys(launch.result.node for launch in self._launches.values() if launch.result.node)
+            self._runs.finish(*self._outcome, nodes)
+            self._finished = True
+            self._kept.sent(shown(self._uri), whole=not (self._refused or self._runs.without_files))
+        return written
+
+    def _record(self, launch: Launch) -> bool:
+        """Send one launch; one that MLflow does not take must not hold up the others."""
+        try:
+            return self._runs.record(launch)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            if launch.trial.number not in self._refused:
+                self._note(f"MLflow does not take launch {launch.trial.number}: {reason(error, self._uri)}")
+            self._refused.add(launch.trial.number)
+            return False
+
+
+__all__: Sequence[str] = [
+    "ARTIFACTS",
+    "EXPORTS",
+    "Tracker",
+    "database_uri",
+    "experiment_name",
+    "ui_command",
+]

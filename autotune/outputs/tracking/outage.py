@@ -1,0 +1,113 @@
+"""MLflow that cannot be used: what counts as that, what is said of it, and when it is tried again."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable
+
+from autotune import redact
+from autotune.study.tracking_uri import credentials, shown
+
+_SHARE = 0.05
+"""Tries that fail may take this share of a study's time."""
+
+_LONGEST_WAIT_S = 120.0
+
+_PACKAGES = ("mlflow", "sqlalchemy", "alembic", "requests", "urllib3", "databricks", "botocore", "google", "azure")
+_SCHEMA = re.compile(r"found version (\w+), but expected (\w+)")
+_PLAIN = (
+    (re.compile(r"connection refused", re.IGNORECASE), "connection refused"),
+    (re.compile(r"timed? ?out", re.IGNORECASE), "no answer in time"),
+    (re.compile(r"name or service not known|failed to resolve|name resolution", re.IGNORECASE), "no such host"),
+    (re.compile(r"connection (?:aborted|reset)|remote end closed", re.IGNORECASE), "it hung up"),
+)
+_SILENT = {plain for _, plain in _PLAIN}
+_STATUS = (
+    re.compile(r"too many (\d{3}) error"),
+    re.compile(r"error code (\d{3})"),
+    re.compile(r"HTTP (\d{3})"),
+    re.compile(r"(\d{3}) (?:Client|Server) Error"),
+)
+_DELETED = re.compile(r"must be in the '?active'? state")
+_ADVICE = {"401": "; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD", "403": "; this user may not write there"}
+
+
+def is_trouble(error: Exception) -> bool:
+    """Whether an exception is MLflow's, its database's or the network's; anything else is a fault of ours."""
+    roots = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, OSError | sqlite3.Error | ImportError) or not roots.isdisjoint(_PACKAGES)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether MLflow works, but does not take what it was given.
+
+    A run or an experiment that somebody has just deleted is another matter: it is made again.
+    """
+    return getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE" and not _DELETED.search(str(error))
+
+
+def reason(error: Exception, uri: str) -> str:
+    """An exception in a few words, without a secret."""
+    text = str(error)
+    if schema := _SCHEMA.search(text):
+        return (
+            f"it was made by another version of MLflow: schema {schema[1]}, this one has {schema[2]}; copy it, then "
+            f"`mlflow db upgrade sqlite:///{shown(uri)}`, or use the MLflow that made it"
+        )
+    # One status: that text may go on with a page of HTML, or with our own request's timeout.
+    status = next((found[1] for pattern in _STATUS if (found := pattern.search(text))), None)
+    if status is not None:
+        return f"HTTP {status}{_ADVICE.get(status, '')}"
+    for pattern, plain in _PLAIN:
+        if pattern.search(text):
+            return plain
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    known = [credentials(uri), *(os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("TOKEN", "PASSWORD"))]
+    lines = redact.text(text, [secret for secret in known if secret]).strip().splitlines()
+    return re.sub(r"^\(\w+\.\w+\) ", "", lines[0])[:200] if lines else type(error).__name__
+
+
+def may_pass(why: str) -> bool:
+    """Whether a `reason` is that nothing answers, which it may do later."""
+    return why in _SILENT or why.startswith("HTTP 5")
+
+
+class Outage:
+    """Whether MLflow is down, and when it is tried again.
+
+    A try that took t seconds in vain is repeated after 20 t, at most two minutes: a server that refuses at once is
+    asked at every launch, one that hangs seldom.
+
+    Args:
+        uri: where runs go.
+        note: says a line to the user.
+    """
+
+    def __init__(self, uri: str, note: Callable[[str], None]) -> None:
+        self._uri, self._note = uri, note
+        self._again_s = 0.0
+        self.down = False
+
+    @property
+    def due(self) -> bool:
+        """Whether MLflow is to be tried now."""
+        return not self.down or time.monotonic() >= self._again_s
+
+    def failed(self, error: Exception, took_s: float) -> None:
+        """A try failed; said once."""
+        if not self.down:
+            why = reason(error, self._uri)
+            problem, until = ("does not answer", "answers") if may_pass(why) else ("cannot be used", "can")
+            kept = f"runs are kept in results.jsonl and sent when it {until}"
+            self._note(f"MLflow at {shown(self._uri)} {problem} ({why}); {kept}")
+        self.down = True
+        self._again_s = time.monotonic() + min(took_s / _SHARE, _LONGEST_WAIT_S)
+
+    def over(self) -> bool:
+        """A try succeeded; whether it is the first one after others that failed."""
+        was_down, self.down = self.down, False
+        return was_down

@@ -1,0 +1,295 @@
+"""One study's runs in MLflow: a parent run, and a child run per launch. The only importer of mlflow's client.
+
+Everything here may be repeated: a run is found again by its tags, and a second one of a launch is deleted.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune import redact
+from autotune.outputs.tracking import content, database, view
+from autotune.outputs.tracking.outage import is_trouble, may_pass, reason
+from autotune.study.recommendation import Recommendation
+from autotune.study.spec import StudySpec
+from autotune.study.tracking_uri import is_server
+from autotune.trial import Launch, State
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Metric, Param, Run
+
+ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "results.jsonl", "study.yaml")
+"""Files of a study's folder that the parent run carries, where they exist."""
+
+EXPORTS = "exports"
+"""The folder of a study's exports, and the artifact path under which the parent run carries them."""
+
+_PARENT = "mlflow.parentRunId"
+_BATCH = 100  # MLflow takes 100 params or tags in one call
+
+
+class StudyRuns:
+    """A study's runs as they are in MLflow; what was read stays known until `disconnect`.
+
+    Args:
+        uri: where MLflow is.
+        home: the home folder; without a server its ``artifacts/`` takes the files.
+        study_id: tells this study from others of its name (`autotune.outputs.tracking.sync_state`).
+
+    Every method raises what `autotune.outputs.tracking.outage.is_trouble` knows when MLflow cannot be used; what was
+    written until then stays valid.
+    """
+
+    def __init__(self, uri: str, home: Path, spec: StudySpec, study_id: str) -> None:
+        self._uri, self._home, self._spec, self._study_id = uri, home, spec, study_id
+        self._folder = home / "studies" / spec.study
+        self._without_files = ""
+        self._skips_files = False
+        self._files_failed = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether the parent run is known."""
+        return "_parent" in self.__dict__
+
+    @property
+    def without_files(self) -> str:
+        """Why a file could not be stored; empty where all of them were."""
+        return self._without_files
+
+    def keep_only(self, numbers: Iterable[int]) -> None:
+        """Delete the child runs of other numbers: what was tracked but not stored is made again."""
+        for number in set(self._children) - set(numbers):
+            self._client.delete_run(self._children.pop(number).info.run_id)
+
+    def record(self, launch: Launch) -> bool:
+        """Write a launch's child run, or complete a half-written one; False when it was there already."""
+        child = self._children.get(launch.trial.number)
+        if child is not None and not _is_of(child, launch):
+            self._client.delete_run(child.info.run_id)
+            child = None
+        if child is not None and child.info.status != "RUNNING":
+            return False
+        child = child or self._create_child(launch)
+        self._children[launch.trial.number] = self._complete_child(child, launch)
+        self._tag(self._parent, {"evidence": launch.result.evidence.value})
+        return True
+
+    def finish(self, recommendation: Recommendation, folder: Path, nodes: Iterable[str]) -> None:
+        """Write the outcome to the parent run: figures, verdict, nodes, and the files of the study's folder."""
+        run_id = self._parent.info.run_id
+        self._log_changed(run_id, content.outcome_metrics(recommendation))
+        self._tag(self._parent, {**content.outcome_tags(recommendation), "nodes": ", ".join(nodes)})
+        for name in ARTIFACTS:
+            if (folder / name).is_file():
+                self._log_text(run_id, redact.text((folder / name).read_text(encoding="utf-8")), name)
+        for path in sorted((folder / EXPORTS).glob("*")):
+            if path.is_file():
+                self._log_text(run_id, path.read_text(encoding="utf-8"), f"{EXPORTS}/{path.name}")
+        self._client.set_terminated(run_id, "FINISHED")
+
+    def kill(self) -> None:
+        """Show the study as stopped."""
+        self._client.set_terminated(self._parent.info.run_id, "KILLED")
+
+    def disconnect(self) -> None:
+        """Close what is open and forget what was read."""
+        client = self.__dict__.pop("_client", None)
+        for name in ("_experiment", "_parent", "_children"):
+            self.__dict__.pop(name, None)
+        if client is not None:
+            database.disconnect(client)
+
+    @cached_property
+    def _client(self) -> MlflowClient:
+        return database.connect(self._uri)
+
+    @cached_property
+    def _experiment(self) -> str:
+        """The experiment's id: that of model and hardware, or another one's that holds the study already."""
+        name = content.experiment_name(self._spec)
+        found = self._client.get_experiment_by_name(name)
+        if found is None or not self._search("study", [found.experiment_id]):
+            # A person may have renamed the experiment since.
+            others = [str(one.experiment_id) for one in self._client.search_experiments()]
+            runs = self._search("study", others) if others else []
+            # An older autotune's run without an id may be another study's of this name.
+            if moved := [run for run in runs if run.data.tags.get("study_id") == self._study_id]:
+                return str(moved[0].info.experiment_id)
+        found = found or self._create_experiment(name)
+        if found.lifecycle_stage == "deleted":
+            self._client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def _create_experiment(self, name: str) -> Experiment:
+        from mlflow.exceptions import MlflowException
+
+        folder = self._home / "artifacts" / re.sub(r"[^\w.-]+", "-", name)
+        place = None if is_server(self._uri) else folder.as_uri()
+        tags = {"mlflow.experimentKind": "custom_model_development"}
+        try:
+            return self._client.get_experiment(self._client.create_experiment(name, artifact_location=place, tags=tags))
+        except MlflowException:  # another tuner was faster
+            found = self._client.get_experiment_by_name(name)
+            if found is None:
+                raise
+            return found
+
+    @cached_property
+    def _parent(self) -> Run:
+        runs = self._search("study", [self._experiment])
+        for twice in runs[1:]:
+            self._client.delete_run(twice.info.run_id)
+        if runs:
+            run = runs[0]
+            self._client.update_run(run.info.run_id, status="RUNNING")
+            self._tag(run, {"study_id": self._study_id})
+        else:
+            self._greet()
+            tags = {**content.study_tags(self._spec), "study_id": self._study_id}
+            run = self._client.create_run(self._experiment, run_name=self._spec.study, tags=tags)
+        if not run.data.params:  # new, or cut off before it had them
+            self._log_batch(run.info.run_id, {}, content.study_params(self._spec), 0)
+        return run
+
+    def _is_ours(self, run: Run) -> bool:
+        """By the study's id; runs of a home's own database have none where an older autotune made them."""
+        return run.data.tags.get("study_id", "" if is_server(self._uri) else self._study_id) == self._study_id
+
+    def _greet(self) -> None:
+        """Give the experiment a view by the objective and a description, unless a person or a study did."""
+        objective, has = self._spec.objective, self._client.get_experiment(self._experiment).tags
+        tags = {
+            view.view_tag(objective): view.view(objective, int(time.time() * 1000)),
+            view.DESCRIPTION: view.description(self._experiment, objective),
+        }
+        for name, value in tags.items():
+            if name not in has:
+                self._client.set_experiment_tag(self._experiment, name, value)
+
+    @cached_property
+    def _children(self) -> dict[int, Run]:
+        """Launch number to child run. A second run of one number (two tuners, a request sent twice) is deleted."""
+        children: dict[int, Run] = {}
+        parent = self._parent.info.run_id
+        for run in self._search("launch", [self._experiment]):
+            number = _number(run)
+            if number in children:
+                self._client.delete_run(run.info.run_id)
+                continue
+            children[number] = run
+            self._tag(run, {_PARENT: parent, "study_id": self._study_id})
+        return children
+
+    def _search(self, kind: str, experiments: Sequence[str]) -> list[Run]:
+        """This study's runs of a kind, oldest first."""
+        condition = f"tags.study = '{self._spec.study}' and tags.kind = '{kind}'"
+        runs: list[Run] = []
+        token = None
+        while True:
+            page = self._client.search_runs(
+                list(experiments), condition, max_results=1000, order_by=["start_time ASC"], page_token=token
+            )
+            runs.extend(run for run in page if self._is_ours(run))
+            token = page.token
+            if not token:
+                return runs
+
+    def _create_child(self, launch: Launch) -> Run:
+        trial = launch.trial
+        name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
+        tags = content.launch_tags(self._spec.study, launch)
+        tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
+        start = content.started_ms(launch)
+        return self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
+
+    def _complete_child(self, child: Run, launch: Launch) -> Run:
+        run_id = child.info.run_id
+        knobs = {"engine": launch.trial.configuration.engine, **launch.trial.configuration.knobs}
+        # The time stamp is the launch's own, so that writing a metric again does not add a second point.
+        self._log_batch(run_id, content.launch_metrics(self._spec, launch), knobs, child.info.start_time)
+        log = self._folder / "trials" / f"{launch.trial.number:04d}" / "server.log"
+        if log.is_file():
+            secrets = redact.found(launch.trial.command.argv, launch.trial.command.env)
+            self._log_text(run_id, redact.text(log.read_text(errors="replace"), secrets), "server.log")
+        status = "FINISHED" if launch.result.state is State.COMPLETE else "FAILED"
+        self._client.set_terminated(run_id, status, end_time=content.ended_ms(launch))
+        child.info._status = status
+        return child
+
+    def _log_text(self, run_id: str, text: str, name: str) -> None:
+        """Store a file, or do without: runs must not wait for a store that takes no files.
+
+        Where nothing answers that may be an outage, once. What a server refuses may be this file, as one too large
+        for a proxy; any other fault (a store's package is missing, a path is the server's own) is every file's.
+        """
+        if self._skips_files:
+            return
+        try:
+            self._client.log_text(run_id, text, name)
+        except Exception as error:
+            own = not is_server(self._uri) and isinstance(error, OSError | ImportError)
+            why = reason(error, self._uri)
+            self._files_failed += 1
+            if not is_trouble(error) or own or (may_pass(why) and self._files_failed == 1):
+                raise
+            self._without_files = why
+            self._skips_files = not why.startswith("HTTP 4")
+
+    def _tag(self, run: Run, tags: Mapping[str, str]) -> None:
+        for name, value in tags.items():
+            if run.data.tags.get(name) != value:
+                self._client.set_tag(run.info.run_id, name, value)
+                run.data.tags[name] = value
+
+    def _log_batch(self, run_id: str, metrics: Mapping[str, float], params: Mapping[str, Any], at_ms: int) -> None:
+        values = _params(params)
+        self._client.log_batch(run_id, metrics=_metrics(metrics, at_ms), params=values[:_BATCH])
+        for start in range(_BATCH, len(values), _BATCH):
+            self._client.log_batch(run_id, params=values[start : start + _BATCH])
+
+    def _log_changed(self, run_id: str, metrics: Mapping[str, float]) -> None:
+        """Log only what differs, so that finishing twice leaves one point."""
+        current = self._client.get_run(run_id).data.metrics
+        changed = {name: value for name, value in metrics.items() if current.get(content.metric_name(name)) != value}
+        if changed:
+            self._client.log_batch(run_id, metrics=_metrics(changed, int(time.time() * 1000)))
+
+
+def _number(child: Run) -> int:
+    """The launch's number; -1, which no launch has, where a person changed the tag."""
+    text = child.data.tags.get("number", "")
+    return int(text) if text.isdecimal() else -1
+
+
+def _is_of(child: Run, launch: Launch) -> bool:
+    """Whether a child run belongs to this very launch, not to an earlier one of the same number."""
+    tags = child.data.tags
+    mine = (launch.trial.configuration.fingerprint, launch.result.started_at)
+    return (tags.get("fingerprint"), tags.get("started_at")) == mine
+
+
+def _metrics(values: Mapping[str, float], at_ms: int) -> list[Metric]:
+    from mlflow.entities import Metric
+
+    return [Metric(name, value, at_ms, 0) for name, value in _named(values).items()]
+
+
+def _params(values: Mapping[str, Any]) -> list[Param]:
+    from mlflow.entities import Param
+
+    return [
+        Param(name, "engine decides" if value is None else redact.text(str(value))[: content.TEXT_LENGTH])
+        for name, value in _named(values).items()
+    ]
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, Any]:
+    """MLflow refuses two values under one name, which odd names may become: the last one stays."""
+    return {content.metric_name(name): value for name, value in values.items()}

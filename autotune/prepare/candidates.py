@@ -1,0 +1,333 @@
+"""From a `StudySpec` to what may be tried: candidates per engine, the baseline, and why engines are left out."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.engines import Engine, recognise, settings_in_front, split_command
+from autotune.engines.accepted_options import RULE, Parser
+from autotune.engines.choose import engine_of, from_here
+from autotune.engines.installed_options import Tell
+from autotune.errors import BadInput
+from autotune.loadgen.workloads import load_workload
+from autotune.replay import file_of, table_of
+from autotune.replay.choosing import candidates_of, known_engines
+from autotune.replay.commands import command_of as replayed_command
+from autotune.serving.docker_run import in_container
+from autotune.serving.external import ExternalLauncher
+from autotune.serving.images import no_image, version_of
+from autotune.serving.secrets import filled, read_secret
+from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.context import Context
+from autotune.space.enumeration import Enumeration, enumerate_engine, why_empty
+from autotune.space.expression import evaluate, fill_value
+from autotune.space.fingerprint import effective, unsuited
+from autotune.space.library import Library, spaces_root
+from autotune.space.schema import EngineCard, NarrowedEngine
+from autotune.study.recommendation import Exclusion
+from autotune.study.spec import AUTO, StudySpec
+from autotune.trial import Command, Configuration, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpace:
+    """One engine in one study: its contract, what it is judged against, what remains of its space.
+
+    Attributes:
+        pins: the pinned knobs that it has, with ``auto`` resolved to its default.
+    """
+
+    engine: Engine
+    context: Context
+    space: Enumeration
+    pins: Mapping[str, Scalar]
+
+    @property
+    def card(self) -> EngineCard:
+        return self.engine.card
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a study chooses from.
+
+    Attributes:
+        spec: with notes of what was left out beside its own.
+        spaces: by engine, only those that are searched; of a replayed table those that we know.
+        baseline_command: the command line that the user gave as the baseline, to be launched as typed.
+    """
+
+    spec: StudySpec
+    library: Library
+    candidates: CandidateSet
+    spaces: Mapping[str, EngineSpace]
+    excluded: tuple[Exclusion, ...]
+    baseline_command: Command | None
+
+    def command_of(self, candidate: Candidate) -> Command:
+        """How a candidate's server is started; the user's own baseline as typed."""
+        if self.baseline_command is not None and candidate is self.candidates.items[self.candidates.baseline]:
+            return self._placed(self.baseline_command, candidate.configuration.engine)
+        configuration = candidate.configuration
+        if file_of(self.spec.on) is not None:
+            known = self.spaces.get(configuration.engine)
+            return replayed_command(candidate, known.engine if known else None, known.context if known else None)
+        space = self.spaces[configuration.engine]
+        env, extra = settings_in_front(shlex.split(self.spec.engine_args.get(configuration.engine, "")))
+        command = space.engine.command(configuration, space.context, extra)
+        command = replace(command, env={**command.env, **env})
+        return self._placed(command, configuration.engine)
+
+    def counts(self) -> dict[str, int]:
+        """The candidates of each engine that is searched."""
+        if file_of(self.spec.on) is not None:
+            return dict(Counter(candidate.configuration.engine for candidate in self.candidates.items))
+        return {name: len(space.space.configurations) for name, space in self.spaces.items()}
+
+    def _placed(self, command: Command, engine_name: str) -> Command:
+        """The command where the study runs: in its engine's container, or as it is."""
+        if self.spec.on != "docker":
+            return command
+        image, card = self.spec.images.get(engine_name), self.library.engine(engine_name)
+        if image is None:
+            raise BadInput(no_image(card, self.spec.hardware))
+        return in_container(command, image, card, self.spec.hardware)
+
+
+def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, *, anywhere: bool = False) -> Prepared:
+    """Enumerate what may be tried; raises `BadInput` when nothing may be.
+
+    Args:
+        tell: is given a line before something that takes long.
+        anywhere: also what cannot be run where the study's trials run.
+    """
+    if file_of(spec.on) is not None:
+        return _replayed(spec, library)
+    longest = max(load_workload(name, library).longest_request for name in spec.workloads)
+    if spec.on.startswith("external:"):
+        return _external(spec, library, longest)
+    spaces: dict[str, EngineSpace] = {}
+    excluded: list[Exclusion] = []
+    notes: list[str] = []
+    for choice in spec.engines:
+        card = library.engine(choice.name)
+        context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
+        kind = engine_of(card.engine, spec.installed, library, tell)
+        reason = unsuited(card, context) or _unpinnable(card, spec.pins)
+        if reason is None and not anywhere:
+            reason = _unavailable(spec, kind)
+        if reason is None:
+            pins = _pinned(kind, context, spec.pins)
+            space = enumerate_engine(*_narrow(kind, context, pins, library.narrowed.get(card.engine)))
+            refusals = _drop_refused(kind, context, space)
+            spaces[card.engine] = EngineSpace(kind, context, space, pins)
+            notes += [f"{card.title} {context.version}: {text}" for text in refusals]
+            if not space.configurations:
+                reason = f"no valid configuration remains{'; '.join(['', *refusals]) or why_empty(card, space, pins)}"
+        if reason is not None:
+            spaces.pop(card.engine, None)
+            excluded.append(Exclusion(engine=card.engine, reason=reason))
+    if not spaces:
+        reasons = "; ".join(f"{e.engine}: {e.reason}" for e in excluded)
+        raise BadInput(f"no engine is left to try on {spec.hardware.name}: {reasons}")
+    spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
+    return _with_baseline(spec, library, spaces, tuple(excluded), longest, anywhere=anywhere)
+
+
+def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
+    """One server that somebody else runs is the only candidate, and it is its own baseline."""
+    # Only asks whether it is there and serves the model: better now than after a study has begun.
+    key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
+    server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key).launch()
+    choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
+    kind = engine_of(choice.name, {}, library, lambda _text: None)
+    context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
+    found = Configuration(kind.name, {"url": spec.on.removeprefix("external:")})
+    candidate = Candidate(found, choice.version)
+    spaces = {kind.name: EngineSpace(kind, context, Enumeration([found], 1), {})}
+    # Its command line is not known to us; what stands for it says where it is.
+    return Prepared(spec, library, CandidateSet((candidate,), 0), spaces, (), Command((spec.on,)))
+
+
+def _replayed(spec: StudySpec, library: Library) -> Prepared:
+    """The rows of a file are the only candidates: no rule judges them."""
+    table = table_of(spec.on, spec.table_sha256, library)
+    known = known_engines(spec, table, library)
+    candidates = candidates_of(spec, table, known, library)
+    spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in known.items()}
+    return Prepared(spec, library, candidates, spaces, (), None)
+
+
+def _unknown_to(on: str, engine: str) -> str | None:
+    """Why a simulated node cannot stand in for an engine, in words; None when it can, or trials are real."""
+    needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(on, ())
+    absent = [path for kind in needed if not (path := spaces_root() / kind / f"{engine}.yaml").is_file()]
+    if not absent:
+        return None
+    return f"the {on} knows nothing of {engine}: there is no {absent[0]}; use --on process"
+
+
+def _unavailable(spec: StudySpec, kind: Engine) -> str | None:
+    """Why the study's trials cannot run an engine, in words."""
+    if spec.on == "process":
+        if kind.name in spec.installed:
+            return None
+        return kind.missing() or f"{kind.card.title} was not installed when the study began"
+    if spec.on == "docker":
+        return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
+    return _unknown_to(spec.on, kind.name)
+
+
+def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
+    for name, value in pins.items():
+        knob = card.knobs.get(name)
+        if knob is not None and value != AUTO and (reason := knob.refuses(value)):
+            return f"it cannot take {name}={value} ({reason})"
+    return None
+
+
+def _drop_refused(kind: Engine, context: Context, space: Enumeration) -> list[str]:
+    """Leave out the configurations whose command this version's parser refuses; says how many, and why."""
+    space.configurations, refusals = Parser(kind, context).taken(space.configurations)
+    if refusals:
+        space.removed[RULE] = sum(refusals.values())
+    return [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in refusals.items()]
+
+
+def _narrow(
+    kind: Engine, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
+) -> tuple[EngineCard, Context, Mapping[str, Scalar]]:
+    """What `enumerate_engine` takes: the card and the pins, narrowed where a space file says so."""
+    card = kind.card
+    if narrowed is None:
+        return card, context, pins
+    on_node = {name: fill_value(value, context.scope({})) for name, value in card.on_node.items()}
+    fixed = {name: value for name, value in {**on_node, **pins}.items() if name in pins or name not in narrowed.search}
+    # A knob that is searched no more has its default, which may depend on the knobs that are.
+    knobs = {n: knob.model_copy(update={"search": narrowed.search.get(n, [])}) for n, knob in card.knobs.items()}
+    return card.model_copy(update={"knobs": knobs}), context, fixed
+
+
+def _pinned(kind: Engine, context: Context, pins: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The pins that an engine knows; ``auto`` is its default, unless it has a value of that name."""
+    known = {name: value for name, value in pins.items() if name in kind.card.knobs}
+    auto = {n for n, value in known.items() if value == AUTO and value not in (kind.card.knobs[n].choices or ())}
+    defaults = kind.default_knobs(context, {n: value for n, value in known.items() if n not in auto})
+    return {name: defaults[name] for name in known}
+
+
+def _effective(space: EngineSpace, settings: Mapping[str, Scalar]) -> Configuration:
+    """The engine's defaults on all GPUs with some settings, the pins above all."""
+    knobs = space.engine.default_knobs(space.context, {**settings, **space.pins})
+    return effective(space.card, Configuration(space.engine.name, knobs), space.context).configuration
+
+
+def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:
+    """Configurations that somebody found good, where they apply."""
+    scope = space.context.scope(space.engine.default_knobs(space.context))
+    starts = [s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)]
+    return [_effective(space, {name: fill_value(v, scope) for name, v in s.set.items()}) for s in starts]
+
+
+def _with_baseline(
+    spec: StudySpec,
+    library: Library,
+    spaces: dict[str, EngineSpace],
+    excluded: tuple[Exclusion, ...],
+    longest: int,
+    *,
+    anywhere: bool,
+) -> Prepared:
+    if spec.baseline is not None:
+        try:
+            command = split_command(spec.baseline)
+            if not anywhere and (reason := _unavailable(spec, recognise(command.argv, library))) is not None:
+                raise BadInput(reason)
+            baseline, space = _parse_baseline(spec, library, command, spaces, longest)
+            command = from_here(command, space.engine) if spec.on == "process" else command
+        except BadInput as error:
+            raise BadInput(f"--baseline: {error}") from error
+        spaces.setdefault(baseline.configuration.engine, space)
+    else:
+        command = None
+        space = next(iter(spaces.values()))
+        baseline = Candidate(_effective(space, {}), space.context.version)
+    items = {baseline.fingerprint: baseline}
+    for space in spaces.values():
+        for configuration in space.space.configurations:
+            candidate = Candidate(configuration, space.context.version)
+            items.setdefault(candidate.fingerprint, candidate)
+    listed = tuple(items.values())
+    positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
+    defaults = [_effective(space, {}) for space in spaces.values()]
+    starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
+    candidates = CandidateSet(listed, 0, _positions(defaults, positions), _positions(starts, positions))
+    prepared = Prepared(spec, library, candidates, spaces, excluded, command)
+    _check_commands(prepared)
+    return prepared
+
+
+def _positions(configurations: Sequence[Configuration], positions: Mapping[str, int]) -> tuple[int, ...]:
+    """Where configurations stand among the candidates; one that breaks a rule is none of them."""
+    found = [positions[c.fingerprint] for c in configurations if c.fingerprint in positions]
+    return tuple(dict.fromkeys(found))
+
+
+def _check_commands(prepared: Prepared) -> None:
+    """Parse one command of each engine, so that an option passed through is refused before the first launch.
+
+    The baseline that the user gave has been parsed, and gets none of these options.
+    """
+    checked: set[str] = set()
+    for position, candidate in enumerate(prepared.candidates.items):
+        name = candidate.configuration.engine
+        if prepared.baseline_command is not None and position == prepared.candidates.baseline:
+            _check_filled(prepared, candidate, "--baseline: ")
+            continue
+        if name in checked:
+            continue
+        checked.add(name)
+        passed = prepared.spec.engine_args.get(name)
+        engine, version = prepared.spaces[name].engine, candidate.engine_version
+        try:
+            if not engine.table(version).borrowed:
+                engine.parse(prepared.command_of(candidate), version)
+        except BadInput as error:
+            # Without what is passed through, every candidate's command has been parsed.
+            raise BadInput(f"--engine-arg {name}={passed!r}: {error}" if passed else str(error)) from error
+        _check_filled(prepared, candidate, "")
+
+
+def _check_filled(prepared: Prepared, candidate: Candidate, whose: str) -> None:
+    if prepared.spec.on != "simulator":
+        try:
+            filled(prepared.command_of(candidate), os.environ)
+        except BadInput as error:
+            raise BadInput(f"{whose}{error}") from error
+
+
+def _parse_baseline(
+    spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace], longest: int
+) -> tuple[Candidate, EngineSpace]:
+    named = recognise(command.argv, library).name
+    kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, lambda _text: None)
+    version = next((c.version for c in spec.engines if c.name == kind.name), None)
+    if version is None:
+        image = spec.images.get(kind.name)
+        version = kind.version() if image is None else version_of(image, kind, spec.hardware)
+    context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
+    space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration(), {})
+    parsed = kind.parse(command, version)
+    if library.model(parsed.model).architecture != spec.model.architecture:
+        raise BadInput(f"it serves {parsed.model!r}, the study is about {spec.model.id!r}")
+    raw = kind.knobs(parsed, context)
+    for name, value in raw.knobs.items():
+        knob = kind.card.knobs[name]
+        if knob.choices is None and (reason := knob.refuses(value)):
+            raise BadInput(f"{name}={value}: {kind.card.title} wants {reason}")
+    configuration = effective(kind.card, raw, context).configuration
+    return Candidate(configuration, version), space

@@ -1,0 +1,104 @@
+"""What is asked of a configuration: the objective and its weights, a second goal, the SLOs; checked.
+
+A goal's metric must change with the speed of the node, so that a gain in percent means something; an SLO may be on any
+metric. SLOs and the second goal are about the first workload.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.errors import BadInput, UnknownName
+from autotune.metrics.formulas import METRICS
+from autotune.study.options import Request
+from autotune.study.spec import Slo
+
+_WEIGHT = re.compile(r"\s*(?P<workload>.+?)\s*=(?P<weight>[^,=]*)(?:,|$)")
+_FORM = "write workload=weight,… with numbers above 0, e.g. sharegpt=2,long=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Goals:
+    """The fields of `autotune.study.spec.StudySpec` of these names."""
+
+    objective: str
+    weights: dict[str, float]
+    pareto: str | None
+    slos: tuple[Slo, ...]
+    notes: tuple[str, ...]
+
+
+def goals_of(request: Request, workloads: Sequence[str]) -> Goals:
+    """The goals of a request; raises `BadInput` for what cannot be asked, saying what contradicts what."""
+    objective = _goal(request.objective, "objective")
+    weights = _weights(request.weights, workloads)
+    pareto = None if request.pareto is None else _goal(request.pareto, "--pareto")
+    if pareto == objective:
+        raise BadInput(
+            f"--pareto {pareto} and --objective {objective}: a front needs two metrics, e.g. --pareto p99_ttft_ms"
+        )
+    return Goals(objective, weights, pareto, slos_of(request.slos), _notes(request, pareto))
+
+
+def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
+    """The SLOs, each once; raises `BadInput` for one that nothing can keep, or two that nothing can keep together."""
+    slos = tuple(dict.fromkeys(Slo.parse(text) for text in texts))
+    for slo in slos:
+        if slo.metric not in METRICS:
+            raise UnknownName("SLO metric", slo.metric, METRICS)
+        if slo.sense == "<=" and slo.limit < 0:
+            raise BadInput(f"--slo '{slo}': no metric is ever below 0; the limit must be a number of at least 0")
+    for one, other in itertools.combinations(slos, 2):
+        upper, lower = (one, other) if one.sense == "<=" else (other, one)
+        if one.metric == other.metric and one.sense != other.sense and lower.limit > upper.limit:
+            raise BadInput(
+                f"--slo '{one}' and --slo '{other}' contradict each other: nothing is at most {upper.limit:g} and at "
+                f"least {lower.limit:g}; leave one of them out"
+            )
+    return slos
+
+
+def _goal(name: str, what: str) -> str:
+    goals = [metric for metric, known in METRICS.items() if known.time_power != 0]
+    if name not in goals:
+        raise UnknownName(f"{what} metric", name, goals)
+    return name
+
+
+def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    rest = text or ""
+    while rest:
+        match = _WEIGHT.match(rest)
+        if match is None:
+            raise BadInput(f"--weights {text!r}: {rest!r} has no weight; {_FORM}")
+        name, weight = match["workload"], _number(match["weight"])
+        if name not in workloads:
+            raise UnknownName("workload in --weights", name, workloads, "Each must also be given by --workload.")
+        if name in found:
+            raise BadInput(f"--weights {text!r}: {name!r} has two weights; give it one")
+        if not (weight > 0 and math.isfinite(weight)):
+            raise BadInput(f"--weights {text!r}: {match['weight'].strip()!r} is no weight for {name!r}; {_FORM}")
+        found[name] = weight
+        rest = rest[match.end() :]
+    if text is not None and not found:
+        raise BadInput(f"--weights {text!r}: {_FORM}")
+    return {name: found[name] for name in workloads if name in found}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _notes(request: Request, pareto: str | None) -> tuple[str, ...]:
+    if pareto is None or request.sampler == "gp":
+        return ()
+    alone = f"--sampler {request.sampler} looks for the objective alone"
+    return (f"{alone}: the front against {pareto} is that of what it came upon; gp looks for the front",)

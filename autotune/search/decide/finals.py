@@ -1,0 +1,190 @@
+"""The finals: one finalist against the baseline, in turn on fresh launches, until it is decided.
+
+The finalist was chosen for its launches in the search, so these do not count here; the baseline was not chosen, so all
+its launches do. After each pair of launches the test of `sequential` is looked at.
+
+Where several nodes run a study each pair has its node, and pairs run side by side on different ones. The two of a pair
+are compared with each other and with what else ran there, never across nodes or across a change of one
+(`nodes.contrast`), so that a slow node favours neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.search.budget import capacity
+from autotune.search.decide import sequential_test as sequential
+from autotune.search.decide.estimate import Spread
+from autotune.search.decide.sequential_test import Look
+from autotune.search.history import MAX_UNINFORMATIVE, Entry, History
+from autotune.search.nodes import Placed, contrast, planned
+from autotune.trial import Role
+
+MOST_OF_BASELINE = 3
+"""Launches of the baseline on a node after which a wait for the end of the search is no reason for another one."""
+LEAST_DEGREES = 5
+"""Of freedom of the spread before the test may end early: with fewer it ends where the spread came out too small."""
+
+
+def finalist(history: History) -> int | None:
+    """The configuration that the finals put to the test: the first of them that did not fall; None before any.
+
+    Those after it show what the winner's settings add.
+    """
+    standing = [e.position for e in history.of_role(Role.FINAL) if not fell(history, e.position)]
+    return next((p for p in standing if p != history.candidates.baseline), None)
+
+
+def fell(history: History, position: int) -> bool:
+    """Whether the finals have put a configuration out: it failed, broke a limit or could not be measured."""
+    mute = [e for e in history.at(position) if e.role is Role.FINAL and e.says_nothing]
+    if history.broke(position) or len(mute) > MAX_UNINFORMATIVE:
+        return True
+    return bool(history.scores(position, Role.FINAL)) and not history.feasible(position, Role.FINAL)
+
+
+def looks(history: History, position: int) -> list[Look]:
+    """What was known of a finalist against the baseline after each pair of launches, and after the very last launch.
+
+    Not while repeats are few, unless that is all there will be. And only as far as no launch runs: with several nodes
+    they end in any order.
+    """
+    base, start = history.candidates.baseline, len(history.before_finals())
+    found: list[Look] = []
+    pairs = fresh = 0
+    for count, entry in enumerate(history.entries[start:], start=start + 1):
+        if entry.pending:
+            break
+        fresh += entry.measured and entry.position in (base, position)
+        so_far = history.upto(count)
+        whole = sum(min(mine, theirs) for mine, theirs in _by_node(so_far, position, start).values())
+        last = capacity(so_far) <= count and fresh > 0 and _comparable(so_far, position)
+        if last or (whole > pairs and _known(so_far.spread)):
+            pairs, fresh = whole, 0
+            look = _look(so_far, position, capacity(so_far) - count)
+            # A launch on a node where the other of the two never ran tells nothing of their difference.
+            if not found or look.information > found[-1].information:
+                found.append(look)
+    return found
+
+
+def looks_at_end(history: History, position: int) -> list[Look]:
+    """As `looks`, where nothing more will come: an open test is looked at once more, the rest of the error is spent."""
+    found = looks(history, position)
+    if found and sequential.outcome(found)[0] is not sequential.Outcome.OPEN:
+        return found
+    if not _comparable(history, position):
+        return found
+    last = _look(history, position, 0)
+    return [*(look for look in found if look.information < last.information), last]
+
+
+def _look(history: History, position: int, left: int) -> Look:
+    """One look.
+
+    Args:
+        left: launches that may still be made, all of them for this test.
+    """
+    mine, theirs = _compared(history, position)
+    difference, now = contrast(mine, theirs)
+    at_end = planned([place for place, _ in mine], [place for place, _ in theirs], left, history.closed)
+    spread = history.spread
+    return Look(now / at_end, now, difference, spread.sd, spread.degrees)
+
+
+def _compared(history: History, position: int) -> tuple[list[Placed], list[Placed]]:
+    """The launches that count, of a finalist and of the baseline."""
+    return history.placed(position, Role.FINAL), history.placed(history.candidates.baseline, *history.baseline_roles)
+
+
+def _comparable(history: History, position: int) -> bool:
+    """Whether there is a difference to look at, and more than one launch of the baseline."""
+    mine, theirs = _compared(history, position)
+    return bool({node for node, _ in mine} & {node for node, _ in theirs}) and len(theirs) >= 2
+
+
+def _known(spread: Spread) -> bool:
+    return spread.sd == 0 or spread.degrees >= LEAST_DEGREES
+
+
+def finals_of(history: History, position: int) -> Sequence[Entry]:
+    """The launches of a configuration in the finals that said something or still may."""
+    return [e for e in history.at(position) if e.role is Role.FINAL and not e.says_nothing]
+
+
+def next_of_pair(history: History, position: int, left: int) -> int | None:
+    """The finalist or the baseline, whose turn it is; None while a whole pair runs.
+
+    Finalist, baseline, baseline, finalist …, so that a drifting node favours neither; a last launch without its
+    partner is the finalist's, which has fewer.
+
+    Args:
+        left: launches that may still be made.
+    """
+    base = history.candidates.baseline
+    mine, theirs = len(finals_of(history, position)), len(finals_of(history, base))
+    if mine != theirs:
+        return position if mine < theirs else base
+    if any(e.pending for e in history.of_role(Role.FINAL)):
+        return None
+    return position if mine % 2 == 0 or left < 2 else base
+
+
+def next_on_nodes(history: History, position: int, left: int, places: Sequence[str]) -> tuple[int, str] | None:
+    """As `next_of_pair`, with the node on which to launch; None while no node has anything to do.
+
+    At most one pair runs on a node. What was begun is completed first, but a node where nothing of a pair runs comes
+    before one where the first of the two still does.
+
+    Args:
+        places: the nodes that may run it.
+    """
+    counts = _by_node(history, position, len(history.before_finals()))
+    base = history.candidates.baseline
+    busy = {e.node for e in history.pending if e.node}
+    unequal = {node for node, (mine, theirs) in counts.items() if mine != theirs}
+    lone = [node for node in places if node in unequal]
+    owed = len(unequal & {*places, *busy})
+    fresh = [node for node in places if node not in lone and node not in busy]
+    waiting = [node for node in lone if node not in busy]
+    if waiting or (lone and left <= owed):
+        node = (waiting or lone)[0]
+    elif fresh and left > owed:
+        node = min(fresh, key=lambda name: sum(counts.get(name, (0, 0))))
+    elif lone:
+        node = lone[0]
+    else:
+        return None
+    mine, theirs = counts.get(node, (0, 0))
+    if mine != theirs:
+        return (position if mine < theirs else base), node
+    return (position if mine % 2 == 0 or left - owed < 2 else base), node
+
+
+def opening(history: History, places: Sequence[str]) -> str | None:
+    """A node on which the baseline may be launched for the finals to come, while others end the search; or None."""
+    start, base = len(history.before_finals()), history.at(history.candidates.baseline)
+    taken = {e.node for e in history.entries[start:] if e.role is Role.DRIFT} | {e.node for e in history.pending}
+    often = {node for node in places if sum(e.node == node for e in base) >= MOST_OF_BASELINE}
+    return next((node for node in places if node not in taken | often), None)
+
+
+def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int, int]]:
+    """Place to the launches for the finals there that said something or still may: of a finalist, and of the baseline.
+
+    A pair that was torn apart because its node changed in between is none.
+
+    Args:
+        start: the number of launches before the finals.
+    """
+    base, counts = history.candidates.baseline, dict[str, tuple[int, int]]()
+    for entry in history.entries[start:]:
+        if entry.position in (base, position) and not entry.says_nothing:
+            mine, theirs = counts.get(place := history.place(entry), (0, 0))
+            counts[place] = (mine + (entry.position != base), theirs + (entry.position == base))
+    return counts
+
+
+def outcome(history: History, position: int) -> sequential.Outcome:
+    """How the test of a finalist stands."""
+    return sequential.outcome(looks(history, position))[0]

@@ -1,0 +1,147 @@
+"""Which configuration has won, and whether that can be told from the baseline.
+
+One finalist was put to the test (`finals`), so no interval needs widening for a choice among several. Where the test
+stopped at a bound the finalist is better; else it cannot be told from the baseline, and of the two the one with the
+fewest settings wins, unless it is shown to be worse: a flag that only rode on noise should not be recommended. A gain
+smaller than a drift of the node that is too large to be corrected is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.search.decide import finals
+from autotune.search.decide.estimate import Spread, mean
+from autotune.search.decide.sequential_test import Outcome, estimate, outcome
+from autotune.search.drift import Drift
+from autotune.search.history import History
+from autotune.search.nodes import contrast
+from autotune.search.repeats import challengers
+from autotune.study.recommendation import Verdict
+from autotune.trial import Configuration, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A gain over the baseline in score units, with its 95 % interval (None: it was not put to the test)."""
+
+    log: float
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The outcome.
+
+    Attributes:
+        winner: position of the recommended configuration, None when nothing is feasible.
+        gain: of the winner over the baseline; None without either.
+        challenger: position of the finalist, or of what would be it, with its own gain.
+        spread: of one launch.
+        outcome: of the finals' test; None where there was none.
+        drift: of the node, for which the scores are corrected.
+        refused: whether the finalist is not called better because of that drift alone.
+    """
+
+    verdict: Verdict
+    winner: int | None
+    gain: Gain | None
+    challenger: int | None
+    challenger_gain: Gain | None
+    spread: Spread
+    outcome: Outcome | None
+    drift: Drift | None
+    refused: bool
+
+
+def evidence(history: History, position: int) -> list[float]:
+    """The scores of a configuration that count: the finals', the baseline's all; where there are none, the search's."""
+    return [e.score for e in history.evidence(position, *_roles(history, position)) if e.score is not None]
+
+
+def _roles(history: History, position: int) -> tuple[Role, ...]:
+    baseline = history.canonical(position) == history.candidates.baseline
+    return history.baseline_roles if baseline else (Role.FINAL,)
+
+
+def judge(history: History) -> Judgement:
+    """The verdict on what has been measured so far."""
+    history = history.corrected()
+    base = history.candidates.baseline
+    challenger = finals.finalist(history)
+    if challenger is None:
+        # As measured: what would keep the limits on another node is no more than a hope without a launch there.
+        proven = [p for p in challengers(history) if history.feasible(p)]
+        challenger = max(proven, key=lambda p: mean(evidence(history, p)), default=None)
+    gain, ended = _tested(history, challenger) if challenger is not None else (None, None)
+    refused = ended is Outcome.BETTER and gain is not None and _drowned(history.drift, gain)
+    verdict, winner = _verdict(history, challenger, gain, None if refused else ended)
+    own = gain if winner == challenger else Gain(0.0, None)
+    return Judgement(
+        verdict,
+        winner,
+        own if winner is not None and history.scores(base) else None,
+        challenger,
+        gain,
+        history.spread,
+        ended,
+        history.drift,
+        refused,
+    )
+
+
+def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
+    """The challenger's gain, and how its test ended."""
+    base = history.candidates.baseline
+    both = [history.placed(p, *_roles(history, p)) or history.placed(p) for p in (challenger, base)]
+    if not both[1]:
+        return None, None
+    # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a tenth of the interval.
+    gain, _ = contrast(*both)
+    seen = finals.looks_at_end(history, challenger)
+    if not seen:
+        return Gain(gain, None), None
+    _, (low, high) = estimate(seen)
+    return Gain(gain, (min(low, gain), max(high, gain))), outcome(seen)[0]
+
+
+def _drowned(drift: Drift | None, gain: Gain) -> bool:
+    """Whether a gain is no larger than a drift that is too large to be corrected."""
+    low = gain.interval[0] if gain.interval else gain.log
+    return drift is not None and not drift.corrigible and low <= abs(drift.change)
+
+
+def _verdict(
+    history: History, challenger: int | None, gain: Gain | None, ended: Outcome | None
+) -> tuple[Verdict, int | None]:
+    base = history.candidates.baseline
+    stands = history.feasible(base)
+    if challenger is None:
+        return (Verdict.INDISTINGUISHABLE, base) if stands else (Verdict.INFEASIBLE, None)
+    if gain is None:
+        return Verdict.UNOPPOSED, challenger
+    if ended is Outcome.BETTER:
+        return Verdict.BETTER, challenger
+    if not stands:
+        # It breaks an SLO that the challenger keeps: it cannot be recommended however simple it is.
+        return Verdict.INDISTINGUISHABLE, challenger
+    # Without a test a bad but simple challenger would pass on a lucky launch.
+    close = ended is not None and gain.interval is not None and gain.interval[1] >= 0
+    equals = [base, challenger] if close else [base]
+    return Verdict.INDISTINGUISHABLE, min(equals, key=lambda p: settings(history, p))
+
+
+def settings(history: History, position: int) -> int:
+    """How many knobs differ from the engine's default, of the one of its twins that has fewest."""
+    items, canonical = history.candidates.items, history.canonical(position)
+    group = {position, *(p for p, counts_as in history.counts_as.items() if counts_as == canonical)}
+    return min(settings_of(history, items[p].configuration) for p in group)
+
+
+def settings_of(history: History, mine: Configuration) -> int:
+    """How many of a configuration's knobs differ from its engine's default; from None where that is no candidate."""
+    items = history.candidates.items
+    named = (*history.candidates.defaults, history.candidates.baseline)
+    default = next((items[p].configuration for p in named if items[p].configuration.engine == mine.engine), None)
+    reference = default.knobs if default is not None else {}
+    return sum(1 for name, value in mine.knobs.items() if value != reference.get(name))

@@ -1,0 +1,1 @@
+"""What the launches say of each knob: attribution, settings without effect, predictions of what was not tried."""

@@ -1,0 +1,211 @@
+"""What a study has learnt beside its winner: what each knob adds, what did nothing, what is believed but not tried.
+
+All of it comes from one process over all launches. Contributions are the parts of `decomposition`, anchored to the
+measured gain. A knob did nothing where the engine says so, or where its effect, averaged over some of the
+launched configurations, lies within `SMALL` of zero with 95 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import stdtrit
+
+from autotune.search import NoOps
+from autotune.search import equivalents as twins
+from autotune.search.decide.estimate import Spread, percent
+from autotune.search.decide.verdict import Gain, Judgement
+from autotune.search.explain.attribution import Z, anchored, decompose
+from autotune.search.gp.posterior import Process
+from autotune.search.history import History
+from autotune.study.recommendation import Contribution, Explanation, Inert
+from autotune.trial import Launch, Scalar
+
+SMALL = 0.03
+"""A logarithmic effect that nobody would notice: 3 %, the usual spread between two launches of one command."""
+BASES = 3
+"""Launched configurations over which a knob's effect is averaged, the winner first."""
+LEAST_DEGREES = 3
+"""Of freedom: what the process is taken to know of the noise where nothing was repeated."""
+_NAMED = 8
+"""Launch numbers named in a sentence."""
+
+
+def explain(
+    history: History, launches: Sequence[Launch], model: Process, judgement: Judgement, no_ops: NoOps
+) -> Explanation:
+    """Contributions and knobs that did nothing; what is believed of untried candidates is `beliefs.beliefs`.
+
+    Args:
+        launches: those of the history.
+    """
+    winner = judgement.winner
+    inert = [*known(history, launches, winner, no_ops), *told(history, launches)]
+    if winner is None:
+        return Explanation(inert=inert)
+    inert += searched(history, model, winner, {row.knob for row in inert})
+    parts = contributions(history, model, winner, (judgement.gain, judgement.spread))
+    return Explanation(contributions=parts, inert=inert)
+
+
+def contributions(
+    history: History, model: Process, winner: int, measured: tuple[Gain | None, Spread]
+) -> list[Contribution]:
+    """The engine's and each knob's share of the gain, the largest first; their logarithms add up to that of the gain.
+
+    Without a measured gain the process alone speaks. Intervals are Student's t on the degrees of freedom on which the
+    spread of a launch is known, as the gain's are.
+
+    Args:
+        measured: the winner's gain over the baseline, and the spread of a launch.
+    """
+    gain, spread = measured
+    if winner == history.candidates.baseline or (found := decompose(history, winner)) is None:
+        return []
+    means, covariance = found.believed(model)
+    wide = float(stdtrit(max(spread.degrees, LEAST_DEGREES), 0.975))
+    if gain is None:
+        parts, sds = means, np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    else:
+        parts, sds = anchored(means, covariance, gain.log, _sd_of(gain, wide))
+    rows = [
+        Contribution(
+            knob="+".join(part.knobs),
+            from_=_one(part.before),
+            to=_one(part.after),
+            gain_percent=percent(float(value)),
+            ci95=_percents(float(value), float(sd), wide),
+        )
+        for part, value, sd in zip(found.parts, parts, sds, strict=True)
+    ]
+    return sorted(rows, key=lambda row: -abs(row.gain_percent))
+
+
+def known(history: History, launches: Sequence[Launch], winner: int | None, no_ops: NoOps) -> list[Inert]:
+    """What on the commands of winner and baseline, their twins' included, is known to do nothing."""
+    positions = {history.candidates.baseline, *([] if winner is None else [winner])}
+    where = {entry.number: entry.position for entry in history}
+    rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
+    trials = {trial.configuration.fingerprint: trial for trial in rows_of}
+    rows = [row for trial in trials.values() for row in no_ops(trial)]
+    return list({(row.knob, *row.values): row for row in rows}.values())
+
+
+def told(history: History, launches: Sequence[Launch]) -> list[Inert]:
+    """The knobs that did nothing by the engines' own word: set, and the engine ran with another value all the same."""
+    candidates = history.candidates
+    joined = twins.counts_as(launches, candidates, candidates.items[candidates.baseline].fingerprint)
+    rows: dict[str, Inert] = {}
+    for found in twins.differences(launches, joined):
+        if not _is_set(history, found):
+            continue
+        numbers = ", ".join(map(str, found.launches[:_NAMED])) + (" …" if len(found.launches) > _NAMED else "")
+        got = str(found.got).lower() if isinstance(found.got, bool) else found.got
+        ran = "as without it" if got is None else f"with `{got}`"
+        reason = f"the engine ran {ran} (launch{'es' if len(found.launches) > 1 else ''} {numbers})"
+        earlier = rows.get(found.knob)
+        values = [*(earlier.values if earlier else []), found.asked]
+        count = len(found.launches) + (earlier.launches if earlier else 0)
+        rows[found.knob] = Inert(
+            knob=found.knob,
+            values=list(dict.fromkeys(values)),
+            reason=earlier.reason if earlier else reason,
+            launches=count,
+        )
+    return list(rows.values())
+
+
+def _is_set(history: History, found: twins.Difference) -> bool:
+    """Whether the knob was set in the command: not left to the engine, nor at the engine's default."""
+    candidates = history.candidates
+    named = (*candidates.defaults, candidates.baseline)
+    usual = (candidates.items[p].configuration for p in named)
+    default = next((c.knobs.get(found.knob) for c in usual if c.engine == found.engine), None)
+    return found.asked not in (None, default)
+
+
+def searched(history: History, model: Process, winner: int, but: set[str]) -> list[Inert]:
+    """The knobs of the winner's engine that were launched at several values, and made no difference above `SMALL`.
+
+    Args:
+        but: knobs to leave out.
+    """
+    items = history.candidates.items
+    engine = items[winner].configuration.engine
+    measured = np.array([p for p in history.by_position if history.scores(p)], dtype=np.int64)
+    means = dict(zip(measured.tolist(), model.mean(measured).tolist(), strict=True))
+    ran = [p for p in history.by_position if p in means and items[p].configuration.engine == engine]
+    names = {name for p in ran for name in items[p].configuration.knobs} - but
+    values = {n: dict.fromkeys(items[p].configuration.knobs.get(n) for p in [winner, *ran]) for n in sorted(names)}
+    several = {n: list(found) for n, found in values.items() if len(found) > 1}
+    bases = [winner, *sorted((p for p in ran if p != winner), key=lambda p: -means[p])][:BASES]
+    rows = []
+    for name, found in several.items():
+        effect = _effect(history, model, bases, name, found)
+        if effect is not None:
+            launches = sum(len(history.scores(p)) for p in ran)
+            rows.append(_small(name, found, effect, launches))
+    return rows
+
+
+def _effect(
+    history: History, model: Process, bases: list[int], name: str, values: list[Scalar]
+) -> tuple[float, float] | None:
+    """A knob's largest effect against the winner's value, mean and deviation, if no value's matters; else None."""
+    usual, others = values[0], values[1:]
+    effects = []
+    for other in others:
+        pairs = [pair for base in bases if (pair := _pair(history, base, name, usual, other)) is not None]
+        if not pairs:
+            return None
+        effects.append(_mean_difference(model, pairs))
+    mean, sd = max(effects, key=lambda effect: abs(effect[0]) + Z * effect[1])
+    return (mean, sd) if abs(mean) + Z * sd <= SMALL else None
+
+
+def _small(name: str, values: list[Scalar], effect: tuple[float, float], launches: int) -> Inert:
+    return Inert(
+        knob=name,
+        values=values,
+        reason=f"its effect is below {percent(SMALL):.0f} % with 95 %",
+        effect_percent=percent(effect[0]),
+        ci95=_percents(*effect),
+        launches=launches,
+    )
+
+
+def _pair(history: History, base: int, name: str, usual: Scalar, other: Scalar) -> tuple[int, int] | None:
+    """A launched configuration with the one value of a knob and with the other, where both are candidates."""
+    candidates = history.candidates
+    configuration = candidates.items[base].configuration
+    names = [configuration.with_knobs(**{name: value}).fingerprint for value in (usual, other)]
+    if any(fingerprint not in candidates for fingerprint in names):
+        return None
+    one, two = (history.canonical(candidates.position(fingerprint)) for fingerprint in names)
+    return one, two
+
+
+def _mean_difference(model: Process, pairs: list[tuple[int, int]]) -> tuple[float, float]:
+    """The second against the first, averaged over pairs: mean and standard deviation."""
+    rows = sorted({position for pair in pairs for position in pair})
+    weights = np.zeros(len(rows))
+    for one, two in pairs:
+        weights[rows.index(two)] += 1 / len(pairs)
+        weights[rows.index(one)] -= 1 / len(pairs)
+    mean, covariance = model.joint(np.array(rows, dtype=np.int64))
+    return float(weights @ mean), math.sqrt(max(0.0, float(weights @ covariance @ weights)))
+
+
+def _sd_of(gain: Gain, wide: float) -> float | None:
+    return None if gain.interval is None else (gain.interval[1] - gain.interval[0]) / (2 * wide)
+
+
+def _percents(middle: float, sd: float, wide: float = Z) -> tuple[float, float]:
+    return percent(middle - wide * sd), percent(middle + wide * sd)
+
+
+def _one(values: Sequence[Scalar]) -> Scalar:
+    """One value as it is, several as text."""
+    return values[0] if len(values) == 1 else " + ".join("none" if v is None else str(v) for v in values)

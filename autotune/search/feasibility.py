@@ -1,0 +1,112 @@
+"""What failures teach: which values of knobs, alone or in pairs, make a configuration fail.
+
+Every failure is laid to one of its causes: a trait, a pair of traits, or chance. A trait is a knob's value,
+or, for sizes, being at least or at most so large (who lacks memory at 16384 tokens lacks it at 32768). A
+cause is the likelier the more failures share it, and next to ruled out by one launch that ran with it. A
+candidate's odds of failing are those that it shares the cause of some failure. So a crash lowers what
+resembles it, and the next launch that resembles it half way tells which half was to blame. What needs at least as
+much memory as a configuration that ran out of it needs no such learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.search.gp.encoding import Encoding, Floats, Integers, is_size
+
+_SINGLE, _PAIR, _CHANCE = 1.0, 0.3, 0.5
+"""Odds of a cause before anything is known. Engines refuse values more often than single pairs."""
+_PER_FAILURE = 4.0
+"""How much likelier a cause becomes by each further failure that it would explain."""
+_PER_SUCCESS = 0.05
+"""How much less likely by each launch that ran in spite of it."""
+_ENOUGH = 100
+"""Failures that count; more would overflow and change nothing."""
+_LEAST = 0.002
+"""No candidate is ruled out for good: the lesson may be wrong."""
+
+
+MORE_MEMORY = frozenset(
+    {"context_length", "max_batched_tokens", "max_running_requests", "cuda_graph_max_batch", "speculative_tokens"}
+)
+"""Knobs of the shared vocabulary of which more never needs less memory. Not the memory fraction: too much of it leaves
+activations no room, and too little the KV cache."""
+_STILL_TOO_MUCH = 0.97
+"""Odds that what needs at least as much memory as a configuration that ran out of it runs out as well."""
+
+
+def starts(
+    encoding: Encoding,
+    ran: Sequence[int],
+    broken: Sequence[int],
+    rows: Integers | None = None,
+    out_of_memory: Collection[int] = (),
+) -> Floats:
+    """The odds that candidates start, shape ``(rows,)``.
+
+    Args:
+        ran: positions of the launches that ran.
+        broken: positions of the launches that failed.
+        rows: positions of the candidates; None = all.
+        out_of_memory: positions among `broken` that ran out of memory.
+    """
+    chosen = np.arange(len(encoding)) if rows is None else rows
+    failed = list(dict.fromkeys(broken))
+    fails = np.zeros(len(chosen))
+    for position in failed:
+        # The launches stand behind the candidates, so that one table of traits serves both.
+        has = traits(encoding, position, np.concatenate([chosen, [*failed, *ran]]).astype(np.int64))
+        fails = np.maximum(fails, _shares_cause(has, len(chosen), len(failed)))
+        if position in out_of_memory:
+            fails = np.maximum(fails, _STILL_TOO_MUCH * _needs_as_much(encoding, position, chosen))
+    return np.asarray(np.maximum(1 - fails, _LEAST), dtype=np.float64)
+
+
+def _needs_as_much(encoding: Encoding, position: int, rows: Integers) -> NDArray[np.bool_]:
+    """Which candidates differ from one only in having as much or more of what takes memory."""
+    alike = np.ones(len(rows), dtype=np.bool_)
+    for k in encoding.varying:
+        name, codes, own = encoding.names[k], encoding.codes[rows, k], encoding.codes[position, k]
+        # Choices stand in ascending order, "not applicable" before them.
+        alike &= (codes >= own) if name in MORE_MEMORY and encoding.choices[name][own] is not None else codes == own
+    return alike
+
+
+def traits(encoding: Encoding, position: int, rows: Integers | None = None) -> NDArray[np.float32]:
+    """Which traits of one candidate each candidate has, 0 or 1, shape ``(rows, traits)``.
+
+    A trait that every candidate has explains nothing and is left out.
+    """
+    found = []
+    chosen = np.arange(len(encoding)) if rows is None else rows
+    for k in encoding.varying:
+        codes, own = encoding.codes[chosen, k], encoding.codes[position, k]
+        choices = encoding.choices[encoding.names[k]]
+        found.append(codes == own)
+        if choices[own] is not None and sum(is_size(v) for v in choices) > 2:
+            # The choices stand in ascending order, None before them.
+            present = np.array([v is not None for v in choices])[codes]
+            found += [present & (codes >= own), present & (codes <= own)]
+    table = np.stack(found, axis=1) if found else np.zeros((len(chosen), 0), dtype=np.bool_)
+    return np.asarray(table[:, ~table.all(axis=0)], dtype=np.float32)
+
+
+def _shares_cause(has: NDArray[np.float32], candidates: int, failures: int) -> Floats:
+    """The odds that each candidate has what made one launch fail, given the table of that launch's traits.
+
+    The table's rows are the candidates, then so many launches that failed, then those that ran. The causes that a
+    candidate shares are the pairs of its traits (k, l); k = l is the single trait. With m its row of the table, sums
+    over them are quadratic forms m W m.
+    """
+    failed, ran = has[candidates : candidates + failures].astype(np.float64), has[candidates + failures :]
+    weight = np.full((has.shape[1], has.shape[1]), _PAIR / 2)
+    np.fill_diagonal(weight, _SINGLE)
+    shared_failures = np.minimum(failed.T @ failed, _ENOUGH)
+    successes = ran.astype(np.float64)
+    weight *= _PER_FAILURE ** (shared_failures - 1) * _PER_SUCCESS ** (successes.T @ successes)
+    weight /= weight.sum() + _CHANCE
+    m = has[:candidates]
+    return np.asarray(np.einsum("nk,nk->n", m @ weight.astype(np.float32), m), dtype=np.float64)

@@ -1,0 +1,1 @@
+"""The Gaussian process over the candidates: encoding, kernels, hyper-parameters, posterior."""

@@ -1,0 +1,148 @@
+"""How alike candidates are, knob by knob, and what is believed of them: the data that the process computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
+from copy import copy
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from autotune.search.gp.encoding import Encoding
+from autotune.search.prior import Opinion
+
+if TYPE_CHECKING:
+    from autotune.search.gp.posterior import Process
+
+Floats = NDArray[np.float64]
+Positions = Sequence[int]
+Rows = NDArray[np.int64]
+
+_EFFECT_LENGTH = 0.5
+"""Of a knob's own effect, where its whole range is 1."""
+_DEPTH = 3.0
+"""An opinion's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
+_LEAST_UNSURE, _MOST_UNSURE = 0.5, 2.0
+
+
+class Kernels:
+    """Similarities of candidates, and the opinions on them.
+
+    Attributes:
+        opinions: shape ``(opinions, candidates)``, centred and finite.
+        unsure: shape ``(candidates,)``: how unsure the opinions are of it, 1 where they are as usual.
+        costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
+        lately: posteriors that were computed lately, by what they were computed from.
+        starts: shape ``(candidates,)``: the odds of starting before anything was launched.
+    """
+
+    def __init__(self, encoding: Encoding, opinions: Sequence[Opinion] = ()) -> None:
+        self.encoding = encoding
+        for opinion in opinions:
+            if opinion.mean.shape != (len(encoding),):
+                raise ValueError(
+                    f"the opinion {opinion.name!r} has shape {opinion.mean.shape}, expected ({len(encoding)},)"
+                )
+        centred = [c for c in (_centred(opinion.mean) for opinion in opinions) if np.any(c)]
+        self.opinions: Floats = np.array(centred) if centred else np.zeros((0, len(encoding)))
+        self.unsure = _unsure(opinions, len(encoding))
+        self.starts: Floats = np.ones(len(encoding))
+        for opinion in opinions:
+            if opinion.starts is not None:
+                self.starts = np.minimum(self.starts, np.clip(np.nan_to_num(opinion.starts, nan=1.0), 0.0, 1.0))
+        self.costs = _costs(opinions, len(encoding))
+        self.columns = np.ascontiguousarray(encoding.codes[:, encoding.varying])
+        self.lately: dict[Hashable, Process] = {}
+        self._distances = [encoding.distances[k] for k in encoding.varying]
+        self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
+
+    @property
+    def knobs(self) -> int:
+        """How many columns differ among the candidates."""
+        return len(self._distances)
+
+    @cached_property
+    def unbiased(self) -> Kernels:
+        """The same without opinions on the score; odds of starting and costs stay."""
+        other = copy(self)
+        other.lately = {}
+        other.opinions, other.unsure = self.opinions[:0], np.ones(len(self.encoding))
+        return other
+
+    def squared_distances(self, rows: Rows, positions: Rows) -> Floats:
+        """Knob by knob, shape ``(knobs, rows, positions)``."""
+        return self._gathered(self._distances, rows, positions)
+
+    def effects(self, rows: Rows, positions: Rows) -> Floats:
+        """Similarity of each knob's own effect, 1 where values are equal; shape ``(knobs, rows, positions)``."""
+        return self._gathered(self._effects, rows, positions)
+
+    def summed_effects(self, variances: Floats, positions: Rows, pull: Floats) -> Floats:
+        """What the knobs' own effects make of launches, for every candidate, shape ``(candidates,)``.
+
+        Args:
+            variances: shape ``(knobs,)``, of each knob's effect.
+            pull: shape ``(len(positions),)``: how much each launch pulls, in score units over variance.
+        """
+        total = np.zeros(len(self.encoding))
+        for k, table in enumerate(self._effects):
+            total += (variances[k] * (table[:, self.columns[positions, k]] @ pull))[self.columns[:, k]]
+        return total
+
+    def _gathered(self, tables: Sequence[Floats], rows: Rows, positions: Rows) -> Floats:
+        found = np.empty((len(tables), len(rows), len(positions)))
+        for k, table in enumerate(tables):
+            # Once per pair of values, then spread: a knob has few.
+            found[k] = table[:, self.columns[positions, k]][self.columns[rows, k]]
+        return found
+
+
+def _centred(mean: Floats) -> Floats:
+    """Where nothing is known the middle of what is known stands."""
+    known = np.isfinite(mean)
+    if not known.any():
+        return np.zeros(len(mean))
+    cut = np.maximum(mean, mean[known].max() - _DEPTH)
+    filled = np.where(known, cut, float(np.median(cut[known])))
+    return np.asarray(filled - filled.mean(), dtype=np.float64)
+
+
+def _unsure(opinions: Sequence[Opinion], count: int) -> Floats:
+    """How unsure the surest opinion is of each candidate, over its median."""
+    known = [opinion.sd for opinion in opinions if opinion.sd is not None and np.isfinite(opinion.sd).any()]
+    if not known:
+        return np.ones(count)
+    least = np.fmin.reduce(known)
+    middle = float(np.nanmedian(least))
+    if middle <= 0:
+        return np.ones(count)
+    relative = np.nan_to_num(least / middle, nan=_MOST_UNSURE, posinf=_MOST_UNSURE)
+    return np.asarray(np.clip(relative, _LEAST_UNSURE, _MOST_UNSURE), dtype=np.float64)
+
+
+def _costs(opinions: Sequence[Opinion], count: int) -> Floats:
+    """Expected seconds of a launch over their median; within a factor of two, since seconds are guesses as well."""
+    known = [opinion.launch_s for opinion in opinions if opinion.launch_s is not None]
+    if not known or not np.isfinite(known[0]).any():
+        return np.ones(count)
+    relative = known[0] / np.nanmedian(known[0])
+    return np.asarray(np.clip(np.nan_to_num(relative, nan=1.0), 0.5, 2.0), dtype=np.float64)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """While it lasts, linear algebra runs on one thread.
+
+    The matrices are small: on a busy machine threads wait for each other longer than they work. And sums do
+    not depend on the number of cores, so that a study resumed elsewhere decides the same.
+    """
+    limits: AbstractContextManager[object] = _blas().limit(limits=1, user_api="blas")
+    return limits

@@ -1,0 +1,34 @@
+"""What is believed of a study's candidates before its first launch: the search's priors.
+
+    simulated   the calibrated simulator, where trials are measured or replayed; the unfitted roofline, everywhere
+    rows        what a replayed row means to an engine: knobs, or flags, or nothing that is known
+    earlier     launches of earlier studies and of files, ``--from``
+    sources     how these are read, and kept with the study
+    tables      the same of a CSV
+
+Each is an `Opinion`: it may be wrong, and the search learns how far to trust it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.prepare.candidates import Prepared
+from autotune.search.prior import Opinion
+from autotune.search.priors.earlier_studies import learned
+from autotune.search.priors.simulated import physical
+from autotune.search.priors.sources import Source, keep, sources_of
+
+__all__ = ["Source", "keep", "opinions_of", "sources_of"]
+
+
+def opinions_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Opinion]:
+    """The opinions that hold for a study, the best founded first; none of a single candidate.
+
+    Args:
+        sources: the earlier launches that it learns from, as `sources_of` gives them.
+    """
+    if len(prepared.candidates) == 1:
+        return []
+    earlier = (learned(source, prepared.candidates) for source in sources)
+    return [*(opinion for opinion in earlier if opinion is not None), *physical(prepared)]

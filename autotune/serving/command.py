@@ -1,0 +1,105 @@
+"""From the command that a person would type to the one that is launched: address, program, paths, environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+
+from autotune.errors import BadInput
+from autotune.serving.processes import MARKER
+from autotune.space.serving import Serving
+from autotune.trial import Command
+
+LOG_NAME = "server.log"
+
+
+def environment_of(command: Command, serving: Serving, marker: str) -> dict[str, str]:
+    """The inherited environment, then the engine's for launched servers, then the command's own, then the marker."""
+    # setproctitle, with which engines name their workers, overwrites the environment block that holds the marker,
+    # unless it is told not to (https://github.com/dvarrazzo/py-setproctitle, SPT_NOENV).
+    ours = {"SPT_NOENV": "1", MARKER: marker}
+    return {**os.environ, **serving.environment, **command.env, **ours}
+
+
+def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) -> tuple[str, ...]:
+    """The arguments with what launched servers need besides, and with this address, whatever address stood there.
+
+    It stands last, where it wins over an abbreviation of the same option (``--por 80``) in every parser that the
+    engines use.
+    """
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if option not in (serving.host_flag, serving.port_flag):
+            kept.append(word)
+        elif not equals:
+            next(words, None)
+    needed = [word for word in serving.arguments if word not in kept]
+    return (*kept, *needed, serving.host_flag, host, serving.port_flag, str(port))
+
+
+def find_program(name: str, environment: Mapping[str, str], title: str) -> str:
+    """The path of a program; raises `BadInput` when it is missing or cannot be executed."""
+    found = shutil.which(name, path=environment.get("PATH", os.defpath))
+    if found is not None:
+        return os.path.abspath(found)
+    if os.sep in name:
+        problem = "is not an executable file" if Path(name).exists() else "does not exist"
+    else:
+        problem = "is not on the PATH"
+    raise BadInput(
+        f"the program of {title}, {name!r}, {problem}; install {title}, or name its program with --engine-bin"
+    )
+
+
+def anchored(argv: Sequence[str], files: Mapping[str, str]) -> tuple[str, ...]:
+    """Arguments that name an existing path relative to the caller's folder, made absolute.
+
+    The server runs in the trial's folder, where such a path would lead nowhere. Only words with a slash, and folders
+    that hold a ``config.json``, are taken for paths: ``serve`` stays a word though a folder may have that name.
+    """
+    return tuple(word if word in files else _anchor(word) for word in argv)
+
+
+def _anchor(word: str) -> str:
+    option, equals, value = word.partition("=")
+    if word.startswith("-") and equals:
+        return f"{option}={_anchor(value)}"
+    path = Path(word)
+    if word.startswith(("-", "{", "[")) or path.is_absolute() or len(word) > 1024:
+        return word
+    # Not by the path's own methods, which raise for a folder that may not be looked into.
+    is_path = ("/" in word and os.path.exists(word)) or os.path.isfile(path / "config.json")
+    return os.path.abspath(word) if is_path else word
+
+
+def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
+    """Make a trial's folder with the command's files and give its log; raises `BadInput` when it cannot be written."""
+    for name in files:
+        path = PurePath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise BadInput(f"the command's file {name!r} would lie outside the trial's folder; use a plain file name")
+    log = folder / LOG_NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        with log.open("ab"):
+            pass
+    except OSError as error:
+        where = error.filename or folder
+        raise BadInput(
+            f"the trial's folder {folder} cannot be written ({where}: {error.strerror}); choose another --home, "
+            "or make room there"
+        ) from error
+    return log
+
+
+def log_size(folder: Path) -> int:
+    """Bytes of the log that lies in a trial's folder already."""
+    log = folder / LOG_NAME
+    return log.stat().st_size if log.is_file() else 0

@@ -1,0 +1,193 @@
+"""A server that somebody else runs: it is asked, loaded, and left alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from autotune import redact
+from autotune.errors import BadInput, UnknownName
+from autotune.serving import Patience, StopReport
+from autotune.serving.readiness import PATHS, Readiness, Watched, authorization, served_models
+from autotune.space.schema import EngineCard
+from autotune.trial import EMULATOR_NAME, Command, Failure, FailureKind
+
+_ANSWER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalLauncher:
+    """Finds the server at a URL.
+
+    Attributes:
+        url: as the user gave it; a scheme is added, a trailing ``/v1`` taken away.
+        model: the name that must be served; None: the first that is.
+        api_key: sent as a bearer token.
+    """
+
+    url: str
+    model: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    def launch(
+        self, command: Command | None = None, folder: Path | None = None, card: EngineCard | None = None
+    ) -> ExternalServer:
+        """Check that the URL answers and serves the model; raises `BadInput` otherwise. Starts nothing."""
+        del command, folder, card
+        url = normalised(self.url)
+        answer = _ask_models(url, self.api_key)
+        served = served_models(answer.json())
+        if self.model is not None and self.model not in served:
+            raise UnknownName(f"model at {url}:", self.model, served)
+        emulated = answer.headers.get("server") == EMULATOR_NAME
+        about = About(self.model or served[0], emulated, _owner(answer.json()))
+        return ExternalServer(url, about, self.api_key)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a server tells of itself.
+
+    Attributes:
+        model: the name under which it serves the model.
+        emulated: whether it stands in for an engine.
+        owner: the engine, as its model list names it (``owned_by``); empty where it does not.
+    """
+
+    model: str
+    emulated: bool = False
+    owner: str = ""
+
+
+class ExternalServer:
+    """A server of which only the URL is known; see `Server`. `stop` leaves it running."""
+
+    def __init__(self, url: str, about: About, api_key: str | None = None) -> None:
+        self._url, self._about, self.api_key = url, about, api_key
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        return frozenset() if self.api_key is None else frozenset({self.api_key})
+
+    @property
+    def emulated(self) -> bool:
+        return self._about.emulated
+
+    @property
+    def owner(self) -> str:
+        """See `About.owner`."""
+        return self._about.owner
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def model(self) -> str:
+        return self._about.model
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def log(self) -> None:
+        return None
+
+    def wait_ready(self, patience: Patience = Patience(total_s=120.0, silence_s=120.0)) -> Failure | None:  # noqa: B008
+        """See `Server.wait_ready`; without a log there is no progress to see, so the shorter patience counts."""
+        nothing_wrong = _Unknown()
+        # A gateway may have no health check, but it has served its models a moment ago.
+        watched = Watched(self._url, PATHS[0], nothing_wrong, lambda: 0, time.sleep, listening=nothing_wrong)
+        patience = Patience(min(patience.total_s, patience.silence_s), math.inf)
+        with httpx.Client(base_url=self._url, headers=authorization(self.api_key)) as client:
+            failure = Readiness(client, watched, patience).wait(self.model)
+        if failure is None or self.api_key is None:
+            return failure
+        said, line = (redact.text(words, [self.api_key]) for words in (failure.message, failure.log_excerpt))
+        return Failure(failure.kind, said, line)
+
+    def failure(self, within_s: float = 0.0) -> Failure | None:
+        """Whether it still answers; one request."""
+        try:
+            headers = authorization(self.api_key)
+            httpx.get(f"{self._url}/v1/models", headers=headers, timeout=max(_ANSWER_S, within_s))
+        except httpx.TransportError as error:
+            message = f"{self._url} does not answer any more ({_reason(error)})."
+            return Failure(FailureKind.INFRASTRUCTURE, message)
+        return None
+
+    def stop(self) -> StopReport:
+        """Nothing is stopped that was not started."""
+        return StopReport()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class _Unknown:
+    """Of somebody else's server nothing more is known than what it answers."""
+
+    def __call__(self) -> None:
+        return None
+
+
+def normalised(url: str) -> str:
+    """``host:8000/v1/`` as ``http://host:8000``; raises `BadInput` on what is no URL of a server."""
+    text = url if "://" in url else f"http://{url}"
+    if "@" in text.partition("://")[2].partition("/")[0]:
+        # Not repeated in the message: it holds a password.
+        raise BadInput(
+            "the URL of the server holds a user name or password, which would be kept in the study's files; leave it "
+            "out, and name where an API key is with --api-key-env NAME or --api-key-file FILE"
+        )
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+    if not valid or any(character.isspace() for character in text):
+        raise BadInput(f"not the URL of a server: {url!r}; write e.g. http://127.0.0.1:8000")
+    return text.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _owner(document: Any) -> str:
+    try:
+        return str(document["data"][0]["owned_by"])
+    except (LookupError, TypeError):
+        return ""
+
+
+def _ask_models(url: str, api_key: str | None) -> httpx.Response:
+    try:
+        answer = httpx.get(f"{url}/v1/models", headers=authorization(api_key), timeout=_ANSWER_S)
+    except httpx.TransportError as error:
+        raise BadInput(f"nothing answers at {url} ({_reason(error)}); start the server, or correct the URL") from error
+    if answer.status_code in (401, 403):
+        wants = "wants an API key" if api_key is None else "does not take this API key"
+        right = "name where it is with --api-key-env NAME or --api-key-file FILE"
+        raise BadInput(f"{url} {wants} (HTTP {answer.status_code} for /v1/models); {right}")
+    try:
+        served = served_models(answer.raise_for_status().json())
+    except (httpx.HTTPStatusError, LookupError, ValueError) as error:
+        problem = f"HTTP {answer.status_code} for /v1/models"
+        raise BadInput(f"{url} answers, but not as an OpenAI-compatible server ({problem}); correct the URL") from error
+    if not served:
+        raise BadInput(f"{url} serves no model (its /v1/models is empty)")
+    return answer
+
+
+def _reason(error: httpx.TransportError) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,231 @@
+"""The helper process that starts a server and ends it when the tuner asks or dies.
+
+``python -m autotune.serving.watchdog``, started by `guard.Guard`.
+
+It is the server's parent, in a session of its own, and the kernel hands it every orphan of the launch, so no member
+escapes it by forking away. The tuner holds a pipe to its standard input: a line asks for something, the pipe's end
+means that the tuner is gone, by ``kill -9`` too. As a forked child of the tuner could hold the pipe open, the tuner's
+own process is watched as well. Should the watchdog itself be killed, the kernel kills the server's first process, and
+the tuner, which reads the watchdog's standard output, ends the rest.
+
+Tuner to watchdog, one JSON object per line: a `Request`, later ``{"stop": {"terminate_s": …, "kill_s": …}}``.
+Watchdog to tuner: ``{"started": pid}`` or ``{"refused": reason}``, then ``{"exited": code}`` (negative = signal) when
+the first process ends, and ``{"ended": {"seconds", "signals", "survivors"}}`` as its last word.
+Before that it ends the server's container, where it has one, and masks the secrets that stand in the server's log.
+Standard library only: it starts with every server and must never be the thing that is slow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+
+from autotune.serving.masking import mask_file
+from autotune.serving.processes import Ending, Membership, end, process_table
+from autotune.serving.removal import Contained, remove_container
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_TICK_S = 0.5
+_ORPHAN_GRACE_S = 1.5
+"""A server without a tuner gets less time: nobody waits for its last requests."""
+_KILL_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the tuner asks to be started.
+
+    Attributes:
+        argv: the program by its path, and its arguments.
+        env: the whole environment, the marker included.
+        folder: the working folder.
+        log: where both output streams are appended.
+        marker: see `processes.MARKER`.
+        tuner: process whose death ends the server.
+        docker: path of the docker command, where it runs the server; empty for a process.
+        secrets: values that the server was given, to be masked in its log.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    folder: str
+    log: str
+    marker: str
+    tuner: int
+    docker: str = ""
+    secrets: list[str] = field(default_factory=list, repr=False)
+
+
+class Watchdog:
+    """One server, from its start to the proof of its end."""
+
+    def __init__(self, request: Request, received: bytes = b"") -> None:
+        self._request = request
+        self._input = received
+        self._abandoned = False
+        self._exit_code: int | None = None
+        self._stop: dict[str, float] | None = None
+        self._wake = _wake_on_child()
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        self._leader = 0
+        self._log_offset = 0
+
+    def run(self) -> None:
+        """Start the server, watch, end it, and tell the tuner."""
+        if self._tuner_is_gone():
+            return
+        try:
+            self._log_offset = Path(self._request.log).stat().st_size
+            self._leader = _start(self._request)
+        except OSError as error:
+            _tell(refused=error.strerror or str(error))
+            return
+        _tell(started=self._leader)
+        while self._stop is None and not self._abandoned:
+            self._wait(_TICK_S)
+            self._notice_exit()
+        ending = self._end()
+        self._collect_all()
+        mask_file(Path(self._request.log), self._request.secrets, self._log_offset)
+        _tell(ended=asdict(ending))
+
+    def _end(self) -> Ending:
+        asked = self._stop or {}
+        terminate_s = _ORPHAN_GRACE_S if self._abandoned else float(asked.get("terminate_s", _ORPHAN_GRACE_S))
+        members = Membership(self._request.marker, self._leader, os.getpid())
+        by_itself = self._exit_code
+        kill_s = float(asked.get("kill_s", _KILL_S))
+        ending = end(members.alive, terminate_s, kill_s, self._pause)
+        if not self._request.docker:
+            return ending
+        # The docker command is ended; it has passed SIGTERM on to the container, but cannot pass on SIGKILL.
+        contained = Contained(self._request.docker, self._request.marker, self._request.env)
+        left = remove_container(contained, by_itself, kill_s)
+        return replace(ending, survivors=(*ending.survivors, *left))
+
+    def _pause(self, seconds: float) -> bool:
+        """True once the tuner has died while its server was being stopped."""
+        deadline = time.monotonic() + seconds
+        while not self._abandoned and (left_s := deadline - time.monotonic()) > 0:
+            self._wait(left_s)
+        if self._abandoned:
+            time.sleep(max(0.0, deadline - time.monotonic()))
+        self._notice_exit()
+        # An abandoned server had its own, shorter grace from the start.
+        return self._abandoned and self._stop is not None
+
+    def _wait(self, seconds: float) -> None:
+        ready, _, _ = select.select([sys.stdin.fileno(), self._wake], [], [], seconds)
+        if self._wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+            self._collect_orphans()
+        if sys.stdin.fileno() in ready:
+            self._read()
+        self._abandoned = self._abandoned or self._tuner_is_gone()
+
+    def _read(self) -> None:
+        data = os.read(sys.stdin.fileno(), 65536)
+        self._abandoned = self._abandoned or not data
+        *lines, self._input = (self._input + data).split(b"\n")
+        for line in lines:
+            self._stop = json.loads(line)["stop"]
+
+    def _tuner_is_gone(self) -> bool:
+        # The kernel gives an orphan another parent the moment its parent ends.
+        return os.getppid() != self._request.tuner
+
+    def _notice_exit(self) -> None:
+        """Tell once how the first process ended, without collecting it: its number must not become another's."""
+        if self._exit_code is not None:
+            return
+        status = os.waitid(os.P_PID, self._leader, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if status is not None:
+            self._exit_code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+            _tell(exited=self._exit_code)
+
+    def _collect_orphans(self) -> None:
+        for process in process_table().values():
+            if process.parent == os.getpid() and process.pid != self._leader and process.state == "Z":
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(process.pid, os.WNOHANG)
+
+    def _collect_all(self) -> None:
+        """Collect what has ended, the first process too: not every init does it for us at once."""
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._abandoned = True
+
+
+def _wake_on_child() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reader
+
+
+def _start(request: Request) -> int:
+    """Start the server's first process in its own session; raises ``OSError``."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def before_exec() -> None:
+        # What the watchdog ignores, the server must not: ignored signals outlive exec.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with Path(request.log).open("ab") as log:
+        # One thread lives here, so a hook between fork and exec is safe.
+        server = subprocess.Popen(
+            request.argv,
+            cwd=request.folder,
+            env=request.env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=before_exec,
+        )
+    # From here on it is collected by number; Popen would complain of a child that it thinks running.
+    server.returncode = 0
+    return server.pid
+
+
+def _tell(**message: object) -> None:
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), json.dumps(message).encode() + b"\n")
+
+
+def main() -> None:
+    """Read one `Request` and see it through."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    received = b""
+    while b"\n" not in received:
+        data = os.read(sys.stdin.fileno(), 65536)
+        if not data:
+            return  # The tuner died before it had asked for anything.
+        received += data
+    line, _, rest = received.partition(b"\n")
+    Watchdog(Request(**json.loads(line)), rest).run()
+
+
+if __name__ == "__main__":
+    main()

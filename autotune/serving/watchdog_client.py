@@ -1,0 +1,142 @@
+"""The tuner's side of the watchdog: starting it, hearing from it, asking it to end the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import autotune
+from autotune.errors import BadInput
+from autotune.serving import Grace
+from autotune.serving.processes import Ending
+from autotune.serving.watchdog import Request
+
+_START_S = 30.0
+_MARGIN_S = 5.0
+
+
+class Guard:
+    """A running watchdog and the first process of its server.
+
+    Args:
+        pass_fds: descriptors that it keeps open as long as it lives.
+
+    Raises:
+        BadInput: the program cannot be started, or the watchdog cannot.
+    """
+
+    def __init__(self, request: Request, pass_fds: Sequence[int] = ()) -> None:
+        self._received = b""
+        self._inbox: list[dict[str, object]] = []
+        self._lost = False
+        self._ended: Ending | None = None
+        self._in_container = bool(request.docker)
+        self.exit_code: int | None = None
+        """How the server's first process ended (negative = by a signal), as far as `listen` has heard."""
+        self._helper = _start_helper(request.log, pass_fds)
+        self._say(asdict(request))
+        first = self._first_word(request.log)
+        if "refused" in first:
+            self._collect()
+            raise BadInput(f"{request.argv[0]} cannot be started: {first['refused']}")
+        self.leader = int(str(first["started"]))
+
+    @property
+    def pid(self) -> int:
+        """The watchdog's own process."""
+        return self._helper.pid
+
+    @property
+    def lost(self) -> bool:
+        """Whether the watchdog has been killed, as far as `listen` has heard."""
+        return self._lost
+
+    @property
+    def ended(self) -> Ending | None:
+        """How the watchdog ended everything; None when it has not, or did not say so in time."""
+        return self._ended
+
+    def listen(self, seconds: float = 0.0) -> None:
+        """Take what the watchdog has said, waiting for it up to so many seconds."""
+        self._receive(0.0 if self._inbox else seconds)
+        while self._inbox:
+            message = self._inbox.pop(0)
+            if "exited" in message:
+                self.exit_code = int(str(message["exited"]))
+            ended = message.get("ended")
+            if isinstance(ended, Mapping):
+                self._ended = Ending(float(ended["seconds"]), tuple(ended["signals"]), tuple(ended["survivors"]))
+
+    def stop(self, grace: Grace) -> Ending | None:
+        """Have everything ended; None when the watchdog was lost or too slow, so that the caller has to do it."""
+        # A container is ended after the command that runs it.
+        deadline = time.monotonic() + grace.terminate_s + grace.kill_s * (1 + self._in_container) + _MARGIN_S
+        self._say({"stop": {"terminate_s": grace.terminate_s, "kill_s": grace.kill_s}})
+        while self._ended is None and not self._lost and (left_s := deadline - time.monotonic()) > 0:
+            self.listen(left_s)
+        self._collect()
+        return self._ended
+
+    def _first_word(self, log: str) -> dict[str, object]:
+        deadline = time.monotonic() + _START_S
+        while not (self._inbox or self._lost) and (left_s := deadline - time.monotonic()) > 0:
+            self._receive(left_s)
+        if self._inbox:
+            return self._inbox.pop(0)
+        self._collect()
+        raise BadInput(f"the process that watches over the server did not start; {log} says why")
+
+    def _receive(self, seconds: float) -> None:
+        assert self._helper.stdout is not None
+        descriptor = self._helper.stdout.fileno()
+        if self._lost or not select.select([descriptor], [], [], seconds)[0]:
+            return
+        data = os.read(descriptor, 65536)
+        self._lost = not data
+        *lines, self._received = (self._received + data).split(b"\n")
+        self._inbox += [json.loads(line) for line in lines]
+
+    def _say(self, message: Mapping[str, object]) -> None:
+        assert self._helper.stdin is not None
+        try:
+            self._helper.stdin.write(json.dumps(message).encode() + b"\n")
+            self._helper.stdin.flush()
+        except BrokenPipeError:
+            self._lost = True
+
+    def _collect(self) -> None:
+        """Let the watchdog go; its pipe's end makes it end whatever is left."""
+        for pipe in (self._helper.stdin, self._helper.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+        try:
+            self._helper.wait(_MARGIN_S)
+        except subprocess.TimeoutExpired:
+            self._helper.kill()
+            self._helper.wait()
+
+
+def _start_helper(log: str, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start it without ``site``, whose work it does not need, and from this very package, wherever that lies."""
+    package = Path(autotune.__file__).resolve().parent.parent
+    # What would go wrong in the helper stands in the server's log.
+    with Path(log).open("ab") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-S", "-P", "-m", "autotune.serving.watchdog"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            env={**os.environ, "PYTHONPATH": str(package)},
+            start_new_session=True,
+            pass_fds=tuple(pass_fds),
+        )

@@ -1,0 +1,241 @@
+"""Answers the requests: routes, completions, metrics, the cache's reset and the resolved arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from time import perf_counter, time
+from typing import Any
+
+from autotune.simulator.emulator.answers import Answer
+from autotune.simulator.emulator.card import CachedTokensReport, EmulationCard, ResetAnswer, filled_tree, of_version
+from autotune.simulator.emulator.engine import LiveEngine
+from autotune.simulator.emulator.faults import Faults
+from autotune.simulator.emulator.http import Exchange
+from autotune.simulator.emulator.launch import Launch
+from autotune.simulator.emulator.requests import Asked, Limits, RequestRefused, read_request
+from autotune.space.entry import in_range
+
+_TOKENS_BEFORE_CLOSE = 3
+
+
+class Completion:
+    """One request for completions on its way: gathers the tokens of its prompts and writes them.
+
+    Args:
+        break_off: close the stream after a few tokens.
+    """
+
+    def __init__(self, exchange: Exchange, answer: Answer, engine: LiveEngine, break_off: bool) -> None:
+        self._exchange, self._answer, self._engine = exchange, answer, engine
+        self._break_off = break_off and answer.asked.stream
+        self._open = len(answer.asked.prompts)
+        self._slots: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Hand the prompts to the engine."""
+        asked = self._answer.asked
+        self._exchange.on_abandoned = self._abandon
+        if asked.stream:
+            self._exchange.begin_stream()
+        for index, (prompt, tokens) in enumerate(zip(asked.prompts, asked.output_tokens, strict=True)):
+            part = _Part(self, index)
+            self._slots[index] = self._engine.submit(prompt, tokens, part, was_text=asked.were_text)
+
+    def found(self, tokens: int) -> None:
+        """So many tokens of one prompt were in the prefix cache."""
+        self._answer.cached_tokens += tokens
+
+    def tokens(self, index: int, count: int, *, last: bool) -> None:
+        """Tokens of one prompt came."""
+        answer = self._answer
+        if last:
+            del self._slots[index]
+            self._open -= 1
+        if not answer.asked.stream:
+            answer.generated[index] += count
+            if not self._open:
+                self._exchange.respond(200, answer.whole())
+            return
+        data = answer.events(index, count, last=last)
+        self._exchange.write(data if self._open else data + answer.end())
+        if not self._open:
+            self._exchange.finished()
+        elif self._break_off and answer.generated[index] >= _TOKENS_BEFORE_CLOSE:
+            self._exchange.break_off()
+
+    def _abandon(self) -> None:
+        for slot in self._slots.values():
+            self._engine.abandon(slot)
+
+
+class _Part:
+    """One prompt of a request."""
+
+    __slots__ = ("_completion", "_index")
+
+    def __init__(self, completion: Completion, index: int) -> None:
+        self._completion, self._index = completion, index
+
+    def found(self, tokens: int) -> None:
+        self._completion.found(tokens)
+
+    def tokens(self, count: int, *, last: bool) -> None:
+        self._completion.tokens(self._index, count, last=last)
+
+
+class Api:
+    """The engine's HTTP interface over a live engine."""
+
+    def __init__(self, launch: Launch, engine: LiveEngine, faults: Faults) -> None:
+        self._launch, self._engine, self._faults = launch, engine, faults
+        self._card: EmulationCard = launch.card
+        api = self._card.api
+        self._limits = Limits(
+            models=launch.models,
+            check_model=api.checks_model,
+            context=launch.server.context_length,
+            pool=engine.longest,
+            step=launch.server.prompt_limit,
+            completion_tokens=api.completion_tokens,
+            too_long=api.too_long,
+            too_long_for_step=api.too_long_for_step or api.too_long,
+            unknown_model=api.unknown_model,
+        )
+        self._began_s = perf_counter()
+        self._streams = 0
+        self._cached_tokens = self._report()
+        self._keys = _keys(launch)
+        self._handlers: dict[str, tuple[str, Callable[[Exchange], None]]] = {
+            "health": ("GET", lambda exchange: exchange.respond(200)),
+            "models": ("GET", self._models),
+            "version": ("GET", lambda exchange: _json(exchange, {"version": launch.parsed.version})),
+            "arguments": ("GET", self._arguments),
+            "metrics": ("GET", self._metrics),
+            "reset": ("POST", self._reset),
+            "completions": ("POST", lambda exchange: self._complete(exchange, chat=False)),
+            "chat": ("POST", lambda exchange: self._complete(exchange, chat=True)),
+        }
+        self._routes = {path: self._handlers[name] for path, name in api.routes.items() if self._offers(name)}
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Answer a request."""
+        request = exchange.request
+        method, handler = self._routes.get(request.path, ("", None))
+        if self._unavailable():
+            exchange.respond(503, b"Service Unavailable", "text/plain; charset=utf-8")
+        elif handler is None:
+            _json(exchange, {"detail": "Not Found"}, 404)
+        elif request.method != method:
+            _json(exchange, {"detail": "Method Not Allowed"}, 405)
+        elif not self._admitted(exchange):
+            _json(exchange, {"error": "Unauthorized"}, 401)
+        else:
+            handler(exchange)
+
+    def _offers(self, name: str) -> bool:
+        api, args = self._card.api, self._launch.parsed.args
+        if name == "metrics" and api.metrics_option is not None:
+            return bool(args.get(api.metrics_option) or self._launch.parsed.config.get(api.metrics_option))
+        variable = {"reset": api.reset_variable, "arguments": api.arguments_variable}.get(name)
+        return variable is None or self._launch.parsed.env.get(variable, "0") not in ("", "0")
+
+    def _report(self) -> CachedTokensReport | None:
+        report = of_version(self._card.api.cached_tokens, self._launch.parsed.version)
+        asked = report is not None and (report.option is None or self._launch.parsed.args.get(report.option))
+        return report if asked else None
+
+    def _admitted(self, exchange: Exchange) -> bool:
+        if not self._keys or not exchange.request.path.startswith("/v1/"):
+            return True
+        return exchange.request.headers.get(b"authorization", b"").decode("latin-1") in self._keys
+
+    def _unavailable(self) -> bool:
+        period_s = self._faults.get("unavailable-bursts", 0.0)
+        if not period_s:
+            return False
+        return (perf_counter() - self._began_s) % period_s > 0.75 * period_s
+
+    # What the routes answer
+
+    def _models(self, exchange: Exchange) -> None:
+        base = {"object": "model", "created": int(time()), "owned_by": self._card.api.owner}
+        more = {"root": self._launch.parsed.model, "parent": None, "max_model_len": self._limits.context}
+        _json(exchange, {"object": "list", "data": [{"id": name, **base, **more} for name in self._launch.models]})
+
+    def _arguments(self, exchange: Exchange) -> None:
+        _json(exchange, {**resolved_arguments(self._launch), "max_total_num_tokens": self._engine.capacity})
+
+    def _metrics(self, exchange: Exchange) -> None:
+        figures = self._engine.figures()
+        labels = self._card.labels.replace("{model}", self._launch.models[0])
+        lines: list[str] = []
+        for metric in self._card.metrics:
+            version, absent = self._launch.parsed.version, metric.absent_at_zero and not figures[metric.value]
+            if absent or not in_range(version, metric.versions):
+                continue
+            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+            lines.append(f"{metric.name}{{{labels}}} {figures[metric.value]}")
+        lines += ["# HELP autotune_emulator_lost_seconds_total time that the emulator fell behind and gave up"]
+        lines += ["# TYPE autotune_emulator_lost_seconds_total counter"]
+        lines += [f"autotune_emulator_lost_seconds_total {figures['lost_s']}", ""]
+        exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    def _reset(self, exchange: Exchange) -> None:
+        answer = of_version(self._card.api.reset, self._launch.parsed.version) or ResetAnswer()
+        if self._engine.reset_cache():
+            exchange.respond(200, answer.done.encode(), answer.content_type)
+        else:
+            exchange.respond(answer.refused_status, answer.refused.encode(), answer.content_type)
+
+    def _complete(self, exchange: Exchange, *, chat: bool) -> None:
+        try:
+            asked = read_request(exchange.request.body, chat=chat, limits=self._limits)
+        except RequestRefused as error:
+            _json(exchange, self._error(error), error.status)
+            return
+        Completion(exchange, self._answer(asked), self._engine, self._closes(asked)).start()
+
+    def _answer(self, asked: Asked) -> Answer:
+        api = self._card.api
+        return Answer(asked, self._launch.models[0], api.chunk, api.choice, self._cached_tokens)
+
+    def _closes(self, asked: Asked) -> bool:
+        """Whether this stream is one of those that break off."""
+        self._streams += asked.stream
+        every = int(self._faults.get("close-mid-stream", 0))
+        return bool(every) and self._streams % every == 0
+
+    def _error(self, error: RequestRefused) -> dict[str, Any]:
+        content = {"message": error.message, "type": error.kind, "param": None, "code": error.status}
+        return {"error": content} if self._card.api.error_nested else {"object": "error", **content}
+
+
+def resolved_arguments(launch: Launch) -> dict[str, Any]:
+    """What the engine made of its arguments, in its own words, and beside them the knobs as it runs them."""
+    api = launch.card.api
+    options = launch.parsed.args if api.tells_options else {}
+    knobs = dict(launch.understood.effective.configuration.knobs)
+    told = filled_tree(api.arguments, launch.scope)
+    return {**options, **told, "version": launch.parsed.version, "effective_knobs": knobs}
+
+
+async def die_mid_load(engine: LiveEngine, tokens: float, die: Callable[[], None]) -> None:
+    """Call `die` once so many tokens were generated."""
+    while engine.totals.generated_tokens < tokens:
+        await asyncio.sleep(0.002)
+    die()
+
+
+def _keys(launch: Launch) -> frozenset[str]:
+    """The ``Authorization`` headers that are accepted; empty = any. The option hides the variable."""
+    option = launch.parsed.args.get("api_key")
+    keys = option if isinstance(option, list) else [option]
+    variable = launch.understood.card.serving.api_key_variable
+    named = [key for key in keys if key] or [launch.parsed.env.get(variable or "")]
+    return frozenset(f"Bearer {key}" for key in named if key)
+
+
+def _json(exchange: Exchange, document: Any, status: int = 200) -> None:
+    exchange.respond(status, json.dumps(document, default=str).encode())

@@ -1,0 +1,279 @@
+"""The simulated node by the wall clock: each step's tokens leave together when its time has passed.
+
+The scheduler and the step times are those of `autotune.simulator.node`. A step's end is an absolute deadline, and the
+next step begins at that deadline and not when the timer fired, so lateness does not add up. Only a server that is
+further behind than `_PATIENCE_S` gives up the lost time, and counts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from autotune.simulator.emulator.prefix import BlockCache, block_hashes
+from autotune.simulator.node.frontend import BackEnd, FrontEnd
+from autotune.simulator.node.replica import Chunk, Sequences
+from autotune.simulator.node.scheduling import Scheduler, Step
+from autotune.simulator.node.server import Server
+
+_PATIENCE_S = 0.5
+_EARLY_S = 0.0005
+"""A timer of the event loop fires on whole milliseconds; half of one is as good as due."""
+_ROOM = 64
+
+
+class Sink(Protocol):
+    """Where the tokens of a request go."""
+
+    def found(self, tokens: int) -> None:
+        """So many tokens of its prompt were in the prefix cache; told once, before its own tokens come."""
+        ...
+
+    def tokens(self, count: int, *, last: bool) -> None:
+        """So many tokens came in one step."""
+        ...
+
+
+class LiveSequences(Sequences):
+    """Sequences that come and go: a slot is used again when its request has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(np.zeros(_ROOM, dtype=np.int64), np.zeros(_ROOM, dtype=np.int64))
+        self.sent = np.zeros(_ROOM, dtype=np.int64)
+        self._free = list(range(_ROOM))
+
+    def place(self, read: int, write: int) -> int:
+        """A slot for a request of so many prompt tokens and so many to generate."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self.read[slot] = self.prompt[slot] = read
+        self.output[slot] = write
+        self.context[slot] = self.written[slot] = self.sent[slot] = 0
+        return slot
+
+    def free(self, slot: int) -> None:
+        """The slot's request has ended."""
+        self._free.append(slot)
+
+    def _grow(self) -> None:
+        n = len(self)
+        for name in ("read", "prompt", "output", "context", "written", "replica", "sent"):
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
+        self._free = list(range(n, 2 * n))
+
+
+@dataclass(slots=True)
+class Totals:
+    """What has been counted since the start."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    """Of prompts that were looked up in the prefix cache and begun."""
+    generated_tokens: int = 0
+    lost_s: float = 0.0
+
+
+class LiveEngine:
+    """Continuous batching by the wall clock. All calls come from one event loop.
+
+    Args:
+        capacity: tokens of KV per replica.
+        block_tokens: tokens per block of the prefix cache.
+        speed: virtual seconds per second of the wall clock.
+        clock: seconds; must be the time of the event loop, which may have a coarser one.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        capacity: int,
+        block_tokens: int,
+        speed: float,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.server, self.capacity = server, capacity
+        # What the cache keeps is whole blocks of the pool.
+        self.block_tokens = block_tokens = math.lcm(block_tokens, server.block_tokens)
+        self._speed, self._clock = speed, clock
+        self._blocks: dict[int, tuple[int, ...]] = {}
+        self._sinks: dict[int, Sink] = {}
+        self._unread: set[int] = set()
+        self._state = LiveSequences()
+        self._caches = [
+            BlockCache(block_tokens, server.prefix_caching, self._blocks) for _ in range(server.data_parallel)
+        ]
+        self._scheduler = Scheduler(server, self._state, self._caches, capacity)
+        self._front, self._back = FrontEnd(server), BackEnd(server)
+        self._step: Step | None = None
+        self._due_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._abandoned: set[int] = set()
+        self._unsent: deque[tuple[list[tuple[Sink, int, bool]], set[int]]] = deque()  # what the detokeniser has
+        self._ended: set[int] = set()  # the requests whose last tokens it has
+        self._origin_s = clock()
+        self.totals = Totals()
+
+    def submit(self, prompt: Sequence[int], output_tokens: int, sink: Sink, *, was_text: bool = True) -> int:
+        """Queue a request; returns the number by which it can be abandoned.
+
+        Args:
+            prompt: token ids; with the answer they must fit the context and the pool.
+            was_text: whether the tokeniser had to make them.
+        """
+        slot = self._state.place(len(prompt), output_tokens)
+        # At least the prompt's last token is computed anew, as its successor comes from it.
+        self._blocks[slot] = block_hashes(prompt[:-1], self.block_tokens)
+        self._sinks[slot] = sink
+        self._unread.add(slot)
+        self._front.accept(slot, self._now_s(), len(prompt) if was_text else 0)
+        if self._step is None:
+            self._due_s = self._front.next_s()
+            self._set_timer()
+        return slot
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, prompt and answer, that a replica's pool holds: whole blocks."""
+        return self.capacity // self.server.block_tokens * self.server.block_tokens
+
+    def abandon(self, slot: int) -> None:
+        """Nobody waits for a request any more; it leaves at the end of the step."""
+        if slot in self._sinks and slot not in self._ended:
+            self._abandoned.add(slot)
+
+    def reset_cache(self) -> bool:
+        """Empty the prefix caches; False when a replica has requests: it keeps everything, as the engines do."""
+        for replica in self._scheduler.replicas:
+            if not replica.in_flight:
+                replica.empty_cache()
+        return not self._sinks
+
+    def figures(self) -> dict[str, float]:
+        """What the metrics page tells; token counts and shares of one."""
+        scheduler = self._scheduler
+        waiting = sum(len(replica.waiting) for replica in scheduler.replicas)
+        idle = sum(cache.idle_tokens for cache in self._caches)
+        used = max(0.0, sum(replica.used for replica in scheduler.replicas) - idle)
+        pool = self.capacity * len(self._caches)
+        read = self.totals.prompt_tokens
+        return {
+            "running": float(len(self._sinks) - waiting),
+            "waiting": float(waiting),
+            "kv_usage": used / pool,
+            "kv_used_tokens": used,
+            # Where prefix caching is off nothing is looked up (vLLM 0.32: v1/core/kv_cache_manager.py).
+            "cache_queries": float(read if self.server.prefix_caching else 0),
+            "cache_hits": float(scheduler.cached_tokens),
+            "cache_hit_rate": scheduler.cached_tokens / read if read else 0.0,
+            "preemptions": float(scheduler.preemptions),
+            "prompt_tokens": float(read),
+            "external_hits": 0.0,
+            "paused": 0.0,
+            "generated_tokens": float(self.totals.generated_tokens),
+            "requests": float(self.totals.requests),
+            "capacity_tokens": float(pool),
+            "lost_s": self.totals.lost_s,
+        }
+
+    # The loop
+
+    def _now_s(self) -> float:
+        return (self._clock() - self._origin_s) * self._speed
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due_s < math.inf:
+            delay_s = max(0.0, self._due_s - self._now_s()) / self._speed
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        """End what is due and begin the next; several steps at once when they are shorter than a timer's tick."""
+        self._timer = None
+        while self._due_s <= self._now_s() + _EARLY_S * self._speed:
+            if self._step is not None:
+                self._end(self._step)
+            behind_s = self._now_s() - self._due_s
+            if behind_s > _PATIENCE_S * self._speed:
+                self.totals.lost_s += behind_s / self._speed
+                self._due_s += behind_s
+            self._begin(self._due_s)
+        self._set_timer()
+
+    def _begin(self, at_s: float) -> None:
+        """Begin a step, or wait for the next request."""
+        self._drop_abandoned()
+        for slot in self._front.done(at_s):
+            self._scheduler.add(slot)
+        chunks = self._scheduler.take_chunks()
+        self._tell_found(chunk for pieces in chunks for chunk in pieces)
+        if any(chunks) or len(self._scheduler.running):
+            self._step = self._scheduler.begin(chunks)
+            self._due_s = at_s + self._step.seconds
+        else:
+            self._step, self._due_s = None, self._front.next_s()
+
+    def _tell_found(self, chunks: Iterable[Chunk]) -> None:
+        """A prompt's first piece begins where the cache ends."""
+        for chunk in chunks:
+            if chunk.request in self._unread:
+                self._unread.discard(chunk.request)
+                self.totals.prompt_tokens += int(self._state.read[chunk.request])
+                self._sinks[chunk.request].found(chunk.start)
+
+    def _end(self, step: Step) -> None:
+        """Send the tokens of a step, once the detokeniser has sent those of the steps before."""
+        scheduler, state = self._scheduler, self._state
+        scheduler.end(step)
+        ended = set(scheduler.take_ended().tolist())
+        ids = np.concatenate([step.ids, np.array(step.started, dtype=np.int64)])
+        reached = np.minimum(np.floor(state.written[ids] + 1e-9), state.output[ids]).astype(np.int64)
+        fresh = reached - state.sent[ids]
+        state.sent[ids] = reached
+        generated = int(fresh.sum())
+        self.totals.generated_tokens += generated
+        told = [
+            (self._sinks[slot], count, slot in ended)
+            for slot, count in zip(ids.tolist(), fresh.tolist(), strict=True)
+            if count or slot in ended
+        ]
+        self._ended |= ended
+        self._unsent.append((told, ended))
+        late_s = (self._back.send(self._due_s, generated) - self._now_s()) / self._speed
+        if len(self._unsent) > 1 or late_s > _EARLY_S:
+            asyncio.get_running_loop().call_later(max(0.0, late_s), self._tell)
+        else:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Send the tokens of the first step that are not sent yet."""
+        told, ended = self._unsent.popleft()
+        for sink, count, last in told:
+            sink.tokens(count, last=last)
+        self._ended -= ended
+        for slot in ended:
+            self.totals.requests += 1
+            self._forget(slot)
+
+    def _drop_abandoned(self) -> None:
+        for slot in self._abandoned:
+            if slot in self._sinks and slot not in self._ended:
+                if not self._front.drop(slot):
+                    self._scheduler.abort(slot)
+                self._forget(slot)
+        self._abandoned.clear()
+
+    def _forget(self, slot: int) -> None:
+        del self._sinks[slot], self._blocks[slot]
+        self._unread.discard(slot)
+        self._state.free(slot)

@@ -1,0 +1,173 @@
+"""From an engine's command line to a server that may start, or to the reason why it does not."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from autotune.engines import ParsedCommand, command_of, recognise
+from autotune.errors import BadInput, RefusedCommand
+from autotune.simulator.emulator.card import EmulationCard, Refused, emulation_card, filled
+from autotune.simulator.node import start_failure
+from autotune.simulator.node.memory import MemoryPlan, plan_memory, startup_s
+from autotune.simulator.node.server import Server
+from autotune.simulator.resolve_command import Understood, understand
+from autotune.space.cards import HardwareCard
+from autotune.space.context import Context
+from autotune.space.entry import in_range
+from autotune.space.expression import Namespace, evaluate
+from autotune.space.library import Library
+from autotune.trial import Command, Failure, FailureKind
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """What was asked of ``autotune emulate``, with names looked up.
+
+    Attributes:
+        host, port: where to listen; None: as the engine's command line says.
+        speed: virtual seconds per second.
+        startup_s: seconds of the wall clock until it serves; None: the node's, scaled by `speed`.
+        fault: as in `faults.Faults.parse`; None: what the environment says.
+    """
+
+    engine_command: Sequence[str]
+    hardware: HardwareCard
+    gpus: int
+    engine_version: str | None = None
+    model_id: str | None = None
+    host: str | None = None
+    port: int | None = None
+    speed: float = 1.0
+    startup_s: float | None = None
+    fault: str | None = None
+
+
+class CommandRefused(Exception):
+    """The engine's parser refuses the command line; the message is the engine's."""
+
+    def __init__(self, card: EmulationCard, message: str) -> None:
+        super().__init__(message)
+        self.card = card
+
+    def lines(self) -> list[str]:
+        """What the engine prints."""
+        message = str(self)
+        for rewording in self.card.refusal.rewordings:
+            match = re.match(rewording.pattern, message)
+            if match:
+                message = match.expand(rewording.say)
+                break
+        return [*self.card.refusal.usage, message]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command line whose parser was content."""
+
+    asked: Emulation
+    card: EmulationCard
+    parsed: ParsedCommand
+    understood: Understood
+
+    @cached_property
+    def server(self) -> Server:
+        return Server(self.understood.setup)
+
+    @cached_property
+    def memory(self) -> MemoryPlan:
+        return plan_memory(self.server)
+
+    @cached_property
+    def failure(self) -> Failure | None:
+        """Why it does not start, as the simulated node has it, or by what no rule knows."""
+        known = self.understood.failure or start_failure(self.server, self.memory)
+        if known is not None or self.refused is None:
+            return known
+        log = filled(self.refused.log, self.understood.effective.configuration.knobs)
+        return Failure(FailureKind.CRASHED, self.refused.reason, log)
+
+    @property
+    def fails_late(self) -> bool:
+        """Whether it fails only once the weights are there: for memory, or by what no rule knows."""
+        return self.failure is not None and self.failure.kind in (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
+
+    @property
+    def refused(self) -> Refused | None:
+        """What of the card's `refuses` this configuration runs into."""
+        context = self.understood.context
+        scope = context.scope(self.understood.effective.configuration.knobs)
+        held = (r for r in self.card.refuses if in_range(context.version, r.versions) and evaluate(r.when, scope))
+        return next(held, None)
+
+    @property
+    def startup_s(self) -> float:
+        """Seconds of the wall clock until it serves."""
+        if self.asked.startup_s is not None:
+            return self.asked.startup_s
+        return startup_s(self.server, self.memory) / self.asked.speed
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names under which it serves."""
+        named = self.parsed.args.get("served_model_name")
+        if not named:
+            return (self.parsed.model,)
+        return (named,) if isinstance(named, str) else tuple(named)
+
+    @property
+    def host(self) -> str:
+        """Loopback unless something else was asked for."""
+        typed = self.parsed.args["host"] if "host" in self.parsed.given else None
+        host = self.asked.host or typed or "127.0.0.1"
+        return "127.0.0.1" if host == "localhost" else str(host)
+
+    @property
+    def port(self) -> int:
+        return int(self.parsed.args["port"]) if self.asked.port is None else self.asked.port
+
+    @cached_property
+    def scope(self) -> dict[str, Any]:
+        """The names of the card's expressions: effective knobs, model, hardware, what was parsed, and the server's."""
+        figures = {"context": self.server.context_length, "memory_fraction": self.server.memory_fraction}
+        return {
+            **self.understood.context.scope(self.understood.effective.configuration.knobs),
+            "args": Namespace(self.parsed.args),
+            "env": Namespace(self.parsed.env),
+            "server": Namespace(figures),
+        }
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block of the prefix cache."""
+        return int(evaluate(self.card.block_tokens, self.scope))
+
+
+def prepare_launch(asked: Emulation, library: Library) -> Launch:
+    """Parse and understand the command line.
+
+    Raises `CommandRefused` where the engine's own parser would, `BadInput` for what only we do not know (the model).
+    """
+    words = command_of(asked.engine_command)
+    # A launcher may set the engine's variables in our environment instead of in front of the command.
+    command = Command(words.argv, {**os.environ, **words.env})
+    engine = recognise(command.argv, library)
+    card = emulation_card(engine.name)
+    version = engine.version(asked.engine_version)
+    try:
+        parsed = engine.parse(command, version)
+    except RefusedCommand as error:
+        raise CommandRefused(card, error.engine_message) from error
+    except BadInput as error:
+        raise CommandRefused(card, str(error)) from error
+    model = library.model(parsed.model, asked.model_id)
+    context = Context(model, asked.hardware, asked.gpus, version)
+    try:
+        understood = understand(command, library, context, version)
+    except BadInput as error:
+        raise CommandRefused(card, str(error)) from error
+    return Launch(asked, card, parsed, understood)

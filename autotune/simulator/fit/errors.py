@@ -1,0 +1,161 @@
+"""How sure the calibrated simulator may be: `Errors` from what a fit and its left-out groups got wrong.
+
+Quantiles, not variances: nine of ten errors lie within 1.645 standard deviations by construction, whatever their tails.
+An engine's spread is the 90 % quantile of its errors: of throughput, where that is known, by fits that had not seen the
+workload. Of the errors of other left-out groups the rank is that of split conformal prediction, the ceiling of
+0.9 (n + 1), so that few points give wide intervals (Angelopoulos and Bates, arXiv:2107.07511). Fewer than nine points
+have no such rank: the fewer there are, the more what is said without any calibration counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.simulator.node.uncertainty import HEADLINE, UNKNOWN, Z90, Covered, Errors, Spread
+
+METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")
+_LEAST = 0.03
+"""No spread is stated below it: two launches of one configuration differ by as much."""
+
+_TELLING = 9
+"""Points from which on nine of ten errors can be told from all of them: 0.9 (n + 1) is at most n."""
+
+_NEW = ("engine", "version", "gpu", "model", "workload")
+_NOT_ASKED = dict.fromkeys(_NEW, 0.25)
+"""Added for the unseen where no group was ever left out: four together as unsure as without a calibration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """ln(measured / predicted) of one point.
+
+    Attributes:
+        load: model, node, version of the engine and workload.
+        errors: by metric, of the fit to all points.
+        unseen: kind of `Errors.unseen` -> the same by a fit that had not seen the point's group of that kind.
+    """
+
+    engine: str
+    load: str
+    errors: Mapping[str, float]
+    unseen: Mapping[str, Mapping[str, float]]
+
+
+def errors_of(points: Sequence[Missed], covered: Iterable[Covered], before: Errors | None = None) -> Errors:
+    """The errors to state for predictions from now on.
+
+    Args:
+        before: of the calibration that the fit began with. It still answers for what it had measured, so nothing gets
+            surer than it was: the new points are few, near each other, and the fit has seen them.
+    """
+    before = before or Errors()
+    by_engine: dict[str, list[Missed]] = defaultdict(list)
+    for point in points:
+        by_engine[point.engine].append(point)
+    by_engine["any"] = list(points)
+    shared = _shared(points)
+    engines = {
+        name: {
+            m: _believed(_spread(members, m, shared), len(members), before.engines.get(name, {}).get(m))
+            for m in METRICS
+        }
+        for name, members in by_engine.items()
+    }
+    # An engine that nobody measured is not surer than any that somebody did.
+    engines["any"] = {m: max((one[m] for one in engines.values()), key=_total) for m in METRICS}
+    added = {kind: max(more, before.unseen.get(kind, 0.0)) for kind, more in _unseen(points).items()}
+    return Errors(
+        engines={**before.engines, **engines},
+        unseen={**_NOT_ASKED, **before.unseen, **added},
+        covered=[*before.covered, *(one for one in covered if one not in before.covered)],
+    )
+
+
+def _believed(found: Spread, points: int, before: Spread | None) -> Spread:
+    """What so many points' errors let one state."""
+    if before is not None:
+        return Spread(group=max(found.group, before.group), row=max(found.row, before.row))
+    told = min(1.0, points / _TELLING)
+
+    def mixed(its: float, unknown: float) -> float:
+        return _rounded(math.sqrt(told * its**2 + (1.0 - told) * unknown**2))
+
+    return Spread(group=mixed(found.group, UNKNOWN.group), row=mixed(found.row, UNKNOWN.row))
+
+
+def _spread(points: Sequence[Missed], metric: str, shared: float) -> Spread:
+    total = _scale([_foreseen(p, metric) for p in points if metric in p.errors])
+    return Spread(group=_rounded(total * math.sqrt(shared)), row=_rounded(total * math.sqrt(1.0 - shared)))
+
+
+def _foreseen(point: Missed, metric: str) -> float:
+    """The error of a prediction, where one was made: of throughput, by the fit that had not seen the workload.
+
+    A fit's own errors are too small, the more so the fewer points an engine has.
+    """
+    unseen = point.unseen.get("workload", {}) if metric == HEADLINE else {}
+    return unseen.get(metric, point.errors[metric])
+
+
+def _shared(points: Sequence[Missed]) -> float:
+    """Which share of the variance the configurations of one engine under one load have in common.
+
+    By the moments of a one-way analysis of variance, over all engines: what they tell apart is little. Kept from the
+    ends, where a comparison within an engine would be as unsure as one between engines, or certain.
+    """
+    loads: dict[str, list[float]] = defaultdict(list)
+    for point in points:
+        if HEADLINE in point.errors:
+            loads[f"{point.engine} {point.load}"].append(point.errors[HEADLINE])
+    several = [np.array(errors) for errors in loads.values() if len(errors) > 1]
+    freedom = sum(len(errors) - 1 for errors in several)
+    if not freedom or len(loads) < _TELLING:
+        return 0.5
+    within = sum(float(((errors - errors.mean()) ** 2).sum()) for errors in several) / freedom
+    means = np.array([np.mean(errors) for errors in loads.values()])
+    own = within * float(np.mean([1.0 / len(errors) for errors in loads.values()]))
+    between = max(0.0, float(np.mean(means**2)) - own)
+    return min(0.8, max(0.2, between / (between + within)))
+
+
+def _unseen(points: Sequence[Missed]) -> dict[str, float]:
+    """What is added for a group that was not seen: as much as its left-out errors are wider than the fit's own."""
+    found = {}
+    for kind in _NEW:
+        seen = [p for p in points if HEADLINE in p.errors and HEADLINE in p.unseen.get(kind, {})]
+        both = [(_foreseen(p, HEADLINE), p.unseen[kind][HEADLINE]) for p in seen]
+        if both:
+            own, out = (list(errors) for errors in zip(*both, strict=True))
+            # The engines' spreads are those of unseen workloads already.
+            if kind == "workload":
+                found[kind] = 0.0
+                continue
+            found[kind] = _rounded(math.sqrt(max(0.0, _predicted_scale(out) ** 2 - _scale(own) ** 2)))
+    return found
+
+
+def _scale(errors: Sequence[float]) -> float:
+    """The standard deviation whose 90 % interval holds nine of ten errors."""
+    if not errors:
+        return 0.5
+    return max(_LEAST, float(np.quantile(np.abs(errors), 0.9)) / Z90)
+
+
+def _predicted_scale(errors: Sequence[float]) -> float:
+    """The same for errors of predictions, so that the next one lies within it with odds of 9 to 1."""
+    ordered = sorted(abs(e) for e in errors)
+    rank = min(len(ordered), math.ceil(0.9 * (len(ordered) + 1)))
+    return max(_LEAST, ordered[rank - 1] / Z90)
+
+
+def _total(spread: Spread) -> float:
+    return math.hypot(spread.group, spread.row)
+
+
+def _rounded(value: float) -> float:
+    return round(value, 3)

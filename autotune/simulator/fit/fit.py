@@ -1,0 +1,172 @@
+"""The calibration of the simulated node by measured points: `calibrate`.
+
+What it leaves behind is a `Calibration`: the factors, and how far off they are. How far off is told by fits that have
+not seen whole groups - an engine, a GPU, a model, a workload - never by leaving out random rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.errors import BadInput
+from autotune.simulator.fit.errors import METRICS, Missed, errors_of
+from autotune.simulator.fit.points import Group, MeasuredPoint, era_of, groups
+from autotune.simulator.fit.predicted import HEADLINE, Predicted, Progress
+from autotune.simulator.fit.problem import UNCERTAIN, Predictor, Target
+from autotune.simulator.fit.solving import Fitted, fit, leave_out, predictor
+from autotune.simulator.node import Outcome
+from autotune.simulator.node.calibration import Calibration, Learned, nothing_learned, packaged_calibration
+from autotune.simulator.node.uncertainty import Covered, Errors, interval90, sigma
+from autotune.simulator.prediction_intervals import subject_of
+
+STARTS = {"shipped": packaged_calibration, "physics": nothing_learned}
+"""Where a fit begins and what it is drawn to."""
+
+_NEW = ("engine", "version", "gpu", "model", "workload")
+"""Kinds of groups for which `Errors.unseen` says how much less sure a prediction is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A calibration, and what it says of the points that it was fitted to, in their order."""
+
+    calibration: Calibration
+    predictions: list[Predicted]
+
+
+def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Progress) -> Calibrated:
+    """Fit the factors to points; those that did not start are predicted, not fitted.
+
+    Args:
+        start: of `STARTS`.
+        cross_validate: leave out groups, to find how far off predictions of the unmeasured are; else the start's
+            figures of that are kept.
+
+    Raises:
+        BadInput: no point ran.
+    """
+    ran = [place for place, point in enumerate(points) if point.failure is None]
+    if not ran:
+        raise BadInput("none of the measured rows ran: there is nothing to fit")
+    begin = STARTS[start]()
+    targets = [_target(points[place]) for place in ran]
+    with predictor(progress) as predict:
+        progress(f"fitting {len(targets)} points")
+        whole = fit(targets, begin, predict, packaged_calibration())
+        found = _without(whole, begin, points, ran, predict, progress) if cross_validate else {}
+    missed = [_missed(points[place], whole.predicted[i], found.get(place, {})) for i, place in enumerate(ran)]
+    errors = errors_of(missed, _covered([points[place] for place in ran]), begin.errors)
+    fitted_to = [*begin.fitted_to, *_learned(points)]
+    calibration = whole.calibration.model_copy(update={"fitted_to": fitted_to, "errors": errors})
+    return Calibrated(calibration, predicted_by(points, calibration, _left_out(found)))
+
+
+def _target(point: MeasuredPoint) -> Target:
+    metrics = {name: float(value) for name, value in point.metrics.items()}
+    return Target(point.label, point.understood.setup, point.workload, metrics, point.weight * _surer(point))
+
+
+def _surer(point: MeasuredPoint) -> float:
+    """How much surer a mean of twins is than a single run; less than 1 where they differ by more than runs should.
+
+    The variance of two values that lie a range r apart is r² / 2.
+    """
+    noise = UNCERTAIN[HEADLINE] ** 2
+    return len(point.members) * noise / max(noise, point.spread**2 / 2)
+
+
+Unseen = dict[int, dict[str, dict[str, float]]]
+"""Place of a point -> kind of group -> metrics predicted by a fit that had not seen its group."""
+
+
+def _without(
+    whole: Fitted,
+    begin: Calibration,
+    points: Sequence[MeasuredPoint],
+    ran: Sequence[int],
+    predict: Predictor,
+    progress: Progress,
+) -> Unseen:
+    position = {place: i for i, place in enumerate(ran)}
+    found: Unseen = defaultdict(dict)
+    known: dict[tuple[int, ...], list[dict[str, float]]] = {}  # groups of two kinds may have the same members
+    for group in groups(points):
+        members = tuple(place for place in group.members if place in position)
+        if not members or len(members) == len(ran):
+            continue
+        if members not in known:
+            progress(f"fitting without {group.kind} {group.name}")
+            known[members] = leave_out(whole, begin, [position[place] for place in members], predict)
+        for place, one in zip(members, known[members], strict=True):
+            found[place][group.kind] = one
+    return found
+
+
+def _left_out(found: Unseen) -> dict[int, dict[str, float]]:
+    return {place: {kind: one.get(HEADLINE, 0.0) for kind, one in kinds.items()} for place, kinds in found.items()}
+
+
+def _missed(point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, Mapping[str, float]]) -> Missed:
+    return Missed(
+        point.engine,
+        f"{era_of(point)} {point.gpu} {point.model.family} {point.workload.name}",
+        _logs(point.metrics, fitted),
+        {kind: _logs(point.metrics, unseen[kind]) for kind in _NEW if kind in unseen},
+    )
+
+
+def _logs(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict[str, float]:
+    both = ((name, measured.get(name, 0.0), predicted.get(name, 0.0)) for name in METRICS)
+    return {name: math.log(its / mine) for name, its, mine in both if its > 0 and mine > 0}
+
+
+def _covered(points: Sequence[MeasuredPoint]) -> list[Covered]:
+    subjects = {subject_of(point.understood.setup, point.workload, point.metrics) for point in points}
+    names = Covered.model_fields
+    return [
+        Covered(**{name: _short(getattr(subject, name)) for name in names})
+        for subject in sorted(subjects, key=lambda s: (s.engine, s.gpu, s.model, s.read, s.written, s.in_flight))
+    ]
+
+
+def _short(value: str | float) -> str | float:
+    return value if isinstance(value, str) else round(value, 1)
+
+
+def _learned(points: Sequence[MeasuredPoint]) -> list[Learned]:
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for point in points:
+        counts[(point.members[0].source, point.members[0].evidence)] += 1
+    return [Learned(source=source, points=n, evidence=evidence) for (source, evidence), n in counts.items()]
+
+
+def predicted_by(
+    points: Sequence[MeasuredPoint], calibration: Calibration, left_out: Mapping[int, Mapping[str, float]]
+) -> list[Predicted]:
+    """What a calibration says of points: metrics, interval, or why it does not run."""
+    return [
+        replace(_predicted(point, calibration), left_out=dict(left_out.get(place, {})))
+        for place, point in enumerate(points)
+    ]
+
+
+def _predicted(point: MeasuredPoint, calibration: Calibration) -> Predicted:
+    from autotune.simulator.resolve_command import predict
+
+    understood = replace(point.understood, calibration=calibration)
+    outcome: Outcome = predict(understood, point.workload, 0)
+    if outcome.failure is not None:
+        return Predicted({}, 0.0, 0.0, outcome.failure.message)
+    metrics = {name: float(value) for name, value in outcome.metrics.items() if isinstance(value, int | float)}
+    low, high = interval90(metrics[HEADLINE], _sigma(calibration.errors, point))
+    return Predicted(metrics, low, high)
+
+
+def _sigma(errors: Errors, point: MeasuredPoint) -> float:
+    return sigma(errors, subject_of(point.understood.setup, point.workload, point.metrics))
+
+
+__all__ = ["STARTS", "Calibrated", "Group", "calibrate", "predicted_by"]

@@ -1,0 +1,143 @@
+"""Finds the factors, and finds them again without some of the targets."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from autotune.simulator.fit.problem import Floats, Predictor, Problem, Target
+from autotune.simulator.node.calibration import Calibration, Physics, composed, packaged_physics
+
+Progress = Callable[[str], None]
+"""Told what is being done, in a line."""
+
+_ROUNDS = 12
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
+
+_TOLD_EVERY = 100
+_FOLD_STEPS = 8
+_ENOUGH = 3e-4
+"""A step that lowers the cost by less than this share ends a fit."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A calibration and what it predicts.
+
+    Attributes:
+        predicted: metrics per target, in the order in which they were given.
+        jacobian: at the solution; what folds begin with.
+    """
+
+    calibration: Calibration
+    predicted: list[dict[str, float]]
+    x: Floats
+    jacobian: Floats
+    problem: Problem
+
+
+@contextmanager
+def predictor(progress: Progress | None = None) -> Iterator[Predictor]:
+    """Simulates on all cores of the machine."""
+    said = progress or (lambda _: None)
+    runs = 0
+
+    def count(new: int) -> None:
+        nonlocal runs
+        runs += new
+        if runs // _TOLD_EVERY > (runs - new) // _TOLD_EVERY:
+            said(f"{runs} simulated runs")
+
+    with ProcessPoolExecutor(os.cpu_count(), initializer=_with_the_parent, initargs=(os.getpid(),)) as pool:
+        try:
+            yield Predictor(pool, count)
+        except BaseException:
+            # What is queued is of no use to anybody any more.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _with_the_parent(parent: int) -> None:
+    """A worker leaves an interruption to its parent, and ends with it, whatever ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def fit(targets: Sequence[Target], start: Calibration, predict: Predictor, guess: Calibration | None = None) -> Fitted:
+    """The factors that explain the targets best while they stay near the start: a maximum a posteriori estimate.
+
+    Args:
+        guess: where to begin looking; it saves time and does not change what is looked for. None: at the start.
+    """
+    physics = packaged_physics()
+    problem = Problem(targets, physics, start, predict)
+    found = least_squares(
+        problem.residuals,
+        problem.logs(guess or start),
+        jac=cast("Callable[[Floats], Floats]", problem.jacobian),
+        max_nfev=_ROUNDS,
+        ftol=_ENOUGH,
+        xtol=_ENOUGH,
+    )
+    return _fitted(problem, found.x, found.jac, physics, predict)
+
+
+def _fitted(problem: Problem, x: Floats, jacobian: Floats, physics: Physics, predict: Predictor) -> Fitted:
+    calibration = problem.calibration(x)
+    predicted = predict([(t, composed(physics, calibration, t.groups)) for t in problem.targets])
+    return Fitted(calibration, predicted, x, jacobian, problem)
+
+
+def leave_out(whole: Fitted, start: Calibration, out: Sequence[int], predict: Predictor) -> list[dict[str, float]]:
+    """What a fit without some targets predicts for them.
+
+    It begins at the whole fit's solution, where its Jacobian is known, and takes Gauss-Newton steps with that Jacobian
+    until the cost of the remaining targets falls no more. Factors that only the left-out targets tell about are back
+    at their start.
+
+    Args:
+        out: positions of the targets that are left out.
+    """
+    physics = packaged_physics()
+    targets = whole.problem.targets
+    kept = [target for i, target in enumerate(targets) if i not in set(out)]
+    problem = Problem(kept, physics, start, predict)
+    where = dict(zip(whole.problem.factors, whole.x.tolist(), strict=True))
+    x = np.array([where[which] for which in problem.factors])
+    jacobian = problem.jacobian(x)  # known runs only
+    x = _descended(problem, x, jacobian)
+    calibration = problem.calibration(x)
+    return predict([(targets[i], composed(physics, calibration, targets[i].groups)) for i in out])
+
+
+def _descended(problem: Problem, x: Floats, jacobian: Floats) -> Floats:
+    residuals = problem.residuals(x)
+    cost = float(residuals @ residuals)
+    solve = np.linalg.pinv(jacobian)
+    for _ in range(_FOLD_STEPS):
+        step = solve @ residuals
+        for share in (1.0, 0.5, 0.25, 0.1, 0.03):
+            tried = x - share * step
+            its = problem.residuals(tried)
+            if float(its @ its) < cost:
+                break
+        else:
+            return x
+        lower = float(its @ its)
+        done = lower > cost * (1.0 - _ENOUGH)
+        x, residuals, cost = tried, its, lower
+        if done:
+            return x
+    return x

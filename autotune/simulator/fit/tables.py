@@ -1,0 +1,164 @@
+"""Measured against predicted, as Markdown: a line per point, and a summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.engines import engine as engine_named
+from autotune.simulator.fit.points import MeasuredPoint
+from autotune.simulator.fit.predicted import HEADLINE, Predicted
+from autotune.simulator.fit.rows import model_name
+from autotune.simulator.resolve_command import Understood
+from autotune.space.fingerprint import effective
+from autotune.trial import Configuration
+
+_NOTHING = "–"
+_SIZES = {"tensor_parallel": "TP", "data_parallel": "DP", "expert_parallel": "EP", "pipeline_parallel": "PP"}
+_TIMES = {"TTFT": "mean_ttft_ms", "TPOT": "mean_tpot_ms"}
+
+
+def table(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> str:
+    """A Markdown table with a line per point.
+
+    *measured* is as measured, *warm* less the seconds in which a cold server answered nobody (empty where there were
+    none); *ratio* and the ratios of times are predicted over warm. *spread* is that of twins: the highest over the
+    lowest, in percent. *without* columns are the ratio with the point's group left out of the fit.
+    """
+    kinds = list(dict.fromkeys(kind for one in predictions for kind in one.left_out))
+    header = ["point", "model", "engine", "GPUs", "configuration", "workload", "measured", "warm", "spread"]
+    header += ["predicted", "ratio", "90 % interval", "inside", *(f"without its {kind}" for kind in kinds)]
+    lines = [[*header, *(f"{name} ratio" for name in _TIMES)]]
+    for point, predicted in zip(points, predictions, strict=True):
+        about = [point.label, model_name(point.model), f"{point.engine} {point.version.partition('+')[0]}"]
+        about += [f"{point.understood.context.gpus}×{point.gpu}", layout(point.understood), point.workload.name]
+        cells = _ran(point, predicted, kinds) if point.failure is None else _failed(predicted, kinds)
+        lines.append([*about, *cells])
+    rule = "|" + "---|" * len(lines[0])
+    shown = [f"| {' | '.join(_cell(text) for text in line)} |" for line in lines]
+    return "\n".join([shown[0], rule, *shown[1:]])
+
+
+def _ran(point: MeasuredPoint, predicted: Predicted, kinds: Sequence[str]) -> list[str]:
+    warm = point.metrics[HEADLINE]
+    cold = any(row.silent_s for row in point.members)
+    spread = f"{math.expm1(point.spread):.0%}" if len(point.members) > 1 else ""
+    cells = [_rate(point.measured), _rate(warm) if cold else "", spread]
+    if predicted.failure is not None:
+        return [*cells, f"does not run: {predicted.failure}", *[_NOTHING] * (3 + len(kinds) + len(_TIMES))]
+    cells += [_rate(predicted.throughput), f"{predicted.throughput / warm:.2f}"]
+    cells += [f"{_rate(predicted.low)} to {_rate(predicted.high)}", "yes" if _inside(point, predicted) else "no"]
+    cells += [f"{predicted.left_out[kind] / warm:.2f}" if kind in predicted.left_out else _NOTHING for kind in kinds]
+    ratios = [_ratio(point.metrics, predicted.metrics, name) for name in _TIMES.values()]
+    return [*cells, *(_NOTHING if ratio is None else f"{ratio:.2f}" for ratio in ratios)]
+
+
+def _failed(predicted: Predicted, kinds: Sequence[str]) -> list[str]:
+    right = predicted.failure is not None
+    shown = f"does not run: {predicted.failure}" if right else _rate(predicted.throughput)
+    said = "yes" if right else "no"
+    return ["did not start", "", "", shown, _NOTHING, _NOTHING, said, *[_NOTHING] * (len(kinds) + len(_TIMES))]
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ") if math.isfinite(value) else "∞"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").strip() or " "
+
+
+def _ratio(measured: Mapping[str, float], predicted: Mapping[str, float], name: str) -> float | None:
+    """Predicted over measured; None where either is missing or nothing."""
+    return predicted[name] / measured[name] if predicted.get(name) and measured.get(name) else None
+
+
+def _inside(point: MeasuredPoint, predicted: Predicted) -> bool:
+    return predicted.failure is None and predicted.low <= point.metrics[HEADLINE] <= predicted.high
+
+
+def layout(understood: Understood) -> str:
+    """How a configuration differs from its engine's defaults; the sizes of its layout first."""
+    knobs = understood.effective.configuration.knobs
+    sizes = [f"{short}{knobs[name]}" for name, short in _SIZES.items() if _counts(knobs.get(name), name)]
+    kind = engine_named(understood.card.engine)
+    known = kind.default_knobs(understood.context, {name: knobs[name] for name in _SIZES if name in knobs})
+    usual = effective(understood.card, Configuration(kind.name, known), understood.context).configuration.knobs
+    rest = [f"{name}={value}" for name, value in knobs.items() if name not in _SIZES and value != usual.get(name)]
+    return " ".join([*sizes, *rest])
+
+
+def _counts(value: object, name: str) -> bool:
+    return isinstance(value, int) and (value > 1 or name == "tensor_parallel")
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """How far predictions are off, over points that ran; errors are shares of the measured value.
+
+    Attributes:
+        throughput: median |predicted / measured - 1| of the total token throughput; a point that is predicted not to
+            run counts 1.
+        left_out: kind of group to the same with each point's group left out.
+        times: ``TTFT`` and ``TPOT`` to the median error of their means.
+        coverage: share of measured throughputs inside their 90 % interval.
+        failures: that were measured, and how many of them were predicted.
+        invented: points that ran and are predicted not to.
+    """
+
+    points: int
+    throughput: float
+    left_out: Mapping[str, float]
+    times: Mapping[str, float]
+    coverage: float
+    failures: tuple[int, int]
+    invented: tuple[str, ...]
+
+
+def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> Errors:
+    """The figures of a summary; those of nothing are NaN."""
+    both = list(zip(points, predictions, strict=True))
+    ran = [(point, predicted) for point, predicted in both if point.failure is None]
+    failed = [predicted for point, predicted in both if point.failure is not None]
+    kinds = dict.fromkeys(kind for predicted in predictions for kind in predicted.left_out)
+    return Errors(
+        points=len(ran),
+        throughput=_median(abs(predicted.throughput / point.metrics[HEADLINE] - 1) for point, predicted in ran),
+        left_out={
+            kind: _median(abs(q.left_out[kind] / p.metrics[HEADLINE] - 1) for p, q in ran if kind in q.left_out)
+            for kind in kinds
+        },
+        times={name: _median_ratio_error(ran, metric) for name, metric in _TIMES.items()},
+        coverage=float(np.mean([_inside(point, predicted) for point, predicted in ran])) if ran else math.nan,
+        failures=(len(failed), sum(predicted.failure is not None for predicted in failed)),
+        invented=tuple(point.label for point, predicted in ran if predicted.failure is not None),
+    )
+
+
+def _median_ratio_error(ran: Sequence[tuple[MeasuredPoint, Predicted]], metric: str) -> float:
+    ratios = (_ratio(point.metrics, predicted.metrics, metric) for point, predicted in ran)
+    return _median(abs(ratio - 1) for ratio in ratios if ratio is not None)
+
+
+def _median(values: Iterable[float]) -> float:
+    found = list(values)
+    return float(np.median(found)) if found else math.nan
+
+
+def error_lines(found: Errors) -> list[str]:
+    """The figures in words, one sentence a line."""
+    failures, told = found.failures
+    lines = [f"{found.points} points; median error of total token throughput {_percent(found.throughput)}"]
+    lines += [f"with its {kind} left out: {_percent(error)}" for kind, error in found.left_out.items()]
+    lines += [f"median error of mean {name}: {_percent(error)}" for name, error in found.times.items()]
+    lines.append(f"measured value inside the 90 % interval: {_percent(found.coverage)}")
+    invented = f"{len(found.invented)} ({', '.join(found.invented)})" if found.invented else "none"
+    lines.append(f"failures to start: {told} of {failures} predicted; invented: {invented}")
+    return lines
+
+
+def _percent(share: float) -> str:
+    return _NOTHING if math.isnan(share) else f"{share:.1%}"

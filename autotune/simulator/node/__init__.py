@@ -1,0 +1,155 @@
+"""A node without GPUs: `simulate(server, workload, seed) -> Outcome`.
+
+    server.py        what the engine makes of the knobs
+    coefficients.py  the figures of search_spaces/simulation, per engine, version and GPU
+    weights.py       how many weights a model has and who holds them
+    memory.py        the memory plan, and out-of-memory
+    steptime.py      seconds per step: rooflines, communication, host
+    frontend.py      tokeniser and detokeniser: one process each way
+    scheduling.py    continuous batching: what a step computes and changes; also the emulator's
+    dispatch.py      which attention replica a request goes to
+    replica.py       one attention replica: queue, admission, KV pool
+    batches.py       what each rank computes in a step
+    graphs.py        which CUDA graph holds a step, and its padding
+    prefix.py        its prefix cache
+    batching.py      the loop over it in virtual time
+    recording.py     when tokens came
+    loads.py         a load point summed up
+    fluid.py         a load without the loop: ramp, full batch, drain
+    steady.py        a fast prediction of all candidates with it, the search's prior
+    roofline.py      a cruder prediction, the search's prior where the simulator is the evidence
+
+Its numbers are *simulated*: never to be mixed with measured ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autotune.loadgen.workloads import Workload
+from autotune.metrics.formulas import summarize, summarize_loads
+from autotune.metrics.records import RequestRecords
+from autotune.simulator.node.batching import Batching
+from autotune.simulator.node.memory import MemoryPlan, memory_failure, plan_memory, startup_s
+from autotune.simulator.node.server import Server, ServerSetup
+from autotune.trial import Failure, FailureKind, Metrics
+
+__all__ = [
+    "LoadPointOutcome",
+    "MemoryPlan",
+    "Outcome",
+    "ServerSetup",
+    "beyond_step",
+    "run_server",
+    "simulate",
+    "start_failure",
+    "too_long",
+    "too_many_gpus",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPointOutcome:
+    """One load point of a workload with several: its label and its metrics."""
+
+    label: str
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulated launch comes to.
+
+    Attributes:
+        metrics: of the whole workload, its load points one after the other; empty when it failed.
+        failure: why it did not run, or None.
+        startup_s: virtual seconds from launch to ready.
+        memory: the memory plan; None when a rule failed before.
+        points: the load points on their own.
+        preemptions: sequences thrown out of a full KV pool and computed anew.
+        runs: what a client would have seen of each load point.
+    """
+
+    metrics: Metrics = field(default_factory=dict)
+    failure: Failure | None = None
+    startup_s: float = 0.0
+    memory: MemoryPlan | None = None
+    points: tuple[LoadPointOutcome, ...] = ()
+    preemptions: int = 0
+    runs: tuple[RequestRecords, ...] = ()
+
+
+def simulate(server: ServerSetup, workload: Workload, seed: int) -> Outcome:
+    """Run a workload on a server in virtual time.
+
+    Args:
+        server: what was launched; a knob that is missing or None is decided by the engine.
+        workload: its load points are run one after the other on the same server.
+        seed: fixes the prompts; nothing else is random.
+
+    A configuration that cannot run gives an `Outcome` with a failure.
+    """
+    return run_server(Server(server), workload, seed)
+
+
+def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
+    """`simulate` for a server whose decisions are taken; calibration passes its own coefficients this way."""
+    plan = plan_memory(server)
+    failure = start_failure(server, plan) or too_long(server, plan, workload)
+    if failure is not None:
+        return Outcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
+    runs: list[RequestRecords] = []
+    points: list[LoadPointOutcome] = []
+    cached = read = 0.0
+    preemptions = 0
+    for position, point in enumerate(workload.points):
+        requests = workload.draw(position, seed)
+        failure = beyond_step(server, int(requests.input_tokens.max()))
+        if failure is not None:
+            return Outcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
+        batching = Batching(server, requests, plan.capacity_tokens)
+        runs.append(batching.run())
+        tokens = float(requests.input_tokens.sum())
+        cached, read = cached + batching.cache_hit_rate * tokens, read + tokens
+        preemptions += batching.preemptions
+        if len(workload.points) > 1:
+            points.append(LoadPointOutcome(point.label, summarize(runs[-1])))
+    metrics = summarize_loads(runs)
+    metrics["cache_hit_rate"] = cached / read
+    metrics["client_bound"] = False
+    return Outcome(metrics, None, startup_s(server, plan), plan, tuple(points), preemptions, tuple(runs))
+
+
+def start_failure(server: Server, plan: MemoryPlan) -> Failure | None:
+    """Why a server would not start; None when it does."""
+    return too_many_gpus(server) or memory_failure(server, plan)
+
+
+def too_many_gpus(server: Server) -> Failure | None:
+    """A layout that needs more GPUs than there are."""
+    if server.gpus <= server.setup.gpus:
+        return None
+    message = f"The layout needs {server.gpus} GPUs, there are {server.setup.gpus}; lower tensor or data parallelism."
+    return Failure(FailureKind.BAD_ARGUMENT, message, "")
+
+
+def too_long(server: Server, plan: MemoryPlan, workload: Workload) -> Failure | None:
+    """Requests that the server would reject: longer than its context, or than its whole KV pool."""
+    longest = workload.longest_request
+    pool = plan.capacity_tokens // server.block_tokens * server.block_tokens
+    for limit, name in ((server.context_length, "context_length"), (pool, "the KV cache of a replica")):
+        if longest > limit:
+            message = f"Requests of up to {longest} tokens do not fit {name} ({limit} tokens); the server rejects them."
+            return Failure(FailureKind.LOAD_ERRORS, message, "")
+    return None
+
+
+def beyond_step(server: Server, prompt: int) -> Failure | None:
+    """Prompts that the server would reject: without chunks, what no step can compute whole."""
+    if server.prompt_limit is None or prompt <= server.prompt_limit:
+        return None
+    message = (
+        f"Prompts of up to {prompt} tokens do not fit a step of {server.prompt_limit} tokens and chunked prefill is "
+        "off; the server rejects them."
+    )
+    return Failure(FailureKind.LOAD_ERRORS, message, "")

@@ -1,0 +1,87 @@
+"""What each rank computes in a step: the sums over sequences and prompts that its time depends on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.simulator.node.graphs import Graphs
+from autotune.simulator.node.replica import Chunk, Sequences
+from autotune.simulator.node.server import Server
+from autotune.simulator.node.steptime import RankBatch
+
+Ids = NDArray[np.int64]
+
+
+class Batches:
+    """Sums up the steps of a server."""
+
+    def __init__(self, server: Server, sequences: Sequences) -> None:
+        self._state, self._graphs = sequences, Graphs(server)
+        self._ranks = server.data_parallel
+        self._queries = 1 + server.speculative_tokens
+        indexer = server.architecture.indexer
+        self._top_k = float(server.architecture.attended_limit or math.inf)
+        self._sparse = indexer is not None
+        padding = server.coefficients.sparse_padding
+        self._pads_prompts, self._pads_decode = padding != "none", padding == "both" and self._sparse
+        # Of a sparse model, prompts up to here run in dense kernels.
+        self._dense_below = self._top_k if self._sparse and server.coefficients.dense_prompts else 0.0
+
+    def of(self, ids: Ids, chunks: Sequence[Sequence[Chunk]]) -> tuple[list[RankBatch], int]:
+        """A step's batches, one per rank, and the tokens per rank of the CUDA graph that holds it; 0 = none does.
+
+        Args:
+            ids: the sequences that decode, shape (n,).
+            chunks: prompt pieces per rank.
+        """
+        # All tokens before the next one, whoever owns them: attention also reads what belongs to the prefix cache.
+        context = self._state.read[ids] + self._state.written[ids] - 1.0
+        counts = [len(ids)]
+        if self._ranks > 1:
+            counts = np.bincount(self._state.replica[ids], minlength=self._ranks).tolist()
+        contexts = self.sums(ids, context)
+        kept = contexts if self._top_k == math.inf else self.sums(ids, np.minimum(context, self._top_k))
+        entries = [count * self._top_k for count in counts] if self._pads_decode else kept
+        prompts = [self._prefill_sums(pieces) for pieces in chunks]
+        graph = self._graphs.tokens(counts, [sums[0] for sums in prompts])
+        padding = [max(0, graph - n * self._queries - sums[0]) for n, sums in zip(counts, prompts, strict=True)]
+        ranks = range(self._ranks)
+        batches = [RankBatch(counts[i], contexts[i], kept[i], entries[i], *prompts[i], padding[i]) for i in ranks]
+        return batches, graph
+
+    def sums(self, ids: Ids, values: NDArray[np.float64]) -> list[float]:
+        """Sums of the sequences' values per rank."""
+        if self._ranks == 1:
+            return [float(values.sum())]
+        sums: list[float] = np.bincount(self._state.replica[ids], weights=values, minlength=self._ranks).tolist()
+        return sums
+
+    def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, float, int, int]:
+        """Tokens, pairs of dense kernels, pairs scored and computed by sparse ones, prompts that end, and prompts."""
+        tokens, dense, scored, attended = 0, 0.0, 0.0, 0.0
+        for piece in pieces:
+            end = piece.start + piece.tokens
+            tokens += piece.tokens
+            pairs = (end**2 - piece.start**2) / 2
+            if not self._sparse or end <= self._dense_below:
+                dense += pairs
+                # In layers with a sliding window.
+                attended += 0.0 if self._sparse else self._kept_of(piece)
+                continue
+            scored += pairs
+            attended += piece.tokens * self._top_k if self._pads_prompts else self._kept_of(piece)
+        return tokens, dense, scored, attended, sum(piece.last for piece in pieces), len(pieces)
+
+    def _kept_of(self, piece: Chunk) -> float:
+        return _kept(piece.start + piece.tokens, self._top_k) - _kept(piece.start, self._top_k)
+
+
+def _kept(position: float, top_k: float) -> float:
+    """Sum of min(i, top_k) for i up to a position: what sparse attention keeps of a causal prompt."""
+    if position <= top_k:
+        return position**2 / 2
+    return float(top_k**2 / 2 + (position - top_k) * top_k)

@@ -1,0 +1,137 @@
+"""Continuous batching in virtual time: when the tokens of a load point come.
+
+One instance runs one load point. Steps in which nothing but decoding happens are taken in stretches: until the
+next request ends, arrives, or the KV pool is full, the batch stays the same and only its context grows, so the
+step time is evaluated at both ends and taken as linear in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from autotune.loadgen.client.requests import Requests
+from autotune.metrics.records import RequestRecords
+from autotune.simulator.node.frontend import BackEnd, FrontEnd
+from autotune.simulator.node.prefix import GroupCache
+from autotune.simulator.node.recording import Recorder
+from autotune.simulator.node.replica import Chunk, Sequences
+from autotune.simulator.node.scheduling import Scheduler
+from autotune.simulator.node.server import Server
+
+
+class Batching:
+    """A load point on a server.
+
+    Args:
+        capacity: tokens of KV per replica; the caller makes sure that every request fits.
+    """
+
+    def __init__(self, server: Server, requests: Requests, capacity: int) -> None:
+        self._requests = requests
+        self._state = Sequences(requests.input_tokens, requests.output_tokens)
+        caches = [GroupCache(server, requests) for _ in range(server.data_parallel)]
+        self._scheduler = Scheduler(server, self._state, caches, capacity)
+        self._front, self._back = FrontEnd(server), BackEnd(server)
+        self._next = 0
+        self._now = 0.0
+        self._seen_s: list[float] = []  # when the client saw requests end, in order
+        self._record = Recorder(requests)
+
+    def run(self) -> RequestRecords:
+        """Run until every request has ended."""
+        while len(self._seen_s) < len(self._state):
+            self._arrive()
+            chunks = self._scheduler.take_chunks()
+            if any(chunks):
+                self._mixed_step(chunks)
+            elif len(self._scheduler.running):
+                self._decode_stretch(chunks)
+            else:
+                self._now = max(self._now, self._next_arrival_s())
+        return self._record.records()
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Prompt tokens taken from the prefix cache, as a share of all prompt tokens."""
+        return self._scheduler.cached_tokens / float(self._requests.input_tokens.sum())
+
+    @property
+    def preemptions(self) -> int:
+        """Sequences that were thrown out of a full pool."""
+        return self._scheduler.preemptions
+
+    @property
+    def peak_used(self) -> float:
+        """Most tokens that were in a pool."""
+        return self._scheduler.peak_used
+
+    # Arrival
+
+    def _arrive(self) -> None:
+        """Send what is due and hand to the replicas what the front end has read.
+
+        A closed loop sends the next request when one ends.
+        """
+        while (sent_s := self._next_send_s()) <= self._now:
+            self._record.sent(self._next, sent_s)
+            self._front.accept(self._next, sent_s, int(self._state.read[self._next]))
+            self._next += 1
+        for request in self._front.done(self._now):
+            self._scheduler.add(request)
+
+    def _next_send_s(self) -> float:
+        """When the next request may be sent; infinite while the client keeps as many in flight as it may."""
+        waits_for = self._next - self._requests.concurrency
+        if self._next >= len(self._state) or waits_for >= len(self._seen_s):
+            return math.inf
+        due_s = float(self._requests.send_s[self._next])
+        return due_s if waits_for < 0 else max(due_s, self._seen_s[waits_for])
+
+    def _next_arrival_s(self) -> float:
+        """When the next request reaches a replica's queue, as far as it is known."""
+        read_s = self._front.next_s()
+        return read_s if read_s < math.inf else self._next_send_s()
+
+    # Steps
+
+    def _mixed_step(self, chunks: Sequence[Sequence[Chunk]]) -> None:
+        """One step with prompt pieces on some replicas."""
+        step, gain = self._scheduler.begin(chunks), self._scheduler.gain
+        self._now += step.seconds
+        self._scheduler.end(step)
+        seen_s = self._back.send(self._now, len(step.ids) * gain + len(step.started))
+        self._record.step(step.ids, seen_s, gain)
+        if step.started:
+            self._record.first(np.array(step.started, dtype=np.int64), seen_s)
+        self._finish(seen_s)
+
+    def _decode_stretch(self, no_chunks: Sequence[Sequence[Chunk]]) -> None:
+        """Decode until something changes."""
+        scheduler = self._scheduler
+        step = scheduler.begin(no_chunks)
+        steps = scheduler.steps_until_change(step.ids)
+        until_s = self._next_arrival_s() - self._now
+        if until_s < steps * step.seconds:
+            steps = max(1, math.ceil(until_s / step.seconds))
+        scheduler.grow(step.ids, steps)
+        last = scheduler.decode_seconds(step) if steps > 1 else step.seconds
+        rise = (last - step.seconds) / max(1, steps - 1)
+        number = np.arange(1.0, steps + 1.0)
+        # Step times on a straight line, summed.
+        ends_s = self._now + number * (step.seconds + (number - 1.0) * (rise / 2))
+        seen_s = self._back.send_steps(ends_s, len(step.ids) * scheduler.gain)
+        self._record.stretch(step.ids, seen_s, scheduler.gain)
+        self._now = float(ends_s[-1])
+        self._finish(float(seen_s[-1]))
+
+    def _finish(self, seen_s: float) -> None:
+        """Take out the sequences that have all their tokens; the client has the last ones at a time."""
+        ended = self._scheduler.take_ended()
+        if not len(ended):
+            return
+        overshoot = float((self._state.written[ended] - self._state.output[ended]).sum())
+        self._record.finished(ended, seen_s, overshoot)
+        self._seen_s += [seen_s] * len(ended)

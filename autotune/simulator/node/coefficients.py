@@ -1,0 +1,214 @@
+"""What the arithmetic needs of an engine: its documented behaviour, and the figures that are fitted.
+
+The arithmetic is the same for every engine. Its behaviour stands in ``search_spaces/simulation/<engine>.yaml``, written
+by hand; the figures are composed in `autotune.simulator.node.calibration`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.errors import UnknownName
+from autotune.space.entry import VersionRange, in_range
+from autotune.space.expression import Expression, Namespace, evaluate
+from autotune.space.library import load, spaces_root
+from autotune.trial import Scalar
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Behaviour(_Entry):
+    """What an engine does, as its sources and documentation say: scheduling, memory, constants of its kernels.
+
+    Nothing here is fitted. ``*_share`` multiplies a rate; 1 would be the hardware's peak.
+    """
+
+    # What the engine decides where a knob is not set
+    max_running_requests: int = Field(gt=0)
+    max_batched_tokens: int | None = Field(description="None: as many as the context is long")
+    memory_fraction: Expression = Field(description="of `chunk, graph, drafts, dp, gpus, memory_mb`")
+    cuda_graph_max_batch: int = Field(ge=0)
+    cuda_graph_steps: tuple[tuple[int, int, int], ...] = Field(description="captured sizes: first, last, step")
+    cuda_graph_counts: Literal["tokens", "sequences"] = Field(description="what a captured size counts, per rank")
+    cuda_graph_prompts: bool = Field(description="whether a step with prompt tokens may run in a (piecewise) graph")
+    cuda_graph_padding: bool = Field(description="whether a batch is padded to a captured size, or needs its very own")
+    prefix_caching: bool
+    block_tokens: int = Field(gt=0, description="tokens per block or page of the KV pool, where no knob says")
+    kv_dense: str = Field(description="KV type that `auto` means for latent attention")
+    kv_sparse: str = Field(description="KV type that `auto` means for sparse attention")
+
+    # Scheduling
+    prefill: Literal["mixed", "separate"]
+    prefill_idles_ranks: bool = Field(description="no rank decodes while another one computes prompts alone")
+    chunked_prefill: bool = Field(description="False: only whole prompts that fit what is left of a step's budget")
+    block_chunks: Literal["tokens", "cut", "count"] = Field(
+        description="a chunk ends anywhere; at the end of a block; there, and prompts count in whole blocks"
+    )
+    max_prefill_tokens: int | None = Field(description="prompt tokens after which a step admits no further request")
+    queue: Literal["first_come", "longest_prefix"]
+    reserve_share: float = Field(ge=0, description="of the output still to come of what runs; 1 = all, never evicts")
+    reserve_new: float = Field(ge=0, le=1, description="the same of what is being admitted")
+    reserve_clip: int | None = Field(description="most output tokens of one request that count")
+    reserve_least: float = Field(ge=0, le=1, description="share of `reserve_share` to which it falls")
+    reserve_steps: int = Field(gt=0, description="decode steps in which it falls")
+    reserve_dp_factor: float = Field(gt=0, description="on `reserve_share` with several attention replicas")
+    watermark: float = Field(ge=0, lt=1, description="share of the pool that admission leaves free")
+    victim: Literal["latest", "fewest_tokens"] = Field(description="whom a full pool throws out")
+    requeue: Literal["front", "back"] = Field(description="where it waits then")
+    retract_steps: int = Field(gt=0, description="decode steps for which throwing out makes room")
+    dispatch: Literal["round_robin", "waiting_weighted", "kv_pressure", "even"]
+    running_limit_per: Literal["rank", "node"]
+    token_budget_per: Literal["rank", "node", "half"] = Field(description="half: of the given one, with replicas")
+
+    # Memory
+    fraction_of: Literal["total", "static", "free"] = Field(
+        description="what the memory fraction is of, and holds: total = of the GPU, for weights, communicators, "
+        "a profiled step and the cache (vLLM); static = of what is free at start, for weights and cache alone "
+        "(SGLang); free = of what weights and a profiled step leave, for the cache (TensorRT-LLM)"
+    )
+    needs_full_context: bool = Field(description="refuses to start unless one sequence of full length fits (vLLM)")
+    context_gb: float = Field(ge=0, description="the driver's context and libraries, taken before the engine looks")
+    communicator_gb: float = Field(ge=0, description="buffers of collectives, for every further rank of a stage")
+    exchange_buffer_gb: float = Field(default=0, ge=0, description="buffers of an all-to-all between expert ranks")
+    graph_mb_per_layer: float = Field(ge=0, description="of a CUDA graph, for every captured batch size and layer")
+    graphs_in_share: bool = Field(description="whether the share of `fraction_of: total` holds the graphs too")
+    activation_copies: float = Field(gt=0, description="live copies of a step's hidden states")
+    sampler_copies: float = Field(
+        ge=0, description="live float32 copies of the logits when the profiled step samples for all running sequences"
+    )
+    indexer_logits: bool = Field(description="whether prefill keeps tokens x context scores in float32")
+    indexer_logits_limit_gb: float = Field(default=math.inf, gt=0, description="of the scores of a step's prompts")
+    sliding_cache: Literal["window", "all"] = Field(
+        default="all", description="what a layer with a sliding window keeps: its window, or every token"
+    )
+    workspace_contexts: float = Field(ge=0, description="full-length latent sequences kept as workspace")
+    latent_products: bool = Field(
+        default=False, description="keeps the products of latent up-projections with their neighbours (vLLM 0.7)"
+    )
+    latent_cache_alignment: int = Field(default=1, gt=0, description="bytes that a token and layer is padded to")
+    memory_sigma_gb: float = Field(gt=0, description="standard deviation of what no part explains, per GPU")
+    memory_sigma_share: float = Field(ge=0, description="and, of layers' tensors, communicators and graphs, a share")
+
+    # Kernels
+    moe_tile: int = Field(gt=0, description="rows to which an expert's batch is padded")
+    sparse_head_tile: int = Field(gt=0, description="heads to which sparse kernels pad")
+    sparse_padding: Literal["none", "prefill", "both"] = Field(
+        description="where sparse kernels work through `top_k` entries per query, whether or not there are so many"
+    )
+    dense_prompts: bool = Field(description="prompts that fit `top_k` are computed by dense kernels, unscored")
+    exchange: Literal["gather", "dispatch"] = Field(
+        default="gather", description="with experts of other replicas: all-gather and reduce-scatter, or all-to-all"
+    )
+
+    # Front end and speculation
+    prompt_token_us: float = Field(ge=0, description="tokeniser, per prompt token, beside `request_ms`")
+    output_token_us: float = Field(ge=0, description="per generated token, one after the other: detokeniser and HTTP")
+    mtp_fall: float = Field(gt=0, le=1, description="on `mtp_acceptance`, with each further drafted token")
+
+    # Start
+    load_gb_s: float = Field(gt=0, description="weights into GPU memory, the whole node")
+    start_s: float = Field(ge=0, description="start without loading weights")
+
+
+class Figures(_Entry):
+    """How fast it is: the figures that are fitted, each with its range in ``physics.yaml``.
+
+    ``*_share`` multiplies a rate; 1 would be the hardware's achieved (or, for links and attention, peak) rate.
+    """
+
+    gemm_share: float = Field(gt=0, description="of achieved_flops, dense matrix kernels")
+    moe_share: float = Field(gt=0, description="of achieved_flops, expert kernels of full width")
+    moe_narrow_width: float = Field(ge=0, description="expert width at which tensor-sharded experts run at half rate")
+    expert_imbalance: float = Field(ge=0, description="extra load of the fullest of infinitely many expert ranks")
+    bandwidth_share: float = Field(gt=0, description="of achieved_bandwidth, weights and KV in decode")
+    attention_share: float = Field(gt=0, description="of the bf16 peak, dense attention kernels")
+    sparse_attention_share: float = Field(gt=0, description="of the bf16 peak, sparse attention kernels")
+    indexer_share: float = Field(gt=0, description="of the fp8 peak")
+    link_share: float = Field(gt=0, le=1, description="of the one-way link bandwidth")
+    collective_us: float = Field(ge=0, description="latency of one collective")
+    layer_us: float = Field(ge=0, description="kernel latencies of a layer that no batch hides")
+    step_ms: float = Field(ge=0, description="host time per step")
+    sequence_us: float = Field(ge=0, description="host time per running sequence and step")
+    eager_layer_us: float = Field(ge=0, description="host time per layer when no CUDA graph holds the batch")
+    eager_sequence_us: float = Field(ge=0, description="more host time per sequence then, sparse attention only")
+    request_ms: float = Field(ge=0, description="front end per request, one after the other")
+    mtp_acceptance: float = Field(ge=0, le=1, description="that a drafted token is kept")
+    mtp_step_ms: float = Field(ge=0, description="host time per drafted token and step")
+    mtp_sequence_us: float = Field(ge=0, description="and per running sequence: verification and sampling")
+
+
+class Coefficients(Behaviour, Figures):
+    """How an engine schedules, what it keeps in memory, and how far its kernels are from the peak."""
+
+
+class Adjustment(_Entry):
+    """What differs under a condition over ``knobs, model, hardware, gpus``; all that hold apply, in order."""
+
+    when: Expression = "True"
+    versions: VersionRange = "*"
+    set: dict[str, Any] = {}
+    multiply: dict[str, float] = {}
+    add: dict[str, float] = {}
+    reason: str
+
+
+class Era(_Entry):
+    """Versions whose software is of one time. Engines share an era's name: they grew faster together."""
+
+    name: str
+    versions: VersionRange
+
+
+class SpeedCard(_Entry):
+    """A document of ``search_spaces/simulation``."""
+
+    engine: str
+    eras: list[Era] = []
+    base: Behaviour
+    adjustments: list[Adjustment] = []
+    source: str
+
+    def era(self, version: str) -> str | None:
+        """The era of a version; None for today's."""
+        return next((era.name for era in self.eras if in_range(version, era.versions)), None)
+
+
+def speed_card(engine: str) -> SpeedCard:
+    """The packaged card of an engine; raises `UnknownName` when there is none."""
+    folder = spaces_root() / "simulation"
+    path = folder / f"{engine}.yaml"
+    if not path.is_file():
+        hint = f"Its figures would stand in {path}; a real server is measured with --on process or autotune bench."
+        raise UnknownName("engine for simulation", engine, (p.stem for p in folder.glob("*.yaml")), hint)
+    return _load(path)
+
+
+def adjusted(
+    card: SpeedCard, figures: Mapping[str, float], version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
+) -> Coefficients:
+    """The card's behaviour and these figures, adjusted for one configuration.
+
+    Args:
+        scope: ``model``, ``hardware``, ``gpus`` for the conditions; a knob that is not set reads as None.
+    """
+    values = {**card.base.model_dump(), **figures}
+    names = {**scope, "knobs": Namespace(knobs)}
+    for adjustment in card.adjustments:
+        if in_range(version, adjustment.versions) and evaluate(adjustment.when, names):
+            values.update(adjustment.set)
+            values.update({name: values[name] * factor for name, factor in adjustment.multiply.items()})
+            values.update({name: values[name] + more for name, more in adjustment.add.items()})
+    return Coefficients.model_validate(values)
+
+
+@lru_cache(maxsize=64)
+def _load(path: Path) -> SpeedCard:
+    return load(path, SpeedCard)

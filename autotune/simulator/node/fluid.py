@@ -1,0 +1,288 @@
+"""A load as a fluid: how long it takes and what its latencies are, from a handful of step times and no event loop.
+
+The batching loop follows every request. Here the load passes through three stages, of each of which the mean step is
+taken from the simulator's own `StepTime`:
+
+    ramp    the first batch's prompts are computed
+    full    the batch is full: who ends makes room for the next
+    drain   nobody waits any more, and the batch empties as its answers end
+
+The drain is what mean lengths alone miss: of 1000 ShareGPT prompts sent at once it is most of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.simulator.node.batches import Batches
+from autotune.simulator.node.loads import EDGES, Load
+from autotune.simulator.node.replica import Chunk, Sequences
+from autotune.simulator.node.server import Server
+from autotune.simulator.node.steptime import StepTime
+
+_ARRIVALS = 4
+"""Rounds in which requests in flight and their latency find each other when requests arrive over time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What a load comes to.
+
+    Attributes:
+        seconds: from the first request sent to the last one finished.
+        ramp_s: until the first batch is full; the mean wait of its members is half of it.
+        full_s: in which the others are admitted.
+        first: share of the requests that are in the first batch.
+        wait_s: seconds to the first token of a request that is sent when another one ends; None where all are sent at
+            once.
+        answer_s: from an answer's first token to its last, in the mean.
+        per_token_s: seconds between two tokens of the answers at `loads.SHARES`, of the first batch and of the others,
+            shape (2, shares).
+    """
+
+    seconds: float
+    ramp_s: float
+    full_s: float
+    first: float
+    wait_s: float | None
+    answer_s: float
+    per_token_s: NDArray[np.float64]
+
+    def token_s(self, quantile: float | None) -> float:
+        """Seconds per output token after the first: of a share of the requests, or, for None, the mean."""
+        share = np.array([[self.first], [1 - self.first]]) / self.per_token_s.shape[1]
+        share = np.broadcast_to(share, self.per_token_s.shape).ravel()
+        values = self.per_token_s.ravel()
+        if quantile is None:
+            return float(values @ share)
+        order = np.argsort(values)
+        return float(np.interp(quantile, np.cumsum(share[order]) - share[order] / 2, values[order]))
+
+    def first_token_s(self, quantile: float | None) -> float:
+        """Seconds to the first token where all are sent at once: of a share of the requests, or, for None, the mean."""
+        if quantile is None:
+            return self.first * self.ramp_s / 2 + (1 - self.first) * (self.ramp_s + self.full_s / 2)
+        if quantile <= self.first:
+            return self.ramp_s * quantile / self.first
+        return self.ramp_s + self.full_s * (quantile - self.first) / (1 - self.first)
+
+    @property
+    def mean_wait_s(self) -> float:
+        """Seconds to the first token, the mean; crude where requests are sent one after the other."""
+        return self.first_token_s(None) if self.wait_s is None else self.wait_s
+
+
+class Fluid:
+    """The steps of a server under a load.
+
+    Args:
+        running: sequences that run at a time on all replicas, when the batch is full.
+    """
+
+    def __init__(self, server: Server, load: Load, running: int) -> None:
+        self._server, self._load, self._c = server, load, server.coefficients
+        self._ranks, self._gain = server.data_parallel, server.tokens_per_step
+        self._own = _own_prompt(server, load)
+        self._budget = _prompt_budget(server, self._own)
+        if self._c.prefill == "mixed":
+            # Prompts that are computed slowly keep the batch from filling.
+            flow = self._ranks * self._budget / self._own * load.written / self._gain
+            running = min(running, max(self._ranks, math.ceil(flow)))
+        self._running = max(1, min(running, load.requests))
+        rows = np.full(self._running, max(1, round(load.read)))
+        self._state = Sequences(rows, np.full(self._running, max(1, round(load.written))))
+        self._state.replica = np.arange(self._running) % self._ranks
+        self._batches, self._time = Batches(server, self._state), StepTime(server)
+
+    def flow(self) -> Flow:
+        """The whole load."""
+        load = self._load
+        ramp_steps, ramp_s = self._ramp(self._running)
+        decoded = (ramp_steps - 1) / 2 * self._gain if ramp_steps else 0.0
+        waiting = load.requests - self._running
+        turned = min(1.0, waiting / self._running)
+        # Members of the last batch that came one after the other are anywhere in their answers.
+        left = (1 - turned) * np.maximum(load.answers - 1 - decoded, 0.0) + turned * load.residuals
+        drain_steps, drain_s, drained = self._drain(left)
+        tokens = load.requests * (load.written - 1) - self._running * decoded - drained
+        full_steps = max(0.0, tokens) / (self._running * self._gain)
+        full_s = self._full(full_steps, waiting)
+        steps = np.cumsum([0.0, ramp_steps, full_steps, *drain_steps])
+        at_s = np.cumsum([0.0, ramp_s, full_s, *drain_s])
+        per_token_s = self._per_token_s(steps, at_s)
+        first = self._running / load.requests
+        answer_s = float((np.array([first, 1 - first]) @ per_token_s * np.maximum(load.lengths - 1, 0)).mean())
+        flow = Flow(float(at_s[-1]), ramp_s, full_s, first, self._wait_s(), answer_s, per_token_s)
+        return self._bounded(flow)
+
+    def _per_token_s(self, steps: NDArray[np.float64], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds between tokens of the answers at `loads.SHARES`, of the first batch and later, shape (2, shares).
+
+        Args:
+            steps: the steps done when each stage begins and when the last one ends.
+            at_s: when that is.
+        """
+        tokens = np.maximum(self._load.lengths - 1, 1.0)
+        middle_s = at_s[1] / 2
+        begin = np.interp(middle_s, at_s[:2], steps[:2])
+        first = (np.interp(begin + tokens / self._gain, steps, at_s) - middle_s) / tokens
+        later = (at_s[2] - at_s[1]) / (steps[2] - steps[1]) / self._gain if steps[2] > steps[1] else float(first.mean())
+        return np.stack([first, np.full_like(first, later)])
+
+    def step_s(self, running: int, chunks: Sequence[Sequence[Chunk]] | None = None, idle: bool = False) -> float:
+        """Seconds of a step: so many sequences decode, on ranks alike.
+
+        Args:
+            chunks: prompt pieces per rank.
+            idle: whether ranks with prompts do not decode.
+        """
+        ids = np.arange(min(running, self._running))
+        if idle and chunks is not None:
+            busy = np.array([bool(pieces) for pieces in chunks])
+            ids = ids[~busy[self._state.replica[ids]]] if not self._c.prefill_idles_ranks else ids[:0]
+        batches, graph = self._batches.of(ids, chunks or [[]] * self._ranks)
+        return self._time.seconds(batches, bool(graph))
+
+    def _at(self, written: float) -> None:
+        """All sequences have so many tokens of their answers."""
+        self._state.written[:] = max(0.0, written)
+
+    # Stages
+
+    def _ramp(self, requests: int) -> tuple[float, float]:
+        """Steps in which those that are ready decode, and seconds, until these requests' prompts are all computed."""
+        per_rank = math.ceil(requests / self._ranks)
+        steps = max(1.0, per_rank * self._own / self._budget)
+        ranks = min(self._ranks, requests)
+        chunks = self._chunks(min(requests / ranks, self._budget / self._own), ranks)
+        self._at(steps / 4)
+        if self._c.prefill == "mixed":
+            return steps, steps * self.step_s(requests // 2 if steps > 1 else 0, chunks)
+        return 0.0, steps * self.step_s(0, chunks, idle=True)
+
+    def _full(self, steps: float, waiting: int) -> float:
+        """Seconds of so many steps with a full batch, into which so many requests are admitted meanwhile."""
+        self._at(self._load.held - self._load.read)
+        plain = self.step_s(self._running)
+        if waiting <= 0:
+            return steps * plain
+        # Admitted together: who ends in one step; more where the steps are few. Answers of one length end as they
+        # began, in waves that fill steps of all ranks.
+        most = self._ranks * self._budget / self._own
+        together = max(1.0, waiting / max(steps, 1.0))
+        per_step: float = min(together, most) ** (1 - self._load.alike) * min(most, self._running) ** self._load.alike
+        admitting = waiting / per_step
+        ranks = min(self._ranks, max(1, round(per_step)))
+        chunks = self._chunks(per_step / ranks, ranks)
+        if self._c.prefill == "mixed":
+            return max(0.0, steps - admitting) * plain + admitting * self.step_s(self._running, chunks)
+        elsewhere = 0.0 if self._c.prefill_idles_ranks else 1 - ranks / self._ranks
+        longer = self.step_s(self._running, chunks, idle=True)
+        return max(0.0, steps - admitting * elsewhere) * plain + admitting * longer
+
+    def _drain(self, left: NDArray[np.float64]) -> tuple[list[float], list[float], float]:
+        """Steps and seconds between two ends of answers, and tokens written, until all have ended.
+
+        Args:
+            left: tokens that are left to write at `EDGES` of the batch.
+        """
+        steps, seconds, written, before = [], [], 0.0, 0.0
+        for edge, (ended, until) in enumerate(zip(EDGES, left / self._gain, strict=True)):
+            if until <= before:
+                continue
+            alive = self._running * (1 - (ended + EDGES[max(0, edge - 1)]) / 2)
+            self._at(self._load.held - self._load.read + (before + until) / 2 * self._gain)
+            steps.append(float(until - before))
+            seconds.append(steps[-1] * self.step_s(max(1, round(alive))))
+            written += alive * steps[-1] * self._gain
+            before = float(until)
+        return steps, seconds, written
+
+    def _chunks(self, prompts: float, ranks: int) -> list[list[Chunk]]:
+        """A step's prompts on so many ranks: whole ones of mean length, or a piece from the middle of a long one."""
+        tokens = max(1, round(min(self._own, self._budget)))
+        cached = round(self._load.read - self._own)
+        start = cached + round(max(0.0, self._own - tokens) / 2)
+        pieces = [Chunk(number, start, tokens, last=True) for number in range(max(1, round(prompts)))]
+        return [list(pieces) if rank < ranks else [] for rank in range(self._ranks)]
+
+    # What lies around the engine
+
+    def _wait_s(self) -> float | None:
+        """Seconds to the first token of a request that is sent as another one ends; None where all are sent at once."""
+        load = self._load
+        if load.in_flight >= load.requests:
+            return None
+        queue = max(0, load.in_flight - self._running)
+        return self.alone_s() + queue / self._running * load.written / self._gain * self.step_s(self._running)
+
+    def alone_s(self) -> float:
+        """Seconds to the first token of a request that nobody waits before, with the batch full."""
+        self._at(self._load.held - self._load.read)
+        mixed = self._c.prefill == "mixed"
+        computing = self.step_s(self._running if mixed else 0, self._chunks(1, 1), idle=not mixed)
+        steps = math.ceil(self._own / self._budget)
+        return steps * computing + self.step_s(self._running) / 2 + self._front_s()
+
+    def _front_s(self) -> float:
+        """Seconds of the front end for one request."""
+        return self._c.request_ms * 1e-3 + self._load.read * self._c.prompt_token_us * 1e-6
+
+    def _bounded(self, flow: Flow) -> Flow:
+        """The front end reads prompts, the back end sends tokens, one after the other: neither is overtaken."""
+        load = self._load
+        late = max(0.0, load.requests * self._front_s() - flow.ramp_s - flow.full_s)
+        sending = load.requests * load.written * self._c.output_token_us * 1e-6
+        return replace(flow, seconds=max(flow.seconds + late, sending), full_s=flow.full_s + late)
+
+
+def flow_of(server: Server, load: Load, running: int) -> Flow:
+    """What a load comes to on a server that runs at most so many sequences at a time."""
+    flow = Fluid(server, load, running).flow()
+    if not load.span_s or flow.seconds >= load.span_s + flow.answer_s:
+        return flow
+    # The server keeps up: as many are in flight as arrive while one is served (Little's law).
+    inside = running
+    for _ in range(_ARRIVALS):
+        fluid = Fluid(server, load, inside)
+        wait_s, token_s = fluid.alone_s(), fluid.step_s(inside) / server.tokens_per_step
+        answer_s = (load.written - 1) * token_s
+        inside = max(1, min(running, round(load.requests / load.span_s * (wait_s + answer_s))))
+    per_token_s = np.full((2, 1), token_s)
+    return Flow(load.span_s + wait_s + answer_s, wait_s, 0.0, 1.0, wait_s, answer_s, per_token_s)
+
+
+def _own_prompt(server: Server, load: Load) -> float:
+    """Prompt tokens that are computed for a request, in the mean: less what the prefix cache has."""
+    if not load.groups or not server.prefix_caching:
+        return max(1.0, load.read)
+    kept = load.shared // server.block_tokens * server.block_tokens
+    computed = min(1.0, load.groups * server.data_parallel / load.requests)
+    return max(1.0, load.read - kept * (1 - computed))
+
+
+def _prompt_budget(server: Server, prompt: float) -> float:
+    """Prompt tokens of a step of one rank."""
+    c = server.coefficients
+    budget = float(min(server.token_budget, c.max_prefill_tokens or server.token_budget))
+    if not c.chunked_prefill and prompt < budget:
+        budget = budget // prompt * prompt
+    return max(1.0, budget)
+
+
+def sequences_held(server: Server, load: Load, capacity: int) -> int:
+    """Sequences whose tokens the KV pools of all replicas hold, in the mean, with what admission reserves."""
+    c = server.coefficients
+    shared = load.read - _own_prompt(server, load)
+    if c.reserve_share >= 1:
+        each = load.read + load.written
+    else:
+        left = min(load.held - load.read, c.reserve_clip or math.inf)
+        each = load.held + server.reserve_share * c.reserve_least * left
+    each = max(float(server.block_tokens), each + server.block_tokens / 2 - shared)
+    return max(1, int(capacity * (1 - c.watermark) / each)) * server.data_parallel

@@ -1,0 +1,73 @@
+"""The front end: what lies between the client's connection and the scheduler, on both ways.
+
+Each way is one process that takes what comes one after the other. Neither slows the engine's steps; when it saturates,
+requests reach the scheduler late, or tokens the client.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.simulator.node.server import Server
+
+
+class FrontEnd:
+    """HTTP and tokeniser: reads requests one after the other."""
+
+    def __init__(self, server: Server) -> None:
+        c = server.coefficients
+        self._request_s, self._token_s = c.request_ms * 1e-3, c.prompt_token_us * 1e-6
+        self._free_s = 0.0
+        self._reading: deque[tuple[float, int]] = deque()  # (when it is done with it, request)
+
+    def accept(self, request: int, at_s: float, tokens: int) -> None:
+        """A request of so many prompt tokens arrives; 0 when they came as token ids."""
+        self._free_s = max(self._free_s, at_s) + self._request_s + tokens * self._token_s
+        self._reading.append((self._free_s, request))
+
+    def done(self, now_s: float) -> list[int]:
+        """The requests that it has read since the last call."""
+        ready = []
+        while self._reading and self._reading[0][0] <= now_s:
+            ready.append(self._reading.popleft()[1])
+        return ready
+
+    def next_s(self) -> float:
+        """When it is done with the next one; infinite when it has none."""
+        return self._reading[0][0] if self._reading else math.inf
+
+    def drop(self, request: int) -> bool:
+        """Give a request up; returns whether it was here."""
+        kept = deque(item for item in self._reading if item[1] != request)
+        found = len(kept) < len(self._reading)
+        self._reading = kept
+        return found
+
+
+class BackEnd:
+    """Detokeniser and HTTP: sends the tokens of a step when those of the steps before are sent."""
+
+    def __init__(self, server: Server) -> None:
+        self._token_s = server.coefficients.output_token_us * 1e-6
+        self._free_s = 0.0
+
+    def send(self, at_s: float, tokens: float) -> float:
+        """When the tokens of a step that ends at a time have reached their clients."""
+        self._free_s = max(self._free_s, at_s) + tokens * self._token_s
+        return self._free_s
+
+    def send_steps(self, at_s: NDArray[np.float64], tokens: float) -> NDArray[np.float64]:
+        """The same for steps of equally many tokens, one after the other; shape (steps,)."""
+        if not self._token_s:
+            return at_s
+        work = tokens * self._token_s * np.arange(1, len(at_s) + 1)
+        # Sent once it has ended and all before it are sent: the latest begin of any of them, and the work since.
+        begins = at_s - work + tokens * self._token_s
+        begins[0] = max(begins[0], self._free_s)
+        sent: NDArray[np.float64] = np.maximum.accumulate(begins) + work
+        self._free_s = float(sent[-1])
+        return sent

@@ -1,0 +1,285 @@
+"""Where a GPU's memory goes, whether anything is left for the KV cache, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import NormalDist
+
+from autotune.simulator.node.server import Server
+from autotune.simulator.node.weights import BF16, expert_layers, kv_bytes_per_token_layer, weight_bytes_per_gpu
+from autotune.trial import Failure, FailureKind
+
+GIB = 2.0**30
+_FLOAT32 = 4.0
+_CLOSE = 1.2816
+"""Standard deviations: with odds of less than 9 to 1 either way it is too close to call."""
+
+MEMORY_KEYS = (
+    "memory_verdict",
+    "memory_margin_gb",
+    "memory_margin_sigma_gb",
+    "memory_fit_probability",
+    "kv_cache_tokens",
+    "kv_cache_gb",
+    "weights_gb",
+)
+
+
+class MemoryVerdict(StrEnum):
+    """What the margin says against its uncertainty."""
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does_not_fit"
+    TOO_CLOSE = "too_close_to_call"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes on one GPU.
+
+    Attributes:
+        total: what the driver gives the engine.
+        weights: model weights, with the copies that the engine makes of them.
+        activations: the largest step's tensors, growing with its tokens and, for sparse attention, with the context.
+        runtime: the driver's context and the buffers of communication.
+        graphs: captured CUDA graphs.
+        kv_cache: what is left for the cache under the engine's fraction; negative = does not fit.
+        kv_token: bytes of one token over the layers of one pipeline stage.
+        capacity_tokens: tokens that one attention replica can keep.
+        needed_tokens: tokens that the engine insists on at start (vLLM: one sequence of full length).
+        spare: what is left beside the engine's share, where graphs and whatever is not in the share must fit.
+        cache_sigma: standard deviation of `kv_cache`.
+        spare_sigma: that of `spare`.
+    """
+
+    total: float
+    weights: float
+    activations: float
+    runtime: float
+    graphs: float
+    kv_cache: float
+    kv_token: float
+    capacity_tokens: int
+    needed_tokens: int
+    spare: float
+    cache_sigma: float
+    spare_sigma: float
+
+    @property
+    def cache_margin_bytes(self) -> float:
+        """How much is left after the least cache that lets the server start."""
+        return self.kv_cache - self.needed_tokens * self.kv_token
+
+    @property
+    def margin_bytes(self) -> float:
+        """What is left where it is tightest, in the engine's share or beside it; negative = out of memory."""
+        return min(self.cache_margin_bytes, self.spare)
+
+    @property
+    def sigma_bytes(self) -> float:
+        """Standard deviation of the margin: of where it is tightest."""
+        return self.spare_sigma if self.spare < self.cache_margin_bytes else self.cache_sigma
+
+    @property
+    def fit_probability(self) -> float:
+        """Odds that it fits: the margin over its standard deviation, taken as normal."""
+        return NormalDist().cdf(self.margin_bytes / self.sigma_bytes)
+
+    @property
+    def verdict(self) -> MemoryVerdict:
+        """Its sign decides whether the simulated server starts, also where it is too close to call."""
+        if abs(self.margin_bytes) < _CLOSE * self.sigma_bytes:
+            return MemoryVerdict.TOO_CLOSE
+        return MemoryVerdict.FITS if self.margin_bytes > 0 else MemoryVerdict.DOES_NOT_FIT
+
+    def to_json(self) -> dict[str, float | str]:
+        """The flat keys of ``autotune simulate``: GB are 10^9 bytes per GPU, tokens those of one attention replica."""
+        values = (
+            self.verdict.value,
+            self.margin_bytes / 1e9,
+            self.sigma_bytes / 1e9,
+            self.fit_probability,
+            self.capacity_tokens,
+            max(0.0, self.kv_cache) / 1e9,
+            self.weights / 1e9,
+        )
+        return dict(zip(MEMORY_KEYS, values, strict=True))
+
+
+def _weight_bytes(server: Server) -> float:
+    """Weights as they lie in memory: the checkpoint's, the router in bf16, and what latent attention adds.
+
+    Latent attention keeps a bf16 copy of the up-projections of keys and values for decoding (vLLM's
+    ``process_weights_after_loading``, SGLang's ``w_kc`` and ``w_vc``); vLLM 0.7 kept their products with the query's
+    up-projection and with the output projection instead.
+    """
+    a, tp, stages = server.architecture, server.tensor_parallel, server.pipeline_parallel
+    mtp = server.speculative_tokens > 0
+    checkpoint = weight_bytes_per_gpu(a, tp, server.stage_gpus, stages, mtp)
+    router = a.experts * a.hidden_size * BF16 * expert_layers(a)
+    copies = 0.0
+    if a.kv_lora_rank and server.coefficients.latent_products:
+        copies = a.heads / tp * a.kv_lora_rank * (a.q_lora_rank + a.hidden_size) * a.weight_bytes * a.layers
+    elif a.kv_lora_rank:
+        copies = a.heads / tp * a.kv_lora_rank * (a.qk_nope_head_dim + a.v_head_dim) * BF16 * a.layers
+    return checkpoint + (router + copies) / stages
+
+
+def _activation_bytes(server: Server) -> tuple[float, float]:
+    """The largest step's tensors: those of its layers, or those of sampling after it; and how much of them is a guess.
+
+    The sampler's are counted from the engine's source and agree with its logs, the layers' are not.
+
+    Hidden states: every rank of a data-parallel group sees the tokens of all ranks at the experts. Sampling, where the
+    engine profiles it, sorts the logits of all running sequences in float32. Sparse attention adds what grows with the
+    context: the prefill indexer's float32 scores (tokens of a step x context, DeepGEMM's ``fp8_mqa_logits``), the
+    decode indexer's scores (sequences x context) and a workspace of whole latent sequences (vLLM's FlashMLA-sparse
+    backend: 5 x max_model_len x 576 x 2 bytes).
+    """
+    a, c = server.architecture, server.coefficients
+    copy = server.token_budget * a.hidden_size * BF16
+    layers = copy * server.joined_replicas * c.activation_copies
+    if a.indexer is not None:
+        context = server.context_length
+        if c.indexer_logits:
+            sequences = min(server.running_limit, server.graph_batch)
+            prompts = min(server.token_budget * context * _FLOAT32, c.indexer_logits_limit_gb * 1e9)
+            layers += prompts + sequences * context * _FLOAT32
+        layers += c.workspace_contexts * context * (a.kv_lora_rank + a.qk_rope_head_dim) * BF16
+    logits = c.sampler_copies * server.running_limit * a.vocab_size * _FLOAT32
+    sampling = logits + copy
+    return (layers, layers) if layers > sampling else (sampling, 0.0)
+
+
+def _graph_bytes(server: Server) -> float:
+    """CUDA graphs, by how many batch sizes are captured: 1, 2, 4, every 8th up to 256 and every 16th beyond.
+
+    vLLM and SGLang both step so. Nodes grow with the layers; that all of it does is a simplification.
+    """
+    batch = server.graph_batch
+    if not batch:
+        return 0.0
+    sizes = 3 + min(batch, 256) // 8 + max(0, batch - 256) // 16
+    layers = server.architecture.layers / server.pipeline_parallel
+    return sizes * layers * server.coefficients.graph_mb_per_layer * 1e6
+
+
+def _communication_bytes(server: Server) -> float:
+    """Buffers of collectives, one set for every further rank of a pipeline stage, and of an all-to-all."""
+    c = server.coefficients
+    exchange = c.exchange_buffer_gb if server.stage_gpus > 1 else 0.0
+    return ((server.stage_gpus - 1) * c.communicator_gb + exchange) * 1e9
+
+
+def _kv_token_bytes(server: Server) -> float:
+    """KV cache of one token over the layers of a pipeline stage."""
+    a, alignment = server.architecture, server.coefficients.latent_cache_alignment
+    # Where a layer's cache is its window, short sequences take more of the pool per token than this mean.
+    length = server.context_length if server.coefficients.sliding_cache == "window" else 0
+    per_token = kv_bytes_per_token_layer(a, server.kv_type, server.tensor_parallel, length)
+    if a.kv_lora_rank:
+        per_token = math.ceil(per_token / alignment) * alignment if alignment > 1 else per_token
+    return per_token * a.layers / server.pipeline_parallel
+
+
+def plan_memory(server: Server) -> MemoryPlan:
+    """The memory plan of one GPU; all GPUs of a server are alike."""
+    c, hardware = server.coefficients, server.hardware
+    total = (hardware.driver_memory_gb or hardware.memory_gb) * 1e9
+    weights, graphs = _weight_bytes(server), _graph_bytes(server)
+    activations, guessed = _activation_bytes(server)
+    context, communication = c.context_gb * 1e9, _communication_bytes(server)
+    fraction = server.memory_fraction
+    # What of the cache and of the spare part rests on guesses.
+    if c.fraction_of == "total":
+        inside = graphs if c.graphs_in_share else 0.0
+        kv_cache = total * fraction - weights - activations - communication - inside
+        spare = total * (1 - fraction) - context - (graphs - inside)
+        cache_unsure, spare_unsure = guessed + communication + inside, graphs - inside
+    elif c.fraction_of == "static":
+        free = total - context - communication
+        kv_cache = free * fraction - weights
+        spare = free * (1 - fraction) - activations - graphs
+        cache_unsure, spare_unsure = communication, guessed + graphs
+    else:
+        spare = total - context - communication - weights - activations - graphs
+        kv_cache = spare * fraction
+        cache_unsure = spare_unsure = guessed + communication + graphs
+    kv_token = _kv_token_bytes(server)
+    base, share = c.memory_sigma_gb * 1e9, c.memory_sigma_share
+    return MemoryPlan(
+        total=total,
+        weights=weights,
+        activations=activations,
+        runtime=context + communication,
+        graphs=graphs,
+        kv_cache=kv_cache,
+        kv_token=kv_token,
+        capacity_tokens=int(max(0.0, kv_cache) / kv_token * server.context_parallel),
+        needed_tokens=server.context_length // server.context_parallel if c.needs_full_context else 1,
+        spare=spare,
+        cache_sigma=math.hypot(base, share * cache_unsure),
+        spare_sigma=math.hypot(base, share * spare_unsure),
+    )
+
+
+def memory_failure(server: Server, plan: MemoryPlan) -> Failure | None:
+    """Why the server would not start, as the engine says it; None when it starts."""
+    if plan.margin_bytes >= 0:
+        return None
+    short = f"{-plan.margin_bytes / 1e9:.1f} GB per GPU are missing"
+    if plan.verdict is MemoryVerdict.TOO_CLOSE:
+        short += f", give or take {plan.sigma_bytes / 1e9:.1f}: too close to call"
+    facts = (
+        f"weights {plan.weights / 1e9:.1f} GB, a step's tensors {plan.activations / 1e9:.1f} GB, runtime "
+        f"{plan.runtime / 1e9:.1f} GB, graphs {plan.graphs / 1e9:.1f} GB of {plan.total / 1e9:.1f} GB"
+    )
+    excerpt, advice = _as_the_engine_says(server, plan)
+    return Failure(FailureKind.OUT_OF_MEMORY, f"Out of GPU memory: {short} ({facts}); {advice}.", excerpt)
+
+
+def _as_the_engine_says(server: Server, plan: MemoryPlan) -> tuple[str, str]:
+    """The engine's own line for what is missing, and what helps."""
+    c, free = server.coefficients, plan.total - server.coefficients.context_gb * 1e9
+    share = plan.total * server.memory_fraction
+    if c.fraction_of == "total" and share > free:
+        wanted = f"({server.memory_fraction:g}, {share / GIB:.2f} GiB)"
+        found = f"({free / GIB:.2f}/{plan.total / GIB:.2f} GiB)"
+        excerpt = f"ValueError: Free memory on device {found} on startup is less than desired GPU memory utilization"
+        return f"{excerpt} {wanted}.", "lower memory_fraction"
+    if plan.weights > free - _communication_bytes(server):
+        return _allocation_error(server), "shard over more GPUs"
+    if plan.spare < plan.cache_margin_bytes:
+        lower = "lower memory_fraction, capture smaller CUDA graphs or compute fewer tokens per step"
+        return _allocation_error(server), lower
+    if plan.kv_cache <= 0:
+        return _no_cache_error(server), "raise memory_fraction, shard over more GPUs or compute fewer tokens per step"
+    need, have = plan.needed_tokens * plan.kv_token / GIB, plan.kv_cache / GIB
+    excerpt = (
+        f"To serve at least one request with the model's max seq len ({server.context_length}), ({need:.2f} GiB KV "
+        f"cache is needed, which is larger than the available KV cache memory ({have:.2f} GiB)."
+    )
+    return excerpt, "shorten context_length, raise memory_fraction or shard attention over more GPUs"
+
+
+def _no_cache_error(server: Server) -> str:
+    """What an engine says when its share leaves nothing for the cache."""
+    kind = server.coefficients.fraction_of
+    if kind == "total":
+        return "ValueError: No available memory for the cache blocks."
+    if kind == "static":
+        return "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+    return _allocation_error(server)
+
+
+def _allocation_error(server: Server) -> str:
+    brand = "HIP" if server.hardware.vendor == "amd" else "CUDA"
+    return f"torch.OutOfMemoryError: {brand} out of memory."
+
+
+def startup_s(server: Server, plan: MemoryPlan) -> float:
+    """Seconds from launch to ready: weights from disk, then compilation and graph capture."""
+    c = server.coefficients
+    return c.start_s + plan.weights * server.gpus / 1e9 / c.load_gb_s

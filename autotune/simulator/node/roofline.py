@@ -1,0 +1,121 @@
+"""A crude prediction, the search's prior where the evidence is the simulator itself.
+
+On purpose another model than the simulator: peak rates of the data sheet, mean lengths, no batching loop, no fitted
+figure, no engine. It knows what a layout makes a GPU read, multiply and send, and how many sequences fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.loadgen.workloads import Workload
+from autotune.simulator.node.weights import (
+    BF16,
+    expert_layers,
+    kv_bytes_per_token_layer,
+    layer_weights,
+    rank_layer_bytes,
+    rank_layer_elements,
+    weight_bytes_per_gpu,
+)
+from autotune.space.cards import HardwareCard, ModelCard
+from autotune.trial import Configuration, Scalar
+
+_UNLIMITED = 1024
+HOPELESS = 1.0
+"""Tokens per second of what cannot hold one request: the lowest value, so that logarithms stay finite."""
+
+
+class _Layout(NamedTuple):
+    """What the arithmetic sees of a configuration."""
+
+    tp: int
+    dp: int
+    pp: int
+    ep: int
+    kv_type: str
+    running: int
+    drafts: int
+    context: int
+
+
+def roofline(
+    configurations: Sequence[Configuration], model: ModelCard, hardware: HardwareCard, gpus: int, workload: Workload
+) -> NDArray[np.float64]:
+    """The logarithm of the predicted total tokens per second of each configuration, shape (n,); always finite.
+
+    Configurations that differ only in knobs which the arithmetic does not know get the same value.
+    """
+    load = _mean_load(workload)
+    known: dict[_Layout, float] = {}
+    values = np.empty(len(configurations))
+    for i, configuration in enumerate(configurations):
+        layout = _layout(configuration.knobs, model)
+        if layout not in known:
+            known[layout] = float(np.log(max(HOPELESS, _tokens_per_s(layout, model, hardware, gpus, load))))
+        values[i] = known[layout]
+    return values
+
+
+def _layout(knobs: Mapping[str, Scalar], model: ModelCard) -> _Layout:
+    def count(knob: str, default: int) -> int:
+        value = knobs.get(knob)
+        # A replayed table may hold anything.
+        return int(value) if isinstance(value, int | float) and value >= 1 else default
+
+    return _Layout(
+        tp=count("tensor_parallel", 1),
+        dp=count("data_parallel", 1),
+        pp=count("pipeline_parallel", 1),
+        ep=count("expert_parallel", 1),
+        kv_type="fp8" if str(knobs.get("kv_cache_dtype")).startswith("fp8") else "bfloat16",
+        running=count("max_running_requests", _UNLIMITED),
+        drafts=count("speculative_tokens", 0),
+        context=count("context_length", model.context_limit),
+    )
+
+
+class _Load(NamedTuple):
+    """Mean lengths and requests in flight of the last, heaviest load point; the longest request of all."""
+
+    read: float
+    written: float
+    in_flight: float
+    longest: int
+
+
+def _mean_load(workload: Workload) -> _Load:
+    requests = workload.draw(len(workload.points) - 1, 0)
+    means = float(requests.input_tokens.mean()), float(requests.output_tokens.mean())
+    return _Load(*means, float(requests.concurrency), workload.longest_request)
+
+
+def _tokens_per_s(c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: int, load: _Load) -> float:
+    a, read, written = model.architecture, load.read, load.written
+    stage = c.tp * c.dp
+    room = hardware.memory_gb * 1e9 - weight_bytes_per_gpu(a, c.tp, stage, c.pp, c.drafts > 0)
+    kv_token = kv_bytes_per_token_layer(a, c.kv_type, c.tp) * a.layers / c.pp
+    batch = min(load.in_flight / c.dp, float(c.running), room / kv_token / (read + written / 2))
+    if stage * c.pp > gpus or room < kv_token * load.longest or c.context < load.longest:
+        return HOPELESS
+    bandwidth, flops = hardware.bandwidth_tb_s * 1e12, hardware.tflops(a.multiplied_in(a.weight_bytes)) * 1e12
+    elements = rank_layer_elements(a, c.tp)
+    experts = layer_weights(a).expert * a.experts * expert_layers(a) / stage
+    active = experts * a.experts_per_token / max(1, a.experts) * c.dp
+    joined = c.dp > 1 and a.experts > 0  # replicas of a dense model send each other nothing
+    # Gathering and scattering every rank's tokens; sharded experts need all of them, spread ones their own share.
+    gathered = c.dp if c.ep < stage else min(c.dp, a.experts_per_token)
+    link = 4 * a.layers * a.hidden_size * BF16 * (gathered if joined else min(1, c.tp - 1)) / hardware.link_gb_s / 5e8
+    compute_token = 2 * (elements + active) / flops + link
+    tokens = batch * (1 + c.drafts)
+    touched = 1 - (1 - a.experts_per_token / a.experts) ** (tokens * c.dp) if a.experts else 0.0
+    weights = rank_layer_bytes(a, c.tp) + experts * touched * a.weight_bytes
+    traffic = weights + batch * kv_token * c.pp * (read + written / 2)
+    step = max(traffic / bandwidth, tokens * compute_token)
+    # Half of the drafted tokens are taken to be kept.
+    seconds = read * compute_token * batch + written / (1 + c.drafts / 2) * step
+    return batch * c.dp * (read + written) / seconds

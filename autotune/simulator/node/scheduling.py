@@ -1,0 +1,247 @@
+"""Continuous batching: which requests a step computes, how long it takes, and what it changes.
+
+One scheduler, two loops over it: `batching.Batching` in virtual time, and the emulator by the wall clock. What differs
+between engines and versions is in ``search_spaces/simulation``, with its sources.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.simulator.node.batches import Batches
+from autotune.simulator.node.dispatch import Dispatch
+from autotune.simulator.node.prefix import PrefixCache
+from autotune.simulator.node.replica import Chunk, Replica, Sequences
+from autotune.simulator.node.server import Server
+from autotune.simulator.node.steptime import StepTime
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that has begun.
+
+    Attributes:
+        ids: the sequences that decode in it, shape (n,).
+        started: requests whose prompt ends in it.
+        seconds: how long it takes.
+        graph: tokens per rank of the CUDA graph that holds it, padding included; 0 = none does.
+    """
+
+    ids: Ids
+    started: tuple[int, ...]
+    seconds: float
+    graph: int
+
+
+class Scheduler:
+    """The replicas of a server and what they run.
+
+    Args:
+        sequences: the state of the requests; more may be added while it runs.
+        caches: the prefix cache of each replica.
+        capacity: tokens of KV per replica; the caller makes sure that every request fits.
+
+    Attributes:
+        running: the sequences that decode, in the order in which they began, shape (n,).
+        gain: tokens that a running sequence gets per step.
+        preemptions: sequences that were thrown out of a full pool.
+        peak_used: most tokens that were in a pool.
+    """
+
+    def __init__(self, server: Server, sequences: Sequences, caches: Sequence[PrefixCache], capacity: int) -> None:
+        self._server, self._c = server, server.coefficients
+        self._separate = self._c.prefill == "separate"
+        self._time, self._batches = StepTime(server), Batches(server, sequences)
+        self._state = sequences
+        self.replicas = [Replica(server, sequences, cache, capacity) for cache in caches]
+        self._dispatch = Dispatch(server, self.replicas)
+        self.running: Ids = np.empty(0, dtype=np.int64)
+        self._block = server.block_tokens
+        self._clip = float(self._c.reserve_clip or math.inf)
+        self.gain = server.tokens_per_step
+        self.preemptions = 0
+        self.peak_used = 0.0
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were found in the prefix caches."""
+        return sum(replica.cached_tokens for replica in self.replicas)
+
+    def add(self, request: int) -> None:
+        """A request reaches the queue of a replica."""
+        number = self._dispatch.pick()
+        self._state.replica[request] = number
+        self.replicas[number].add(request)
+
+    def abort(self, request: int) -> None:
+        """Give up a request between two steps."""
+        if self.replicas[self._state.replica[request]].abort(request):
+            self.running = self.running[self.running != request]
+
+    # Steps
+
+    def take_chunks(self) -> list[list[Chunk]]:
+        """The prompt pieces of the next step, per replica; admits waiting requests that fit."""
+        chunks: list[list[Chunk]] = []
+        for number, replica in enumerate(self.replicas):
+            if replica.admits:
+                chunks.append(replica.take_chunks(self._taken(replica, self._of(number, self.running))))
+            else:
+                chunks.append(replica.take_chunks(0.0) if replica.fills else [])
+        self._note_peak()
+        return chunks
+
+    def _taken(self, replica: Replica, ids: Ids) -> float:
+        """Tokens of a pool that what runs needs now, or that are reserved for what it will need."""
+        if not len(ids):
+            return 0.0
+        s = self._state
+        if self._c.reserve_share >= 1:
+            return float(self._grown(ids, s.output[ids] - s.written[ids] + self.gain).sum())
+        reserved = 0.0
+        if replica.share:
+            reserved = replica.share * float(np.minimum(s.output[ids] - s.written[ids], self._clip).sum())
+        return reserved if self._separate else max(reserved, float(self._grown(ids, self.gain).sum()))
+
+    def begin(self, chunks: Sequence[Sequence[Chunk]]) -> Step:
+        """Begin a step; with separate prefill, replicas that fill prompts do not decode meanwhile."""
+        busy = [self._separate and bool(pieces) for pieces in chunks]
+        if any(busy) and self._c.prefill_idles_ranks:
+            busy = [True] * len(busy)
+        self._make_room(busy)
+        ids = self.running
+        if len(ids) and any(busy):
+            ids = ids[~np.array(busy)[self._state.replica[ids]]]
+        batches, graph = self._batches.of(ids, chunks)
+        started = tuple(piece.request for pieces in chunks for piece in pieces if piece.last)
+        return Step(ids, started, self._time.seconds(batches, bool(graph)), graph)
+
+    def end(self, step: Step) -> None:
+        """A step is over: its sequences have their tokens, the prompts that it ended begin to decode."""
+        self.grow(step.ids, 1)
+        if step.started:
+            for request in step.started:
+                self.replicas[self._state.replica[request]].start(request)
+            self.running = np.append(self.running, np.array(step.started, dtype=np.int64))
+
+    def decode_seconds(self, step: Step) -> float:
+        """How long the same decode step takes with the contexts as they are now."""
+        batches, graph = self._batches.of(step.ids, [[]] * len(self.replicas))
+        return self._time.seconds(batches, bool(graph))
+
+    def steps_until_change(self, ids: Ids) -> int:
+        """Decode steps until a sequence ends or a replica's pool is full."""
+        left = float((self._state.output[ids] - self._state.written[ids]).min())
+        steps = max(1, math.ceil(left / self.gain - 1e-9))
+        for number, replica in enumerate(self.replicas):
+            room = replica.capacity - replica.used
+            if replica.running * (self.gain * steps + self._block) > room:
+                steps = self._steps_in(room, self._of(number, ids), steps)
+        return steps
+
+    def _steps_in(self, room: float, ids: Ids, most: int) -> int:
+        """Decode steps that a pool with so much room can take, at least one."""
+        context = self._state.context[ids]
+        held = float(self._blocks(context).sum())
+        tokens, least = len(ids) * self.gain, 1
+        steps = math.floor(room / tokens)
+        while least < most:
+            steps = min(most, max(least + 1, steps))
+            spare = room + held - float(self._blocks(context + self.gain * steps).sum())
+            if spare >= 0:
+                least, steps = steps, steps + math.floor(spare / tokens)
+            else:
+                most, steps = steps - 1, steps + math.floor(spare / tokens)
+        return least
+
+    def grow(self, ids: Ids, steps: int) -> None:
+        """These sequences decode so many steps."""
+        if not len(ids):
+            return
+        s, gained = self._state, self.gain * steps
+        context = s.context[ids]
+        longer = context + gained
+        grown = self._blocks(longer) - self._blocks(context)
+        s.context[ids] = longer
+        s.written[ids] += gained
+        for number, tokens in enumerate(self._batches.sums(ids, grown)):
+            if self.replicas[number].running:
+                self.replicas[number].decoded(tokens, steps)
+        self._note_peak()
+
+    def take_ended(self) -> Ids:
+        """Take out the sequences that have all their tokens."""
+        ids, s = self.running, self._state
+        over = s.written[ids] >= s.output[ids] - 1e-9
+        ended: Ids = ids[over]
+        if ended.size:
+            self.running = ids[~over]
+            for request in ended.tolist():
+                self.replicas[s.replica[request]].finish(request)
+        return ended
+
+    def _note_peak(self) -> None:
+        for replica in self.replicas:
+            if replica.used > self.peak_used:
+                self.peak_used = replica.used
+
+    # Arithmetic over sequences
+
+    def _of(self, number: int, ids: Ids) -> Ids:
+        """Those of one replica."""
+        return ids if len(self.replicas) == 1 else ids[self._state.replica[ids] == number]
+
+    def _blocks(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+        blocks: NDArray[np.float64] = np.ceil(tokens / self._block - 1e-9)
+        blocks *= self._block
+        return blocks
+
+    def _grown(self, ids: Ids, gained: float | NDArray[np.float64]) -> NDArray[np.float64]:
+        """Tokens of the pool, in whole blocks, that each of these sequences takes when it gains so many."""
+        context = self._state.context[ids]
+        grown: NDArray[np.float64] = self._blocks(context + gained) - self._blocks(context)
+        return grown
+
+    # A full pool
+
+    def _make_room(self, busy: Sequence[bool]) -> None:
+        """Throw sequences out of each pool that cannot take the next step of what decodes in it."""
+        for number, replica in enumerate(self.replicas):
+            if busy[number] or not replica.running:
+                continue
+            if replica.used + replica.running * (self.gain + self._block) > replica.capacity:
+                self._throw_out(number, replica)
+
+    def _throw_out(self, number: int, replica: Replica) -> None:
+        mine, thrown = self._of(number, self.running), 0
+        grown = self._grown(mine, self.gain)
+        # The last one stays, yet what the cache keeps makes room for it too.
+        while not replica.makes_room(float(grown.sum())) and len(mine) > (0 if replica.fills else 1):
+            at = self._victim(mine)
+            victim = int(mine[at])
+            mine = np.delete(mine, at)
+            self.running = self.running[self.running != victim]
+            replica.preempt(victim)
+            thrown += 1
+            if self._c.retract_steps > 1 and thrown == 1:
+                grown = self._grown(mine, self.gain * self._c.retract_steps)
+            else:
+                grown = np.delete(grown, at)
+        if thrown:
+            s = self._state
+            replica.preempted(float(s.written[mine].sum()), float(s.output[mine].sum()))
+            self.preemptions += thrown
+
+    def _victim(self, mine: Ids) -> int:
+        """Where in these the latest is, or the one with the fewest tokens, of several the longest prompt."""
+        if self._c.victim == "latest":
+            return len(mine) - 1
+        s = self._state
+        return int(np.lexsort((-s.read[mine], s.written[mine]))[0])

@@ -1,0 +1,203 @@
+"""A server as the simulated node sees it: the knobs, and what the engine makes of those that are not set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
+from autotune.simulator.node.coefficients import Coefficients, speed_card
+from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.expression import evaluate
+from autotune.trial import Scalar
+
+_LEAST_WHOLE_BUDGET = 2048
+"""Least budget of a step that takes whole prompts up to the context (vLLM 0.7: config.py, SchedulerConfig)."""
+
+
+@dataclass(frozen=True)
+class ServerSetup:
+    """What is to be simulated.
+
+    Attributes:
+        engine: ``vllm``, ``sglang`` or ``tensorrt_llm``.
+        version: the engine's version.
+        knobs: effective knobs; one that is missing or None is decided by the engine.
+        gpus: GPUs of the node that the study may use.
+        calibration: other fitted figures than the packaged ones.
+    """
+
+    engine: str
+    version: str
+    knobs: Mapping[str, Scalar]
+    model: ModelCard
+    hardware: HardwareCard
+    gpus: int
+    calibration: Calibration | None = None
+
+
+class Server:
+    """`ServerSetup` with every decision taken.
+
+    Args:
+        coefficients: in place of those that the setup comes to, for a test of one of them.
+    """
+
+    def __init__(self, setup: ServerSetup, coefficients: Coefficients | None = None) -> None:
+        self.setup = setup
+        self.model = setup.model
+        self.architecture = setup.model.architecture
+        self.hardware = setup.hardware
+        scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
+        self.coefficients = coefficients or coefficients_of(
+            speed_card(setup.engine), setup.calibration or packaged_calibration(), setup.version, setup.knobs, scope
+        )
+
+    def _count(self, knob: str, default: int) -> int:
+        value = self.setup.knobs.get(knob)
+        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+    @cached_property
+    def tensor_parallel(self) -> int:
+        """GPUs that share one attention replica."""
+        return max(1, self._count("tensor_parallel", 1))
+
+    @cached_property
+    def data_parallel(self) -> int:
+        """Attention replicas, each with its own KV pool and batch."""
+        return max(1, self._count("data_parallel", 1))
+
+    @cached_property
+    def pipeline_parallel(self) -> int:
+        return max(1, self._count("pipeline_parallel", 1))
+
+    @cached_property
+    def joined_replicas(self) -> int:
+        """Replicas that meet at the experts; those of a model without experts are servers of their own."""
+        return self.data_parallel if self.architecture.experts else 1
+
+    @cached_property
+    def stage_gpus(self) -> int:
+        """GPUs of one pipeline stage: those that share a layer."""
+        return self.tensor_parallel * self.joined_replicas
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs of the whole server."""
+        return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
+
+    @cached_property
+    def expert_parallel(self) -> int:
+        """Ranks that the experts are spread over; each expert is cut into `stage_gpus / expert_parallel` shards."""
+        return min(max(1, self._count("expert_parallel", 1)), self.stage_gpus)
+
+    @cached_property
+    def context_parallel(self) -> int:
+        return max(1, self._count("decode_context_parallel", 1))
+
+    @cached_property
+    def context_length(self) -> int:
+        return self._count("context_length", 0) or self.architecture.context_limit
+
+    @cached_property
+    def speculative_tokens(self) -> int:
+        return max(0, self._count("speculative_tokens", 0))
+
+    @cached_property
+    def tokens_per_step(self) -> float:
+        """Expected tokens that a running sequence gains per decode step: 1 + a + a^2 …"""
+        c, kept, tokens = self.coefficients, 1.0, 1.0
+        for position in range(self.speculative_tokens):
+            kept *= c.mtp_acceptance * c.mtp_fall**position
+            tokens += kept
+        return tokens
+
+    @cached_property
+    def _whole_budget(self) -> int:
+        budget = self._count("max_batched_tokens", 0) or self.coefficients.max_batched_tokens
+        return budget or max(self.context_length, _LEAST_WHOLE_BUDGET)
+
+    @cached_property
+    def token_budget(self) -> int:
+        """Tokens that one rank may compute in one step."""
+        budget, per = self._whole_budget, self.coefficients.token_budget_per
+        if self.joined_replicas > 1 and per != "rank":
+            budget //= self.joined_replicas if per == "node" else 2
+        return max(1, budget)
+
+    @cached_property
+    def prompt_limit(self) -> int | None:
+        """Longest prompt in tokens that a step can compute; None where prompts are cut into chunks."""
+        return None if self.coefficients.chunked_prefill else self.token_budget
+
+    @cached_property
+    def running_limit(self) -> int:
+        """Sequences that one rank may run at a time; the engine's own limit is one of a rank in any case."""
+        given = self._count("max_running_requests", 0)
+        if given and self.coefficients.running_limit_per == "node":
+            return max(1, given // self.joined_replicas)
+        return given or self.coefficients.max_running_requests
+
+    @cached_property
+    def block_tokens(self) -> int:
+        """Tokens per block of the KV pool: a sequence occupies whole ones."""
+        return self._count("block_size", 0) or self._count("tokens_per_block", 0) or self.coefficients.block_tokens
+
+    @cached_property
+    def reserve_share(self) -> float:
+        """Share of the output still to come that admission reserves for what runs, at the start of a load."""
+        c = self.coefficients
+        cautious = self.setup.knobs.get("schedule_conservativeness")
+        share = c.reserve_share * (float(cautious) if isinstance(cautious, int | float) else 1.0)
+        return min(1.0, share * (c.reserve_dp_factor if self.joined_replicas > 1 else 1.0))
+
+    @cached_property
+    def graph_batch(self) -> int:
+        """Largest batch per rank that a CUDA graph holds, in tokens (vLLM) or sequences; 0 = none."""
+        if self.setup.knobs.get("enforce_eager") or self.setup.knobs.get("disable_cuda_graph"):
+            return 0
+        return self._count("cuda_graph_max_batch", self.coefficients.cuda_graph_max_batch)
+
+    @cached_property
+    def prefix_caching(self) -> bool:
+        value = self.setup.knobs.get("prefix_caching")
+        return self.coefficients.prefix_caching if value is None else bool(value)
+
+    @cached_property
+    def memory_fraction(self) -> float:
+        """Share of the GPU's memory for weights and KV (vLLM, SGLang), or of what the weights leave (TensorRT-LLM)."""
+        value = self.setup.knobs.get("memory_fraction")
+        if isinstance(value, int | float):
+            return float(value)
+        scope = {
+            "chunk": self._whole_budget,
+            "graph": self.graph_batch,
+            "drafts": self.speculative_tokens,
+            "dp": self.joined_replicas,
+            "gpus": self.stage_gpus,
+            "memory_mb": self.hardware.memory_gb * 1e3,
+        }
+        return float(evaluate(self.coefficients.memory_fraction, scope))
+
+    @cached_property
+    def kv_type(self) -> str:
+        """``bfloat16``, ``fp8`` or ``fp8_ds_mla``, with ``auto`` resolved."""
+        value = self.setup.knobs.get("kv_cache_dtype")
+        name = str(value) if value else "auto"
+        if name == "auto":
+            name = self.coefficients.kv_sparse if self.model.sparse_attention else self.coefficients.kv_dense
+        if name == "fp8_ds_mla":
+            return name
+        return "fp8" if name.startswith("fp8") else "bfloat16"
+
+    def matrix_flops_of(self, weight_bytes: float) -> float:
+        """FLOP/s that kernels for matrices of so many bytes per weight achieve on one GPU."""
+        peak = self.hardware.tflops(self.architecture.multiplied_in(weight_bytes))
+        return peak * 1e12 * self.hardware.achieved_flops
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Bytes per second that decode kernels achieve on one GPU."""
+        achieved = self.hardware.bandwidth_tb_s * 1e12 * self.hardware.achieved_bandwidth
+        return achieved * self.coefficients.bandwidth_share

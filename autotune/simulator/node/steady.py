@@ -1,0 +1,210 @@
+"""A fast prediction of the calibrated simulator for every candidate: the search's prior where trials are measured.
+
+The memory plan, the step times and the fitted figures are the simulator's own; what it follows request by request is
+taken as a fluid here (`autotune.simulator.node.fluid`). Candidates that differ in nothing that this arithmetic reads
+are computed once: it is noted which knobs were read, so no list of them has to be kept by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from autotune.loadgen.workloads import Workload
+from autotune.metrics.latencies import QUANTILES
+from autotune.simulator.node import beyond_step, too_long, too_many_gpus
+from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
+from autotune.simulator.node.coefficients import Coefficients, speed_card
+from autotune.simulator.node.fluid import Flow, flow_of, sequences_held
+from autotune.simulator.node.loads import Load
+from autotune.simulator.node.memory import MemoryPlan, plan_memory, startup_s
+from autotune.simulator.node.server import Server, ServerSetup
+from autotune.space.cards import HardwareCard, ModelCard
+from autotune.trial import Scalar
+
+Value = TypeVar("Value")
+
+LEAST_ODDS, BEST_ODDS = 0.02, 0.98
+"""Of starting: the memory plan is not surer than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """What is predicted of one configuration under one workload.
+
+    Attributes:
+        metrics: under the names of `autotune.metrics.formulas`, as if it started: throughputs, ``duration``, TPOT, the
+        mean
+            E2EL, and, where all requests are sent at once, TTFT: of other loads it is not foreseen well enough. Empty
+            where the layout needs more GPUs than there are.
+        starts: the odds that it starts and takes the workload's requests.
+        startup_s: from launch to ready.
+    """
+
+    metrics: Mapping[str, float]
+    starts: float
+    startup_s: float
+
+
+class SteadyNode:
+    """Predicts configurations of any engine under one workload on one node."""
+
+    def __init__(
+        self,
+        model: ModelCard,
+        hardware: HardwareCard,
+        gpus: int,
+        workload: Workload,
+        calibration: Calibration | None = None,
+    ) -> None:
+        self._model, self._hardware, self._gpus = model, hardware, gpus
+        self._calibration = calibration or packaged_calibration()
+        self._workload = workload
+        self._loads = [Load.of(workload.draw(position, 0)) for position in range(len(workload.points))]
+        self._engines: dict[tuple[str, str], _Engine] = {}
+
+    def predict(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> Steady:
+        """The prediction for effective knobs; raises `UnknownName` for an engine that the simulator does not know."""
+        if (engine, version) not in self._engines:
+            self._engines[engine, version] = _Engine(self, engine, version)
+        return self._engines[engine, version].predict(knobs)
+
+    @property
+    def computed(self) -> int:
+        """Configurations that were computed; the others were known."""
+        return sum(len(engine.flows) for engine in self._engines.values())
+
+
+class _Read(Mapping[str, Scalar]):
+    """Knobs that note which of them are read."""
+
+    def __init__(self, knobs: Mapping[str, Scalar], names: set[str]) -> None:
+        self._knobs, self._names = knobs, names
+
+    def __getitem__(self, name: str) -> Scalar:
+        self._names.add(name)
+        return self._knobs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("what the arithmetic reads it must name")
+
+    def __len__(self) -> int:
+        return len(self._knobs)
+
+
+class _Memo(Generic[Value]):
+    """A function of knobs and one more argument, computed once for all knobs that agree in what it reads.
+
+    Who agrees with an earlier one in every knob that any call has read takes the same path through the function.
+    """
+
+    def __init__(self, compute: Callable[[Mapping[str, Scalar], Any], Value]) -> None:
+        self._compute = compute
+        self.names: tuple[str, ...] = ()
+        self._known: dict[tuple[Any, ...], Value] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __call__(self, knobs: Mapping[str, Scalar], more: Any = None) -> Value:
+        found = self._known.get(self._key(knobs, more))
+        if found is not None:
+            return found
+        read = set(self.names)
+        value = self._compute(_Read(knobs, read), more)
+        if len(read) > len(self.names):
+            self.names = tuple(sorted(read))
+            self._known.clear()
+        self._known[self._key(knobs, more)] = value
+        return value
+
+    def _key(self, knobs: Mapping[str, Scalar], more: Any) -> tuple[Any, ...]:
+        values = list(map(knobs.get, self.names))
+        # 1 and True are equal to a dictionary, and not to an engine.
+        return (more, *values, *map(type, values))
+
+
+class _Engine:
+    """One engine's version on the node."""
+
+    def __init__(self, node: SteadyNode, engine: str, version: str) -> None:
+        self._node, self._name, self._version, self._card = node, engine, version, speed_card(engine)
+        self._coefficients = _Memo(self._compute_coefficients)
+        self._starts = _Memo(self._compute_start)
+        self.flows = _Memo(self._compute_flows)
+
+    def predict(self, knobs: Mapping[str, Scalar]) -> Steady:
+        start = self._starts(knobs)
+        if not start.running:
+            return Steady({}, start.odds, start.startup_s)
+        flows = self.flows(knobs, start.running)
+        return Steady(flows, start.odds, start.startup_s)
+
+    def _server(self, knobs: Mapping[str, Scalar]) -> Server:
+        node = self._node
+        setup = ServerSetup(
+            self._name, self._version, knobs, node._model, node._hardware, node._gpus, node._calibration
+        )
+        return Server(setup, self._coefficients(knobs))
+
+    def _compute_coefficients(self, knobs: Mapping[str, Scalar], _more: None) -> Coefficients:
+        node = self._node
+        scope = {"model": node._model, "hardware": node._hardware, "gpus": node._gpus}
+        return coefficients_of(self._card, node._calibration, self._version, knobs, scope)
+
+    def _compute_start(self, knobs: Mapping[str, Scalar], _more: None) -> _Start:
+        server = self._server(knobs)
+        if too_many_gpus(server):
+            return _Start(LEAST_ODDS, 0.0, ())
+        plan = plan_memory(server)
+        running = tuple(
+            min(load.in_flight, server.running_limit * server.data_parallel, held)
+            for load in self._node._loads
+            for held in [sequences_held(server, load, plan.capacity_tokens)]
+        )
+        return _Start(self._odds(server, plan), startup_s(server, plan), running)
+
+    def _odds(self, server: Server, plan: MemoryPlan) -> float:
+        longest = max(load.longest_prompt for load in self._node._loads)
+        refused = too_long(server, plan, self._node._workload) or beyond_step(server, longest)
+        return LEAST_ODDS if refused else min(BEST_ODDS, max(LEAST_ODDS, plan.fit_probability))
+
+    def _compute_flows(self, knobs: Mapping[str, Scalar], running: tuple[int, ...]) -> dict[str, float]:
+        server, loads = self._server(knobs), self._node._loads
+        return _metrics(loads, [flow_of(server, load, most) for load, most in zip(loads, running, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What the memory plan comes to: the odds of starting, seconds to ready, sequences running at most per load."""
+
+    odds: float
+    startup_s: float
+    running: tuple[int, ...]
+
+
+def _metrics(loads: list[Load], flows: list[Flow]) -> dict[str, float]:
+    """The metrics of loads one after the other."""
+    seconds = sum(flow.seconds for flow in flows)
+    requests = sum(load.requests for load in loads)
+    read = sum(load.requests * load.read for load in loads)
+    written = sum(load.requests * load.written for load in loads)
+    found = {
+        "duration": seconds,
+        "request_throughput": requests / seconds,
+        "output_throughput": written / seconds,
+        "total_token_throughput": (read + written) / seconds,
+    }
+
+    def mean(values: list[float]) -> float:
+        """Over the requests, milliseconds."""
+        return 1e3 * sum(load.requests * value for load, value in zip(loads, values, strict=True)) / requests
+
+    answers = [flow.mean_wait_s + flow.answer_s for flow in flows]
+    found["mean_e2el_ms"] = mean(answers)
+    for name, quantile in {"mean": None, **QUANTILES}.items():
+        found[f"{name}_tpot_ms"] = mean([flow.token_s(quantile) for flow in flows])
+        if all(flow.wait_s is None for flow in flows):
+            found[f"{name}_ttft_ms"] = mean([flow.first_token_s(quantile) for flow in flows])
+    return found

@@ -1,0 +1,85 @@
+"""How sure the simulated node is of what it says: intervals, and comparisons of two configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from packaging.version import Version
+
+from autotune.loadgen.workloads import Workload
+from autotune.simulator.node import ServerSetup
+from autotune.simulator.node.calibration import packaged_calibration
+from autotune.simulator.node.uncertainty import HEADLINE, Errors, Subject, interval90, sigma, sigma_of_ratio
+
+_LATENCIES = ("median_ttft_ms", "median_tpot_ms")
+
+
+def errors_for(setup: ServerSetup) -> Errors:
+    """The errors of the calibration that a setup is simulated with."""
+    return (setup.calibration or packaged_calibration()).errors
+
+
+def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object] | None = None) -> Subject:
+    """What a prediction is of; of several load points, the last and heaviest.
+
+    Args:
+        metrics: what is predicted; without it, requests that arrive over time count as all in flight at once.
+    """
+    requests = workload.draw(len(workload.points) - 1, 0)
+    in_flight = float(min(len(requests.input_tokens), requests.concurrency))
+    latency, over_s = (metrics or {}).get("mean_e2el_ms"), float(requests.send_s.max())
+    if isinstance(latency, int | float) and over_s > 0:
+        # Little's law: so many arrive while one is served.
+        in_flight = min(in_flight, max(1.0, len(requests.send_s) / over_s * latency / 1e3))
+    return Subject(
+        engine=setup.engine,
+        version=".".join(str(number) for number in Version(setup.version).release[:2]),
+        gpu=setup.hardware.name,
+        model=setup.model.family,
+        read=float(requests.input_tokens.mean()),
+        written=float(requests.output_tokens.mean()),
+        in_flight=in_flight,
+    )
+
+
+def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object]) -> dict[str, Any]:
+    """The 90 % intervals of a prediction, and what of it was never measured.
+
+    ``interval90`` is that of total token throughput; it is None when nothing ran.
+    """
+    if not metrics:
+        subject = subject_of(setup, workload)
+        nothing = dict.fromkeys(("interval90", *(f"{metric}_interval90" for metric in _LATENCIES)))
+        return {**nothing, "unseen": list(subject.unseen(errors_for(setup)))}
+    subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
+
+    def ends(metric: str) -> list[float]:
+        value = metrics[metric]
+        assert isinstance(value, int | float)
+        return list(interval90(float(value), sigma(errors, subject, metric)))
+
+    latencies = {f"{metric}_interval90": ends(metric) for metric in _LATENCIES if metric in metrics}
+    return {"interval90": ends(HEADLINE), **latencies, "unseen": list(subject.unseen(errors))}
+
+
+def against(
+    mine: tuple[ServerSetup, Mapping[str, Any]], theirs: tuple[ServerSetup, Mapping[str, Any]], workload: Workload
+) -> dict[str, Any]:
+    """One prediction over another under one load: setups, and what `prediction` says of them.
+
+    ``gain_percent`` of total token throughput and ``gain_interval90``; both None when one of them does not run. Within
+    an engine what the simulator gets wrong of both alike cancels; between engines it does not: the interval is wider.
+    """
+    its = theirs[1].get(HEADLINE)
+    found = {"versus_total_token_throughput": its, "versus_failure": theirs[1]["failure"]}
+    if its is None or HEADLINE not in mine[1]:
+        return {**found, "gain_percent": None, "gain_interval90": None}
+    first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
+    ratio = float(mine[1][HEADLINE]) / float(its)
+    low, high = interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second))
+    return {**found, "gain_percent": _percent(ratio), "gain_interval90": [_percent(low), _percent(high)]}
+
+
+def _percent(ratio: float) -> float:
+    return (ratio - 1.0) * 100.0

@@ -1,0 +1,143 @@
+"""The home folder: ``<home>/studies/<study>/``, one folder per study."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.study.spec import StudySpec, check_study_name
+from autotune.trial import Launch
+
+RESULTS = "results.jsonl"
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with draft.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.chmod(mode)
+    draft.replace(path)
+
+
+def expanded(path: str, variable: str) -> Path:
+    """A path with its ``~`` filled in; raises `BadInput` for a user without a home, naming the variable to set."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise BadInput(f"this user has no home folder; set {variable} to a folder that can be written") from error
+
+
+def make_trial_folder(folder: Path) -> None:
+    """Make a study's ``trials/<number>``; raises ``OSError`` also when the study's own folder is gone."""
+    folder.parent.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where studies, the MLflow database and its artefacts lie."""
+
+    path: Path
+
+    @property
+    def calibration(self) -> Path:
+        """Where `autotune calibrate` leaves the simulator's coefficients."""
+        return self.path / "coefficients.yaml"
+
+    @property
+    def studies(self) -> Path:
+        return self.path / "studies"
+
+    def study_folder(self, study: str) -> Path:
+        """A study's folder; the name cannot leave `studies`."""
+        return self.studies / check_study_name(study)
+
+    def names(self) -> list[str]:
+        """The studies that exist, oldest first; also one whose specification is gone, where its launches are left."""
+        begun: dict[str, float] = {}
+        for name in (RESULTS, "study.yaml"):
+            for path in self.studies.glob(f"*/{name}"):
+                with suppress(FileNotFoundError):  # somebody is just deleting it
+                    begun[path.parent.name] = path.stat().st_mtime
+        return sorted(begun, key=begun.__getitem__)
+
+    def source(self, text: str) -> Path:
+        """The absolute path of what ``--from`` names: a study of this home, a study's folder, or a file.
+
+        Raises `UnknownName` with the studies that there are, `BadInput` for a folder that is no study's.
+        """
+        if text in self.names():
+            return self.study_folder(text).absolute()
+        path = expanded(text, "HOME").absolute()
+        if path.is_dir() and not (path / RESULTS).is_file():
+            raise BadInput(f"--from {text}: that folder is no study's with launches: there is no {RESULTS} in it")
+        if not path.exists():
+            hint = f"Looked in {self.studies}. Or give a study's folder, or a file: FILE.csv or {RESULTS}."
+            raise UnknownName("study", text, self.names(), hint)
+        return path
+
+    def check_free(self, study: str) -> None:
+        """Raise `BadInput` when a study of this name exists."""
+        folder = self.study_folder(study)
+        if (folder / "study.yaml").exists() or (folder / RESULTS).exists():
+            raise BadInput(
+                f"study {study!r} exists; go on with `autotune resume {study}`, or choose another --study name"
+            )
+
+    def open(self, spec: StudySpec) -> Path:
+        """A study's folder, made with its ``study.yaml`` when it is new.
+
+        Raises `BadInput` when that fails, or when the name has another study, which may have begun a moment ago.
+        """
+        folder = self.study_folder(spec.study)
+        if (folder / "study.yaml").exists():
+            if self.spec(spec.study) != spec:
+                self.check_free(spec.study)
+            return folder
+        try:
+            (folder / "trials").mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / "study.yaml", spec.to_yaml())
+        except OSError as error:
+            raise BadInput(
+                f"home folder {self.path} cannot be written ({error.strerror}); choose another one with --home DIR"
+            ) from error
+        return folder
+
+    def spec(self, study: str) -> StudySpec:
+        """The spec of a study that exists, under its folder's name; raises `BadInput` otherwise."""
+        path = self.study_folder(study) / "study.yaml"
+        if not path.exists() and study not in self.names():
+            raise UnknownName("study", study, self.names(), f"Looked in {self.studies}.")
+        try:
+            # A folder that was copied or renamed is a study of its own: it must not lead to the first one's folder.
+            return StudySpec.from_yaml(path.read_text(encoding="utf-8")).model_copy(update={"study": study})
+        except (yaml.YAMLError, ValidationError, UnicodeDecodeError, OSError) as error:
+            what = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+            raise MalformedFile(path, f"not a study's specification ({what})") from error
+
+    def launches(self, study: str) -> list[Launch]:
+        """A study's finished launches, in the order in which they ended; none where none has.
+
+        A last line that is torn is a launch that a crash cut off, and none. Raises `MalformedFile` for another one.
+        """
+        path = self.study_folder(study) / RESULTS
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
+        last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
+        launches: list[Launch] = []
+        for i, line in enumerate(lines[: last + 1]):
+            try:
+                launches.append(Launch.from_json(json.loads(line)))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if i < last:
+                    raise MalformedFile(path, f"not a launch ({error})", i + 1) from error
+        return launches

@@ -1,0 +1,232 @@
+"""`autotune bench` as a user runs it: exit codes, the result file, the table, bad input."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from autotune.loadgen.request_file import read_requests
+from tests.loadgen.server import Call, Server, good
+from tests.product.cli import PROGRAM, Finished, autotune
+from tests.product.processes import start
+
+WORKLOAD = ["--model", "m", "--workload", "random:12:5:10"]
+
+
+def bench(tmp_path: Path, url: str, *more: str) -> Finished:
+    return autotune("bench", "--url", url, *WORKLOAD, *more, home=tmp_path / "mlruns")
+
+
+def test_a_result_that_readers_of_vllm_s_know(tmp_path: Path):
+    with Server() as server:
+        done = bench(tmp_path, server.url, "--concurrency", "3", "--save-result", "result.json")
+        assert server.most_at_once <= 3
+    assert done.code == 0, done.err
+    assert "Successful requests:                     10\n" in done.out
+    assert "Median TTFT (ms):" in done.out
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["completed"], result["failed"], result["total_input_tokens"]) == (10, 0, 120)
+    assert (result["max_concurrency"], result["num_prompts"], result["request_rate"]) == (3, 10, "inf")
+    assert result["outcomes"] == {"ok": 10}
+    assert result["client_bound"] is False
+    assert result["requests_file"] == "result.requests.parquet"
+    requests = read_requests(tmp_path / "result.requests.parquet")
+    assert requests.columns["output_tokens"].tolist() == [5] * 10
+    assert [len(gaps) for gaps in requests.columns["itl_ms"]] == [4] * 10
+    assert {"workload": "random:12:5:10", "seed": "0", "evidence": "measured"}.items() <= requests.metadata.items()
+    assert not (tmp_path / "mlruns").exists()
+
+
+VLLM_KEYS = {
+    # What vLLM 0.13.0 and 0.32.0 write with --save-result for a generative model, without --save-detailed.
+    *("date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate"),
+    *("burstiness", "max_concurrency", "duration", "completed", "failed", "total_input_tokens"),
+    *("total_output_tokens", "request_throughput", "request_goodput", "output_throughput", "total_token_throughput"),
+    *("max_output_tokens_per_s", "max_concurrent_requests"),
+    *(f"{statistic}_{name}_ms" for statistic in ("mean", "median", "std", "p99") for name in ("ttft", "tpot", "itl")),
+}
+OUR_KEYS = {
+    *("schema", "workload", "load", "lengths_source", "seed", "evidence", "client", "client_bound", "outcomes"),
+    *("failure", "points", "steady", "cache", "stopped", "repeats", "requests_file"),
+}
+
+
+def test_a_sweep_and_repeats_are_one_result(tmp_path: Path):
+    with Server() as server:
+        many = ["--concurrency", "2", "--concurrency", "4", "--repeats", "3", "--seed", "7"]
+        done = bench(tmp_path, server.url, *many, "--save-result", "r.json")
+        prompts = {tuple(call.body["prompt"]) for call in server.posts if call.body["max_tokens"] == 5}
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert set(result) >= VLLM_KEYS | OUR_KEYS
+    assert (result["completed"], result["num_prompts"], result["outcomes"]) == (60, 60, {"ok": 60})
+    assert (result["max_concurrency"], result["burstiness"], result["request_goodput"]) == (None, 1, None)
+    assert [(p["label"], p["metrics"]["completed"]) for p in result["points"]] == [("c2", 30), ("c4", 30)]
+    assert [(r["seed"], r["completed"]) for r in result["repeats"]] == [(7, 20), (8, 20), (9, 20)]
+    assert result["duration"] == pytest.approx(sum(r["duration"] for r in result["repeats"]))
+    assert len(prompts) >= 60, "another seed or load point, new prompts"
+    rows = read_requests(tmp_path / "r.requests.parquet").columns
+    assert list(dict.fromkeys(zip(rows["seed"].tolist(), rows["point"].tolist(), strict=True))) == [
+        (seed, point) for seed in (7, 8, 9) for point in ("c2", "c4")
+    ]
+    table = done.out.splitlines()
+    assert [line.split()[0] for line in table[:3]] == ["load", "c2", "c4"]
+    for words in ("Seed 8:", "Mean:", "95 % interval of the mean:"):
+        assert words in done.out
+
+
+def test_the_table_has_the_titles_and_the_order_of_vllm_s(tmp_path: Path):
+    with Server() as server:
+        done = bench(tmp_path, server.url, "--concurrency", "3")
+    titles = [line.split(":")[0].strip("-= ") for line in done.out.splitlines()]
+    begin = titles.index("Successful requests")
+    assert titles[begin - 1] == "Serving Benchmark Result"
+    latency = "Mean {0} (ms)|Median {0} (ms)|P90 {0} (ms)|P99 {0} (ms)"
+    assert titles[begin : begin + 26] == [
+        *("Successful requests", "Failed requests", "Maximum request concurrency", "Benchmark duration (s)"),
+        *("Total input tokens", "Total generated tokens", "Request throughput (req/s)"),
+        *("Output token throughput (tok/s)", "Peak output token throughput (tok/s)", "Peak concurrent requests"),
+        "Total token throughput (tok/s)",
+        *("Time to First Token", *latency.format("TTFT").split("|")),
+        *("Time per Output Token (excl. 1st token)", *latency.format("TPOT").split("|")),
+        *("Inter-token Latency", *latency.format("ITL").split("|")),
+    ]
+
+
+def test_ctrl_c_ends_it_at_once_and_leaves_no_file(tmp_path: Path):
+    with Server(good) as server:
+        load_has_begun = threading.Event()
+
+        async def never_ends(call: Call) -> None:
+            if call.method == "GET" or call.body["max_tokens"] != 40:
+                await good(call)
+                return
+            load_has_begun.set()
+            await asyncio.Event().wait()
+
+        server.handler = never_ends
+        options = ["--model", "m", "--workload", "random:3:40:4", "--save-result", "r.json"]
+        with start("bench", "--url", server.url, *options, folder=tmp_path, err=subprocess.PIPE) as process:
+            assert load_has_begun.wait(60)
+            process.send_signal(signal.SIGINT)
+            _, messages = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert messages.endswith("autotune: interrupted\n")
+    assert "Traceback" not in messages
+    assert os.listdir(tmp_path) == []
+
+
+def test_json_is_one_object_on_stdout(tmp_path: Path):
+    with Server() as server:
+        done = bench(tmp_path, server.url, "--request-rate", "200", "--json")
+    assert done.code == 0, done.err
+    assert (done.json["completed"], done.json["request_rate"], done.json["max_concurrency"]) == (10, 200, None)
+
+
+def test_failed_requests_are_exit_4_with_the_file_written(tmp_path: Path):
+    file = tmp_path / "result.json"
+    with Server(good) as server:
+        warm = 6  # the warm-up's requests come first
+
+        async def fails_late(call: Call) -> None:
+            late = len(server.posts) == warm + 2
+            await (call.answer(503, {"error": {"message": "come back later"}}) if late else good(call))
+
+        server.handler = fails_late
+        done = bench(tmp_path, server.url, "--concurrency", "3", "--save-result", str(file))
+    assert done.code == 4
+    assert "autotune: 1 of 10 requests failed: 1 http_503 (come back later)" in done.err
+    result = json.loads(file.read_text())
+    assert (result["completed"], result["failed"], result["outcomes"]) == (9, 1, {"ok": 9, "http_503": 1})
+    assert "come back later" in result["failure"]
+
+
+def test_a_server_that_answers_nothing_gets_no_second_repeat(tmp_path: Path):
+    async def refuses(call: Call) -> None:
+        await (good(call) if call.method == "GET" else call.answer(500, {"error": {"message": "broken"}}))
+
+    with Server(refuses) as server:
+        done = bench(tmp_path, server.url, "--repeats", "3", "--save-result", "r.json")
+        assert len(server.posts) == 10, "one warm-up"
+    assert done.code == 4
+    assert "10 of 10 requests failed: 10 http_500 (broken)" in done.err
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert (result["completed"], result["failed"], result["points"], len(result["repeats"])) == (0, 10, [], 1)
+    assert len(read_requests(tmp_path / "r.requests.parquet")) == 0
+
+
+def test_nothing_listens_is_exit_2(tmp_path: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        done = bench(tmp_path, f"http://127.0.0.1:{taken.getsockname()[1]}", "--save-result", "result.json")
+    assert done.code == 2
+    assert done.err.startswith("autotune: nothing answers at http://127.0.0.1:")
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_another_model_is_answered_with_the_one_served(tmp_path: Path):
+    with Server() as server:
+        done = bench(tmp_path, server.url, "--model", "n")
+        assert server.posts == []
+    assert done.code == 2
+    assert "unknown model 'n'" in done.err
+    assert "Known: m." in done.err
+
+
+def test_the_api_key_is_asked_for_sent_and_never_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def guarded(call: Call) -> None:
+        if call.headers.get("authorization") == "Bearer my-own-key":
+            await good(call)
+        else:
+            await call.answer(401, {"error": "Unauthorized"})
+
+    monkeypatch.setenv("MY_KEY", "my-own-key")
+    with Server(guarded) as server:
+        without = bench(tmp_path, server.url)
+        done = bench(tmp_path, server.url, "--api-key-env", "MY_KEY", "--save-result", "result.json")
+    assert (without.code, done.code) == (2, 0)
+    assert "--api-key-env" in without.err
+    assert "my-own-key" not in done.out + done.err + (tmp_path / "result.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--url", "localhost:8000"], "write http://HOST:PORT"),
+        (["--concurrency", "2", "--request-rate", "3"], "exclude each other"),
+        (["--concurrency", "0"], "greater than 0"),
+        (["--repeats", "0"], "at least once"),
+        (["--request-rate", "0"], "greater than 0"),
+        (["--workload", "shortt"], "did you mean 'short'"),
+        (["--api-key-env", "NO_SUCH_VARIABLE"], "is not set"),
+        (["--save-result", "no/such/folder/r.json"], "folder that exists"),
+        (["--tokenizer", "no-such-folder"], "tokeniz"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, options: list[str], words: str):
+    with Server() as server:
+        done = bench(tmp_path, server.url, *options)
+        assert server.posts == []
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="prlimit is not installed")
+def test_more_streams_than_open_files_is_said_before_the_run(tmp_path: Path):
+    with Server() as server:
+        limited = ["prlimit", "--nofile=150:150", *PROGRAM, "bench", "--url", server.url, *WORKLOAD]
+        done = subprocess.run(
+            [*limited, "--workload", "random:2:2:500"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert server.posts == []
+    assert done.returncode == 2
+    assert "500 connections at once in one process need" in done.stderr
+    assert "ulimit" in done.stderr

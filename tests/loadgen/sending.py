@@ -1,0 +1,34 @@
+"""Requests sent from this process by the measured path, without what `measure` does around them."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from autotune.loadgen.client.generator import Limits, Schedule, run
+from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.client.target import Target
+
+SHORT = Limits(connect_s=5, stall_s=0.3)
+LONG = Limits(connect_s=5, stall_s=60)
+
+
+def completion(prompt: Any = (1, 2, 3, 4, 5), **more: Any) -> dict[str, Any]:
+    return {"model": "m", "prompt": prompt, "max_tokens": 3, **more}
+
+
+def send(
+    url: str,
+    bodies: list[dict[str, Any]] | None = None,
+    concurrency: int = 4,
+    limits: Limits = SHORT,
+    streaming: bool = True,
+    api_key: str | None = None,
+) -> RequestLog:
+    """All at once or in a closed loop; four of the same unless told otherwise."""
+    bodies = bodies or [completion()] * 4
+    target = Target.parse(url, api_key)
+    requests = [target.request("/v1/completions", json.dumps(body).encode()) for body in bodies]
+    expected = np.array([body["max_tokens"] for body in bodies])
+    log, _ = run(target, Schedule(requests, np.zeros(len(bodies)), expected, concurrency, streaming), limits)
+    return log

@@ -1,0 +1,16 @@
+"""What is an address of a server, and what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.errors import BadInput
+from autotune.loadgen.client.target import Target
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:1", "http://", "http://h:1/中", "http://h:1/a b", "http://h:0", "ftp://h", "http://a..b"]
+)
+def test_what_cannot_be_asked_is_refused(url: str):
+    with pytest.raises(BadInput, match="http://HOST:PORT"):
+        Target.parse(url)

@@ -1,0 +1,191 @@
+"""What physics says of candidates, by evidence and objective; and of rows that somebody else wrote."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.engines import engine
+from autotune.search.priors import opinions_of
+from autotune.search.priors.rows import meanings
+from autotune.space.context import Context
+from tests.search.priors.prepared import Row, prepared, question
+
+LAYOUTS: list[Row] = [
+    ("vllm", {"tensor_parallel": 8, "data_parallel": 1, "max_running_requests": 256}),
+    ("vllm", {"tensor_parallel": 8, "data_parallel": 1, "max_running_requests": 4}),
+    ("sglang", {"tensor_parallel": 1, "data_parallel": 8, "max_running_requests": 256}),
+]
+
+
+def _complete(rows: list[Row]) -> list[Row]:
+    """With every knob, as the enumerated candidates have them."""
+    spec, found = question(), []
+    for name, knobs in rows:
+        kind = engine(name)
+        context = Context(spec.model, spec.hardware, spec.gpus, kind.version())
+        found.append((name, kind.default_knobs(context, knobs)))
+    return found
+
+
+def _of(on: str, **changes):
+    version = "unknown"
+    rows = _complete(LAYOUTS)
+    if not on.startswith("replay"):
+        # Both engines have this version's rules in no card: what counts is that it is passed on.
+        rows, version = rows[:2], engine("vllm").version()
+    return opinions_of(prepared(rows, version, on=on, **changes))
+
+
+@pytest.mark.parametrize(
+    ("on", "names"),
+    [
+        ("simulator", ["the roofline"]),
+        ("emulator", ["the roofline"]),
+        ("process", ["the simulator", "the roofline"]),
+        ("docker", ["the simulator", "the roofline"]),
+        ("replay:/nowhere.csv", ["the simulator", "the roofline"]),
+    ],
+)
+def test_the_simulator_does_not_foresee_itself(on, names):
+    assert [opinion.name for opinion in _of(on)] == names
+
+
+def test_where_it_measures_the_simulator_tells_order_spread_and_odds():
+    found = _of("process")[0]
+    assert found.mean[0] > found.mean[1]  # four requests at a time
+    assert found.sd is not None
+    assert found.starts is not None
+    assert found.launch_s is not None
+    assert ((found.sd > 0) & (found.sd < 1)).all()
+    assert (found.starts > 0.9).all()
+    assert found.launch_s[1] > found.launch_s[0] > 60  # loading 671 GB takes minutes, the slow load longer
+
+
+def test_less_is_better_of_a_latency_and_the_roofline_says_nothing():
+    (tpot,) = _of("process", objective="mean_tpot_ms")
+    assert tpot.mean[1] > tpot.mean[0]
+    assert (tpot.mean < 0).all()
+    assert not _of("process", objective="std_itl_ms")
+
+
+def test_weights_mean_over_the_logarithms_of_workloads():
+    one, two = "random:1000:200:200", "random:100:400:50"
+    alone = [_of("process", workloads=(name,))[0] for name in (one, two)]
+    both = _of("process", workloads=(one, two), weights={one: 3.0, two: 1.0})[0]
+    np.testing.assert_allclose(both.mean, 0.75 * alone[0].mean + 0.25 * alone[1].mean)
+    assert both.launch_s is not None
+    assert (both.launch_s > alone[0].launch_s).all()
+
+
+def test_a_single_candidate_and_a_nameless_workload_have_no_opinions():
+    assert not opinions_of(prepared(LAYOUTS[:1]))
+    assert not opinions_of(prepared(LAYOUTS, workloads=("what the table had",)))
+
+
+def test_no_room_for_a_request_lowers_the_roofline_s_odds_not_its_order():
+    rows = [*LAYOUTS, ("vllm", {"tensor_parallel": 1, "data_parallel": 1, "max_running_requests": 256})]
+    crude = opinions_of(prepared(rows))[-1]
+    assert crude.starts is not None
+    assert crude.starts[3] < 0.5 < crude.starts[:3].min()
+    assert crude.mean[3] == crude.mean.min() == crude.mean[:3].min()
+
+
+# Rows of a table
+
+
+def test_flags_and_knobs_say_the_same():
+    by_flags: list[Row] = [
+        ("sglang", {"--tp-size": 8, "dp_size": 8, "enable_dp_attention": True, "max_running_requests": 512}),
+        ("sglang", {"--tp-size": 8, "dp_size": None, "enable_dp_attention": None, "max_running_requests": 512}),
+    ]
+    by_knobs: list[Row] = [
+        ("sglang", {"tensor_parallel": 1, "data_parallel": 8, "max_running_requests": 512, "colour": "blue"}),
+        ("sglang", {"tensor_parallel": None, "data_parallel": 1, "max_running_requests": 512.0, "colour": "red"}),
+    ]
+    flags, knobs = meanings(prepared(by_flags)), meanings(prepared(by_knobs))
+    assert None not in flags
+    assert flags == knobs
+
+
+def test_an_alias_and_what_a_row_leaves_open():
+    rows: list[Row] = [
+        ("trtllm", {"data_parallel": 8, "max_running_requests": 64}),
+        ("trtllm", {"data_parallel": None}),
+    ]
+    whole, default = meanings(prepared(rows))
+    assert whole is not None
+    assert default is not None
+    assert whole.engine == "tensorrt_llm"
+    assert (whole.knobs["tensor_parallel"], default.knobs["tensor_parallel"]) == (1, 8)  # all GPUs are used
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"tensor_parallel": "banana", "data_parallel": 1},
+        {"tensor_parallel": -8, "data_parallel": 1},
+        {"tensor_parallel": 8, "data_parallel": True},
+        {"tensor_parallel": 8, "data_parallel": 1, "speculative_tokens": 10**9},
+        {"tensor_parallel": 8, "data_parallel": float("nan")},
+    ],
+)
+def test_a_row_of_nonsense_is_not_known_and_the_others_are(row):
+    for opinion in opinions_of(prepared([*LAYOUTS, ("vllm", row)])):
+        assert np.isnan(opinion.mean[3])
+        assert np.isfinite(opinion.mean[:3]).all()
+
+
+def test_tables_of_which_nothing_is_known():
+    assert not opinions_of(prepared([("mystery", {"tensor_parallel": n, "data_parallel": 1}) for n in (1, 8)]))
+    assert not opinions_of(prepared([("vllm", {"x1": n, "x2": "a"}) for n in range(9)]))
+    # One knob is too little to tell one row's throughput from another's.
+    assert not opinions_of(prepared([("vllm", {"speculative_tokens": n, "x2": "a"}) for n in (0, 1)]))
+
+
+def test_a_rule_that_the_engine_insists_on_lowers_the_odds():
+    rows: list[Row] = [*LAYOUTS, ("vllm", {"tensor_parallel": 64, "data_parallel": 1, "max_running_requests": 256})]
+    starts = opinions_of(prepared(rows))[0].starts
+    assert starts is not None
+    assert starts[3] < 0.1 < starts[0]
+
+
+_CELLS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2**40),
+    st.floats(),
+    st.text(max_size=6),
+    st.sampled_from(["8", "fp8", "on"]),
+)
+_COLUMNS = st.sampled_from(
+    [
+        *(
+            "tensor_parallel",
+            "data_parallel",
+            "expert_parallel",
+            "kv_cache_dtype",
+            "max_batched_tokens",
+            "prefix_caching",
+        ),
+        *("max_running_requests", "--tp-size", "tp_size", "enable_dp_attention", "memory_fraction", "tp", "", "é"),
+        *("moe_all_to_all", "attention_backend", "decode_attention_backend", "model", "--help", "cuda_graph_max_batch"),
+    ]
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from(["vllm", "sglang", "trtllm", "", "other"]), st.dictionaries(_COLUMNS, _CELLS)),
+        min_size=2,
+        max_size=5,
+    )
+)
+def test_no_table_raises(rows):
+    study = prepared(rows, workloads=("random:50:20:30",))
+    for opinion in opinions_of(study):
+        assert opinion.mean.shape == (len(study.candidates),)
+        assert not np.isinf(opinion.mean).any()

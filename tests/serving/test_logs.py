@@ -1,0 +1,207 @@
+"""From a log to the kind, the telling line and the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.engines import names
+from autotune.serving.logs import (
+    HEAD_BYTES,
+    TAIL_BYTES,
+    explain_exit,
+    known_failure,
+    last_line,
+    patterns_of,
+    read_lines,
+)
+from autotune.space.library import Library
+from autotune.trial import Failure, FailureKind
+
+LIBRARY = Library()
+ENGINE_CORE = "(EngineCore_DP0 pid=223840) ERROR 10-25 13:08:43 [core.py:708] "
+
+
+def explain(tmp_path: Path, engine: str, log: str, exit_code: int = 1) -> Failure:
+    path = tmp_path / "server.log"
+    path.write_text(log)
+    card = LIBRARY.engine(engine)
+    return explain_exit(path, patterns_of(card), exit_code, card.title)
+
+
+SEEN = [
+    ("vllm", "vllm: error: unrecognized arguments: --max-num-sekvs 4", "bad_argument"),
+    ("vllm", "vllm serve: error: argument --dtype: invalid choice: 'bf17' (choose from auto, half)", "bad_argument"),
+    (
+        "vllm",
+        "  Value error, User-specified max_model_len (100000) is greater than the derived max_model_len "
+        "(max_position_embeddings=2048 or model_max_length=None in model's config.json).",
+        "bad_argument",
+    ),
+    ("vllm", "max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64).", "bad_argument"),
+    (
+        "vllm",
+        f"{ENGINE_CORE}ValueError: To serve at least one request with the model's max seq len (8192), (0.02 GiB KV "
+        "cache is needed, which is larger than the available KV cache memory (0.01 GiB).",
+        "out_of_memory",
+    ),
+    ("vllm", "Value error, invalid literal for int() with base 10: '0.5' [type=value_error]", "bad_argument"),
+    ("vllm", "OSError: [Errno 98] Address already in use", "port"),
+    (
+        "vllm",
+        "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot",
+        "infrastructure",
+    ),
+    ("vllm", f"{ENGINE_CORE}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "out_of_memory"),
+    ("vllm", "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 20.00 MiB.", "out_of_memory"),
+    (
+        "vllm",
+        "ValueError: Selected backend AttentionBackendEnum.CUTLASS_MLA is not valid for this configuration. "
+        "Reason: ['sparse not supported']",
+        "unsupported",
+    ),
+    (
+        "vllm",
+        "(Worker pid=13723) ERROR 11-21 16:15:28 [multiproc_executor.py:1063] ValueError: No common block size for 16 "
+        "(CPU_ATTN: [MultipleOf(32)]).",
+        "unsupported",
+    ),
+    (
+        "vllm",
+        "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
+        "'/models/none'. Use `repo_type` argument if needed.",
+        "infrastructure",
+    ),
+    (
+        "vllm",
+        "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        "infrastructure",
+    ),
+    ("vllm", "/usr/bin/python3: Error while finding module: No module named 'vllm'", "infrastructure"),
+    ("sglang", "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "out_of_memory"),
+    (
+        "sglang",
+        "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 448.00 MiB.",
+        "out_of_memory",
+    ),
+    ("sglang", "launch_server.py: error: unrecognized arguments: --nsa-decode fa3", "bad_argument"),
+    (
+        "sglang",
+        "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 30000): address already in use",
+        "port",
+    ),
+    ("tensorrt_llm", "Error: No such option: --tp_sise Did you mean --tp_size?", "bad_argument"),
+    ("tensorrt_llm", "RuntimeError: Executor creation failed due to insufficient GPU memory.", "out_of_memory"),
+    ("tensorrt_llm", "OSError: [Errno 28] No space left on device", "infrastructure"),
+]
+
+
+@pytest.mark.parametrize(("engine", "line", "kind"), SEEN)
+def test_lines_that_were_seen(tmp_path: Path, engine: str, line: str, kind: str) -> None:
+    """Among the noise that stands around them."""
+    around = "INFO starting\nWARNING no ERROR here\n\x1b[31m{}\x1b[0m\nRuntimeError: see root cause above\nleaked"
+    log = around.format(line)
+    failure = explain(tmp_path, engine, log)
+    assert failure.kind.value == kind
+    assert failure.log_excerpt == line.strip()
+    assert "{" not in failure.message.replace(line, "")
+
+
+def test_a_message_begins_with_the_exception(tmp_path: Path) -> None:
+    """Not with time stamps, and not in the middle, where a pattern may begin."""
+    line = f"{ENGINE_CORE}ValueError: Selected backend X is not valid for this configuration. Reason: ['y']."
+    message = explain(tmp_path, "vllm", line).message
+    assert message.startswith(
+        "ValueError: Selected backend X is not valid for this configuration. Reason: ['y']. Choose"
+    )
+
+
+def test_the_way_out_uses_the_figures(tmp_path: Path) -> None:
+    line = "ValueError: max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64)."
+    assert "--max-num-seqs to at most 32" in explain(tmp_path, "vllm", line).message
+    line = (
+        "  Value error, User-specified max_model_len (100000) is greater than the derived max_model_len "
+        "(max_position_embeddings=8192.0 or model_max_length=None in model's config.json)."
+    )
+    assert "--max-model-len <= 8192." in explain(tmp_path, "vllm", line).message
+    line = (
+        "To serve at least one request with the model's max seq len (163840), (9.1 GiB KV cache is needed, which is "
+        "larger than the available KV cache memory (5 GiB). Based on the available memory, the estimated maximum "
+        "model length is 81920."
+    )
+    assert "--max-model-len <= 81920" in explain(tmp_path, "vllm", line).message
+
+
+@pytest.mark.parametrize("engine", names())
+def test_every_rule_s_telling_line_has_the_rule_s_kind(tmp_path: Path, engine: str) -> None:
+    card = LIBRARY.engine(engine)
+    for rule in card.rules:
+        if rule.kind not in (FailureKind.RULE, FailureKind.LOAD_ERRORS):
+            assert explain(tmp_path, engine, f"{ENGINE_CORE}{rule.message}").kind is rule.kind, rule.name
+
+
+def test_quoted_source_lines_do_not_count(tmp_path: Path) -> None:
+    log = '    raise ValueError("No available memory for the cache blocks. "\nTypeError: the real one\n'
+    log += "(APIServer pid=7)     raise LocalEntryNotFoundError(\n"
+    failure = explain(tmp_path, "vllm", log)
+    assert failure.kind is FailureKind.CRASHED
+    assert failure.log_excerpt == "TypeError: the real one"
+    log = "    raise HFValidationError(\nhub.errors.HFValidationError: Repo id must be …: '/models/none'.\n"
+    assert explain(tmp_path, "vllm", log).message.startswith("hub.errors.HFValidationError: Repo id must be")
+
+
+def test_a_warning_that_quotes_an_error_is_none(tmp_path: Path) -> None:
+    """vLLM 0.32 says this at every start on a machine whose hard limit of open files is below 65535."""
+    warning = (
+        "(APIServer pid=13020) WARNING 11-21 16:13:15 [system_utils.py:255] Found ulimit of 20000 and failed to "
+        "automatically increase with error current limit exceeds maximum limit. This can cause fd limit errors like "
+        "`OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n\n"
+    )
+    cause = "OSError: [Errno 98] Address already in use"
+    assert explain(tmp_path, "vllm", f"{warning}{cause}").log_excerpt == cause
+    cause = "OSError: [Errno 24] Too many open files"
+    assert explain(tmp_path, "vllm", f"{warning}{cause}").log_excerpt == cause
+
+
+@pytest.mark.parametrize(
+    ("log", "exit_code", "line"),
+    [
+        ("ERROR EngineCore failed to start.\nTraceback:\n  KeyError: 'x'\nERROR more", 1, "KeyError: 'x'"),
+        ("WARNING ImportError: no x, using y\n[TRT-LLM] [E] broken\nbye", 1, "[TRT-LLM] [E] broken"),
+        ("all is well\r 50 %\r100 %\n\n", 1, "100 %"),
+        ("", -9, ""),
+    ],
+)
+def test_without_a_pattern(tmp_path: Path, log: str, exit_code: int, line: str) -> None:
+    failure = explain(tmp_path, "vllm", log, exit_code)
+    assert failure.kind is FailureKind.CRASHED
+    assert failure.log_excerpt == line
+    assert ("SIGKILL" if exit_code < 0 else f"exit code {exit_code}") in failure.message
+
+
+def test_a_log_that_is_gone(tmp_path: Path) -> None:
+    card = LIBRARY.engine("vllm")
+    assert "its log is empty" in explain_exit(tmp_path / "none", patterns_of(card), 1, "vLLM").message
+    assert known_failure(tmp_path / "none", patterns_of(card)) is None
+
+
+def test_a_huge_log_is_read_at_both_ends(tmp_path: Path) -> None:
+    """A sparse gigabyte: only its ends are looked at."""
+    path = tmp_path / "server.log"
+    with path.open("wb") as stream:
+        stream.write(b"first\n")
+        stream.truncate(2**30)
+        stream.seek(0, 2)
+        stream.write(b"\nRuntimeError: at the end\n")
+    assert last_line(path) == "RuntimeError: at the end"
+    assert sum(len(line) for line in read_lines(path)) < HEAD_BYTES + TAIL_BYTES
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\x1b"), max_size=30), max_size=30))
+def test_every_line_comes_once(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("log") / "server.log"
+    path.write_text("\n".join(lines), encoding="utf-8", newline="")
+    assert [line for line in read_lines(path) if line] == [line.strip() for line in lines if line.strip()]

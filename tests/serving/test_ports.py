@@ -1,0 +1,51 @@
+"""Leases are exclusive between processes, and end with the last process that holds them."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from autotune.errors import BadInput
+from autotune.serving.ports import is_free, lease_port
+
+TUNER = """
+import sys
+from autotune.launch.ports import lease_port
+lease = lease_port(range(31000, 31040))
+print(lease.port, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_twenty_processes_never_share_a_port() -> None:
+    tuners = [
+        subprocess.Popen([sys.executable, "-c", TUNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(20)
+    ]
+    ports = []
+    for tuner in tuners:
+        assert tuner.stdout is not None
+        ports.append(int(tuner.stdout.readline()))
+    for tuner in tuners:
+        tuner.communicate()
+    assert len(set(ports)) == 20
+    assert all(is_free(port) for port in ports)
+
+
+def test_a_port_in_use_is_passed_over() -> None:
+    with lease_port() as free:
+        neighbour = free.port
+    with socket.create_server(("127.0.0.1", neighbour)):
+        assert not is_free(neighbour)
+        with pytest.raises(BadInput, match="none of 1 ports"):
+            lease_port([neighbour])
+
+
+def test_a_lease_comes_back() -> None:
+    with lease_port() as first, pytest.raises(BadInput):
+        lease_port([first.port])
+    with lease_port([first.port]) as second:
+        assert second.port == first.port

@@ -1,0 +1,72 @@
+"""What the emulated engines say of their arguments, read back as a launch reads it: nothing may differ by mistake."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from autotune.engines import engine
+from autotune.engines.report_back import hear
+from autotune.evaluate.readback import of_answer, of_log
+from autotune.simulator.emulator.api import resolved_arguments
+from autotune.simulator.emulator.faults import Faults
+from autotune.simulator.emulator.launch import Emulation, prepare_launch
+from autotune.simulator.emulator.startup import Log, Startup
+from autotune.space.context import Context
+from autotune.space.entry import in_range
+from autotune.space.enumeration import enumerate_engine
+from autotune.space.library import Library
+from autotune.trial import Configuration
+
+LIBRARY = Library()
+PLACES = [
+    *(("vllm", version, "h200") for version in ("0.11.0", "0.13.0", "0.32.0")),
+    *(("sglang", version, "h200") for version in ("0.4.3.post2", "0.5.3", "0.5.6.post2", "0.5.23")),
+    ("vllm", "0.32.0", "mi300x"),
+    ("sglang", "0.5.23", "mi300x"),
+    ("tensorrt_llm", "1.2.0", "h200"),
+]
+SAMPLE = 5
+PINS = {"context_length": 32768, "prefix_caching": False}
+"""A part of the space is enumerated sooner."""
+
+
+@pytest.mark.parametrize(("name", "version", "hardware"), PLACES)
+def test_candidates_are_read_back_as_they_are(
+    name: str,
+    version: str,
+    hardware: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kind = engine(name, LIBRARY)
+    context = Context(LIBRARY.model("deepseek-ai/DeepSeek-R1"), LIBRARY.node(hardware), 8, version)
+    candidates = enumerate_engine(kind.card, context, PINS).configurations
+    chosen = random.Random(5).sample(candidates, min(SAMPLE, len(candidates)))
+    for asked in chosen:
+        command = kind.command(asked, context)
+        words = [*(f"{k}={v}" for k, v in command.env.items()), *command.argv]
+        for file, text in command.files.items():
+            Path(file).write_text(text)
+        emulation = Emulation(words, context.hardware, 8, version, startup_s=0.0, port=1)
+        launch = prepare_launch(emulation, LIBRARY)
+        if launch.failure is not None:
+            continue
+        Startup(launch, Faults.parse(""), Log(launch, 1, to_stderr=False)).run()
+        told = capsys.readouterr()
+        document = resolved_arguments(launch)
+        heard = {}
+        for source in kind.card.resolved:
+            if not in_range(version, source.versions) or source.name in heard:
+                continue
+            found = of_answer(source, document) if source.path else of_log(source, told.out + told.err)
+            if found is not None:
+                heard[source.name] = found.settings
+        got = hear(kind, asked, context, heard)
+        assert len(got.told) >= 0.6 * len(kind.card.knobs), sorted(got.told)
+        left = {knob: value for knob, value in got.configuration.knobs.items() if asked.knobs[knob] is None}
+        assert Configuration(name, {**asked.knobs, **left}) == got.configuration, command.argv

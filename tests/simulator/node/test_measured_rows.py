@@ -1,0 +1,52 @@
+"""The shipped calibration against the measured rows that lie beside the repository, where they do.
+
+These are the rows that it was fitted to; what it predicts for rows that it has not seen is in docs/simulator.md.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autotune.simulator.fit.fit import predicted_by
+from autotune.simulator.fit.points import points_of
+from autotune.simulator.fit.rankings import rankings
+from autotune.simulator.fit.readers import read_file
+from autotune.simulator.fit.tables import errors
+from autotune.simulator.node.calibration import packaged_calibration
+
+DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the measured rows (../shared/data) are not here")
+
+
+@pytest.fixture(scope="module")
+def compared():
+    files = ("seed_measurements.json", "dstack_r1_concurrency_sweep.csv")
+    points = points_of([row for name in files for row in read_file(DATA / name).rows])
+    return points, predicted_by(points, packaged_calibration(), {})
+
+
+def test_errors_are_those_that_the_documentation_states(compared):
+    found = errors(*compared)
+    assert found.points == 70
+    assert found.throughput <= 0.12
+    assert all(error <= 0.30 for error in found.times.values())
+    assert 0.85 <= found.coverage <= 0.95
+
+
+def test_every_failure_to_start_is_predicted_and_none_is_invented(compared):
+    found = errors(*compared)
+    assert found.failures == (5, 5)
+    assert found.invented == ()
+
+
+def test_configurations_rank_as_they_were_measured(compared):
+    found = rankings(*compared)
+    ranked = {one.name: one.spearman for one in found.rankings if "sharegpt" in one.name and "V3.2" in one.name}
+    assert next(value for name, value in ranked.items() if name.startswith("all engines")) >= 0.9
+    assert next(value for name, value in ranked.items() if name.startswith("sglang")) >= 0.85
+    # R1's two best engines on ShareGPT are 7 % apart once the cold start is taken off; that one is predicted wrong.
+    wrong = [one.name for one in found.engines if not one.right and "3200" not in one.name]
+    assert wrong in ([], ["DeepSeek-R1-0528 8×h200 sharegpt"])
+    vllm = next(gain for gain in found.replicas if gain.name.startswith("vllm") and "V3.2" in gain.name)
+    assert 1.0 < vllm.predicted < np.exp(2 * np.log(vllm.measured))
