@@ -14,7 +14,7 @@ from typing import Protocol
 
 from autotune.search.prior import Opinion
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.study.recommendation import Explanation, Inert
+from autotune.study.recommendation import Explanation, NoEffect
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Launch, Trial
 
@@ -22,7 +22,7 @@ SAMPLERS = ("gp", "nsgaii", "optuna-gp", "random", "tpe")
 """What ``--sampler`` takes: ``gp`` is our Gaussian process over the candidates, the others are Optuna's own."""
 
 
-NoOps = Callable[[Trial], Sequence[Inert]]
+NoEffectOf = Callable[[Trial], Sequence[NoEffect]]
 
 
 class Study(Protocol):
@@ -52,11 +52,11 @@ class Study(Protocol):
     def tell(self, launch: Launch) -> None:
         """Keep a finished launch: on disk when this returns. Raises ``ValueError`` on a trial that was not asked."""
 
-    def explanation(self, no_ops: NoOps) -> Explanation:
+    def explanation(self, no_effect_of: NoEffectOf) -> Explanation:
         """What each knob of the winner adds, what did nothing, and what is believed of untried candidates.
 
         Args:
-            no_ops: what on a launch's command is known to do nothing without measuring it.
+            no_effect_of: what on a launch's command is known to do nothing without measuring it.
         """
 
     def close(self) -> None:

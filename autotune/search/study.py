@@ -12,7 +12,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 from autotune.errors import BadInput, UnknownName
-from autotune.search import SAMPLERS, NoOps, objective
+from autotune.search import SAMPLERS, NoEffectOf, objective
 from autotune.search import optuna_samplers as peers
 from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.decide.verdict import judge
@@ -119,13 +119,13 @@ class JournaledStudy:
         del self._pending[launch.trial.number]
         self._record.finish(launch)
 
-    def explanation(self, no_ops: NoOps) -> Explanation:
+    def explanation(self, no_effect_of: NoEffectOf) -> Explanation:
         """See `autotune.search.Study`."""
         history = self._history(self.launches).corrected()
         judgement = judge(history)
         with one_thread():
             model = model_of(self._kernels, history)
-            found = explain(history, self.launches, model, judgement, no_ops)
+            found = explain(history, self.launches, model, judgement, no_effect_of)
             if judgement.winner is None:
                 return found
             untried = beliefs(history, model, self._kernels, judgement.winner, self._command_of)

@@ -131,7 +131,7 @@ class Contribution(_Value):
     ci95: tuple[float, float] | None
 
 
-class Inert(_Value):
+class NoEffect(_Value):
     """A knob or flag that did nothing for the objective.
 
     Attributes:
@@ -174,7 +174,7 @@ class Explanation(_Value):
     """Why the recommended configuration is as fast as it is, and what else may be said of the candidates."""
 
     contributions: list[Contribution] = []
-    inert: list[Inert] = []
+    inert: list[NoEffect] = []
     untried: list[Untried] = []
 
 
@@ -265,7 +265,7 @@ class Recommendation(_Value):
     gain_ci95: tuple[float, float] | None
     workloads: dict[str, WorkloadComparison]
     contributions: list[Contribution]
-    inert: list[Inert] = []
+    inert: list[NoEffect] = []
     untried: list[Untried] = []
     matrix: list[MatrixRow] = []
     front: list[FrontPoint] = []

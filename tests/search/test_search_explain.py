@@ -25,14 +25,14 @@ from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Process
 from autotune.search.history import Entry, History
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.study.recommendation import Inert, Recommendation, Verdict
+from autotune.study.recommendation import NoEffect, Recommendation, Verdict
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration, Launch, Resolved, Role, Scalar, Trial
 
 GRID, SMALL = grid(), small()
 
 
-def nothing_known(_: Trial) -> Sequence[Inert]:
+def nothing_known(_: Trial) -> Sequence[NoEffect]:
     return ()
 
 

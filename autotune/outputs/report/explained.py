@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.study.recommendation import Inert, Untried
+from autotune.study.recommendation import NoEffect, Untried
 
 
 def contributions(study: StudyRecord) -> str:
@@ -40,7 +40,7 @@ def inert(study: StudyRecord) -> str:
     return f"## What did nothing ({words.label(study.recommendation.evidence)})\n\n" + "\n".join(lines)
 
 
-def _inert(row: Inert) -> str:
+def _inert(row: NoEffect) -> str:
     # A switch has no value.
     shown = [value for value in row.values if not (value is True and row.knob.startswith("-"))]
     values = ", ".join(text.code(text.scalar(value)) for value in shown)

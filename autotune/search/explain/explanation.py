@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import stdtrit
 
-from autotune.search import NoOps
+from autotune.search import NoEffectOf
 from autotune.search import equivalents as twins
 from autotune.search.decide.estimate import Spread, percent
 from autotune.search.decide.verdict import Gain, Judgement
 from autotune.search.explain.attribution import Z, anchored, decompose
 from autotune.search.gp.posterior import Process
 from autotune.search.history import History
-from autotune.study.recommendation import Contribution, Explanation, Inert
+from autotune.study.recommendation import Contribution, Explanation, NoEffect
 from autotune.trial import Launch, Scalar
 
 SMALL = 0.03
@@ -34,7 +34,7 @@ _NAMED = 8
 
 
 def explain(
-    history: History, launches: Sequence[Launch], model: Process, judgement: Judgement, no_ops: NoOps
+    history: History, launches: Sequence[Launch], model: Process, judgement: Judgement, no_effect_of: NoEffectOf
 ) -> Explanation:
     """Contributions and knobs that did nothing; what is believed of untried candidates is `beliefs.beliefs`.
 
@@ -42,7 +42,7 @@ def explain(
         launches: those of the history.
     """
     winner = judgement.winner
-    inert = [*known(history, launches, winner, no_ops), *told(history, launches)]
+    inert = [*known(history, launches, winner, no_effect_of), *told(history, launches)]
     if winner is None:
         return Explanation(inert=inert)
     inert += searched(history, model, winner, {row.knob for row in inert})
@@ -83,21 +83,21 @@ def contributions(
     return sorted(rows, key=lambda row: -abs(row.gain_percent))
 
 
-def known(history: History, launches: Sequence[Launch], winner: int | None, no_ops: NoOps) -> list[Inert]:
+def known(history: History, launches: Sequence[Launch], winner: int | None, no_effect_of: NoEffectOf) -> list[NoEffect]:
     """What on the commands of winner and baseline, their twins' included, is known to do nothing."""
     positions = {history.candidates.baseline, *([] if winner is None else [winner])}
     where = {entry.number: entry.position for entry in history}
     rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
     trials = {trial.configuration.fingerprint: trial for trial in rows_of}
-    rows = [row for trial in trials.values() for row in no_ops(trial)]
+    rows = [row for trial in trials.values() for row in no_effect_of(trial)]
     return list({(row.knob, *row.values): row for row in rows}.values())
 
 
-def told(history: History, launches: Sequence[Launch]) -> list[Inert]:
+def told(history: History, launches: Sequence[Launch]) -> list[NoEffect]:
     """The knobs that did nothing by the engines' own word: set, and the engine ran with another value all the same."""
     candidates = history.candidates
     joined = twins.counts_as(launches, candidates, candidates.items[candidates.baseline].fingerprint)
-    rows: dict[str, Inert] = {}
+    rows: dict[str, NoEffect] = {}
     for found in twins.differences(launches, joined):
         if not _is_set(history, found):
             continue
@@ -108,7 +108,7 @@ def told(history: History, launches: Sequence[Launch]) -> list[Inert]:
         earlier = rows.get(found.knob)
         values = [*(earlier.values if earlier else []), found.asked]
         count = len(found.launches) + (earlier.launches if earlier else 0)
-        rows[found.knob] = Inert(
+        rows[found.knob] = NoEffect(
             knob=found.knob,
             values=list(dict.fromkeys(values)),
             reason=earlier.reason if earlier else reason,
@@ -126,7 +126,7 @@ def _is_set(history: History, found: twins.Difference) -> bool:
     return found.asked not in (None, default)
 
 
-def searched(history: History, model: Process, winner: int, but: set[str]) -> list[Inert]:
+def searched(history: History, model: Process, winner: int, but: set[str]) -> list[NoEffect]:
     """The knobs of the winner's engine that were launched at several values, and made no difference above `SMALL`.
 
     Args:
@@ -165,8 +165,8 @@ def _effect(
     return (mean, sd) if abs(mean) + Z * sd <= SMALL else None
 
 
-def _small(name: str, values: list[Scalar], effect: tuple[float, float], launches: int) -> Inert:
-    return Inert(
+def _small(name: str, values: list[Scalar], effect: tuple[float, float], launches: int) -> NoEffect:
+    return NoEffect(
         knob=name,
         values=values,
         reason=f"its effect is below {percent(SMALL):.0f} % with 95 %",

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from autotune.engines import engine
+from autotune.prepare.build_spec import build_spec, library_for
 from autotune.prepare.candidates import prepare
-from autotune.prepare.no_effect import no_ops_of
-from autotune.prepare.request import build_spec, library_for
+from autotune.prepare.no_effect import no_effect_finder
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
-from autotune.study.options import Request
-from autotune.study.recommendation import Inert
+from autotune.study.options import RunOptions
+from autotune.study.recommendation import NoEffect
 from autotune.trial import Role, Trial
 from tests.engines.settings import R1, V32
 
@@ -22,15 +22,15 @@ CARDS = [LIBRARY.engine(name) for name in ("sglang", "tensorrt_llm", "vllm")]
 SERVE = "python3 -m sglang.launch_server --model"
 
 
-def baseline_no_ops(model: str, baseline: str | None, *set_: str, only: str = "sglang") -> dict[str, Inert]:
+def baseline_no_ops(model: str, baseline: str | None, *set_: str, only: str = "sglang") -> dict[str, NoEffect]:
     """Knob or flag to what is said of it on the baseline's command."""
     asked = {"baseline": baseline, "pins": list(set_), "engines": [only]}
-    request = Request(model, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", **asked)
+    request = RunOptions(model, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", **asked)
     prepared = prepare(build_spec(request), LIBRARY)
     candidate = prepared.candidates.items[prepared.candidates.baseline]
     command = prepared.command_of(candidate)
     trial = Trial(0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, ("chat",))
-    return {row.knob: row for row in no_ops_of(prepared)(trial)}
+    return {row.knob: row for row in no_effect_finder(prepared)(trial)}
 
 
 def test_parser_flags_and_dp_attention_without_replicas_are_told() -> None:
