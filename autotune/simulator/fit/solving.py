@@ -13,8 +13,9 @@ from typing import cast
 import numpy as np
 from scipy.optimize import least_squares
 
+from autotune.arrays import Floats
 from autotune.child import die_with_parent
-from autotune.simulator.fit.problem import Floats, Predictor, Problem, Target
+from autotune.simulator.fit.problem import Predictor, Problem, Target
 from autotune.simulator.node.calibration import Calibration, Physics, composed, packaged_physics
 
 Progress = Callable[[str], None]
