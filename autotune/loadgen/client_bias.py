@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Ints
 from autotune.loadgen.client.paced_server import read_truth
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
 
 Emission = Literal["even", "lockstep"]
-Times = NDArray[np.int64]
+Times = Ints
 
 _TRUTH_S = 60.0
 """For the truth to be handed over: 16 MB per two million tokens."""
