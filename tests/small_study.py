@@ -15,8 +15,8 @@ from autotune.study.recommendation import (
     Exclusion,
     NoEffect,
     Objective,
+    Prediction,
     Recommendation,
-    Untried,
     Verdict,
     WorkloadComparison,
 )
@@ -216,7 +216,7 @@ def recommendation(**changes: Any) -> Recommendation:
             ),
         ],
         untried=[
-            Untried(
+            Prediction(
                 engine="sglang",
                 config={**WINNER.knobs, "kv_cache_dtype": "fp8_e4m3"},
                 changes={"kv_cache_dtype": "fp8_e4m3"},

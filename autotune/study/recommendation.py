@@ -150,7 +150,7 @@ class NoEffect(_Value):
     launches: int = 0
 
 
-class Untried(_Value):
+class Prediction(_Value):
     """A configuration that was not launched, and what is believed of it.
 
     Attributes:
@@ -175,7 +175,7 @@ class Explanation(_Value):
 
     contributions: list[Contribution] = []
     inert: list[NoEffect] = []
-    untried: list[Untried] = []
+    untried: list[Prediction] = []
 
 
 class Resolution(_Value):
@@ -266,7 +266,7 @@ class Recommendation(_Value):
     workloads: dict[str, WorkloadComparison]
     contributions: list[Contribution]
     inert: list[NoEffect] = []
-    untried: list[Untried] = []
+    untried: list[Prediction] = []
     matrix: list[MatrixRow] = []
     front: list[FrontPoint] = []
     launches: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.study.recommendation import NoEffect, Untried
+from autotune.study.recommendation import NoEffect, Prediction
 
 
 def contributions(study: StudyRecord) -> str:
@@ -64,7 +64,7 @@ def untried(study: StudyRecord) -> str:
     return f"## Believed, not tried ({words.label(outcome.evidence)})\n\n{note}\n\n{table}"
 
 
-def _untried(row: Untried, limits: bool) -> tuple[str, ...]:
+def _untried(row: Prediction, limits: bool) -> tuple[str, ...]:
     odds = (f"{100 * row.starts:.0f} %", *([f"{100 * row.keeps_slos:.0f} %"] if limits else []))
     return (text.knobs(row.changes), text.percent(row.predicted_gain_percent), _interval(row.ci95), *odds)
 
