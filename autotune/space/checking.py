@@ -46,9 +46,7 @@ def _files(path: Path) -> Iterator[Path]:
         raise BadInput(f"{path}: no such file or folder")
     found = sorted(file for kind in KINDS for _, file in documents(path, kind))
     if not found:
-        raise BadInput(
-            f"{path}: none of the folders {', '.join(KINDS)} with *.yaml files is in it, and no */engine.yaml"
-        )
+        raise BadInput(f"{path}: none of the folders {', '.join(KINDS)} with *.yaml files is in it, no */engine.yaml")
     yield from found
 
 

@@ -134,17 +134,7 @@ _KIND_BY_KEY = {
     "figures": "physics",
     "refusal": "emulation",
 }
-KINDS = (
-    "engines",
-    "models",
-    "hardware",
-    "workloads",
-    "narrowings",
-    "simulation",
-    "physics",
-    "calibrations",
-    "emulation",
-)
+KINDS = tuple(_KIND_BY_KEY.values())
 """Kinds of documents. A kind is also the name of the folder that may hold its files."""
 _ENGINE_FILES = {"engines": "engine.yaml", "simulation": "simulator.yaml", "emulation": "emulator.yaml"}
 """Of what is written once per engine, the file in the engine's folder."""
