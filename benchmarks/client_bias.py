@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from paced_server import read_truth
 
+from autotune.arrays import Ints
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
 
 Emission = Literal["even", "lockstep"]
-Times = NDArray[np.int64]
+Times = Ints
 
 _SERVER = Path(__file__).with_name("paced_server.py")
 _TRUTH_S = 60.0

@@ -19,9 +19,9 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import rankdata, spearmanr
 
+from autotune.arrays import Floats
 from autotune.prepare.candidates import Prepared
 from autotune.search.prior import Opinion
 from autotune.search.priors import opinions_of
@@ -30,7 +30,6 @@ from autotune.space.library import Library
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, State, Trial, TrialResult
 
-Floats = NDArray[np.float64]
 NOISE = 0.03
 """Standard deviation of ln(measured / true) of one launch, unless a landscape says otherwise."""
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtr
 
+from autotune.arrays import Floats, Ints
 from autotune.search.feasibility import starts
-from autotune.search.gp.kernels import Floats, Kernels, Rows
+from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Process, Trust
 from autotune.search.gp.shortlist import shortlist
 
@@ -110,7 +111,7 @@ def suggest(kernels: Kernels, seen: Observations, seed: int, number: int) -> Sug
     return Suggestion(int(rows[best]), float(left.max()))
 
 
-def odds(kernels: Kernels, seen: Observations, rows: Rows, seed: int = 0) -> Floats:
+def odds(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0) -> Floats:
     """The odds that candidates start and keep every SLO; shape ``(rows,)``."""
     ran = [p for p, _ in seen.measured]
     start = starts(kernels.encoding, ran, seen.broken, rows, seen.out_of_memory)
@@ -130,7 +131,7 @@ def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incu
     return np.asarray(total, dtype=np.float64)
 
 
-def keeps_slos(kernels: Kernels, seen: Observations, rows: Rows, seed: int = 0) -> Floats:
+def keeps_slos(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0) -> Floats:
     """The odds that candidates keep every SLO, each modelled on its own metric; shape ``(rows,)``."""
     chance = np.ones(len(rows))
     for points in seen.slos.values():
@@ -169,7 +170,7 @@ def _incumbents(process: Process, kernels: Kernels, seen: Observations, seed: in
     return [(weight / (1 - left), level) for weight, level in levels] if left < _NOTHING_RUNS else []
 
 
-def _rank(process: Process, rows: Rows) -> Floats:
+def _rank(process: Process, rows: Ints) -> Floats:
     """Means between 0.5 and 1: while nothing is feasible yet, the odds of running decide and these break ties."""
     mean = process.mean(rows)
     span = float(mean.max() - mean.min())

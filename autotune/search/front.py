@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Bools, Floats, Ints
 from autotune.search.acquisition import Observations, Suggestion, best_of, expected_improvement, odds, suggest
-from autotune.search.gp.kernels import Floats, Kernels, Rows
+from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Process, Trust
 from autotune.search.gp.shortlist import shortlist
 
@@ -79,7 +79,7 @@ def _posteriors(kernels: Kernels, seen: Observations, seed: int) -> tuple[Proces
     return one.expecting(pending), two.expecting(pending)
 
 
-def _worths(one: Process, two: Process, measured: Rows, rows: Rows) -> tuple[Floats, Floats]:
+def _worths(one: Process, two: Process, measured: Ints, rows: Ints) -> tuple[Floats, Floats]:
     """What candidates are expected to add to the front, and to the best of the second goal; shapes ``(rows,)``."""
     front = non_dominated(np.stack([one.mean(measured), two.mean(measured)], axis=1))
     reference = reference_point(front)
@@ -88,7 +88,7 @@ def _worths(one: Process, two: Process, measured: Rows, rows: Rows) -> tuple[Flo
     return growth / (front.max(axis=0) - reference).max(), _above(seconds, float(front[:, 1].max()))
 
 
-def dominated(points: Floats) -> NDArray[np.bool_]:
+def dominated(points: Floats) -> Bools:
     """Which points another one beats in one coordinate and is not behind in the other, shape ``(points,)``."""
     no_better = np.all(points[:, None, :] <= points[None, :, :], axis=2)
     worse = np.any(points[:, None, :] < points[None, :, :], axis=2)

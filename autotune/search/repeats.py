@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.search.gp.kernels import Floats, Kernels
+from autotune.arrays import Floats
+from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Process
 from autotune.search.history import History
 from autotune.search.observations import observations

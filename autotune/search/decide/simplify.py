@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from autotune.arrays import Floats
 from autotune.search.decide.ablation import ablations, steps_back
 from autotune.search.explain.attribution import Z
-from autotune.search.gp.kernels import Floats
 from autotune.search.gp.posterior import Process
 from autotune.search.history import History
 

@@ -19,10 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Bools, Floats, Ints
 from autotune.search.decide.ablation import ablations, difference, reference, steps_back
-from autotune.search.gp.kernels import Floats
 from autotune.search.gp.posterior import Process
 from autotune.search.history import History
 from autotune.trial import Configuration, Scalar
@@ -58,7 +57,7 @@ class Decomposition:
     """
 
     parts: tuple[Part, ...]
-    positions: NDArray[np.int64]
+    positions: Ints
     matrix: Floats
 
     def believed(self, model: Process) -> tuple[Floats, Floats]:
@@ -132,7 +131,7 @@ def anchored(means: Floats, covariance: Floats, total: float, total_sd: float | 
     return np.asarray(parts, dtype=np.float64), np.sqrt(np.maximum(variance, 0.0))
 
 
-def shapley(members: NDArray[np.bool_]) -> Floats:
+def shapley(members: Bools) -> Floats:
     """Parts from scores, shape ``(players, sets)``: the matrix to multiply the sets' scores with.
 
     Args:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.search.gp.kernels import Floats
+from autotune.arrays import Floats
 
 # Natural-logarithm units: 0.1 is about 10 % of throughput.
 _SCALE = (0.0, 0.5)

@@ -9,18 +9,16 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from autotune.arrays import Floats, Ints
 from autotune.search.gp.encoding import Encoding
 from autotune.search.prior import Opinion
 
 if TYPE_CHECKING:
     from autotune.search.gp.posterior import Process
 
-Floats = NDArray[np.float64]
 Positions = Sequence[int]
-Rows = NDArray[np.int64]
 
 _EFFECT_LENGTH = 0.5
 """Of a knob's own effect, where its whole range is 1."""
@@ -73,15 +71,15 @@ class Kernels:
         other.opinions, other.unsure = self.opinions[:0], np.ones(len(self.encoding))
         return other
 
-    def squared_distances(self, rows: Rows, positions: Rows) -> Floats:
+    def squared_distances(self, rows: Ints, positions: Ints) -> Floats:
         """Knob by knob, shape ``(knobs, rows, positions)``."""
         return self._gathered(self._distances, rows, positions)
 
-    def effects(self, rows: Rows, positions: Rows) -> Floats:
+    def effects(self, rows: Ints, positions: Ints) -> Floats:
         """Similarity of each knob's own effect, 1 where values are equal; shape ``(knobs, rows, positions)``."""
         return self._gathered(self._effects, rows, positions)
 
-    def summed_effects(self, variances: Floats, positions: Rows, pull: Floats) -> Floats:
+    def summed_effects(self, variances: Floats, positions: Ints, pull: Floats) -> Floats:
         """What the knobs' own effects make of launches, for every candidate, shape ``(candidates,)``.
 
         Args:
@@ -93,7 +91,7 @@ class Kernels:
             total += (variances[k] * (table[:, self.columns[positions, k]] @ pull))[self.columns[:, k]]
         return total
 
-    def _gathered(self, tables: Sequence[Floats], rows: Rows, positions: Rows) -> Floats:
+    def _gathered(self, tables: Sequence[Floats], rows: Ints, positions: Ints) -> Floats:
         found = np.empty((len(tables), len(rows), len(positions)))
         for k, table in enumerate(tables):
             # Once per pair of values, then spread: a knob has few.

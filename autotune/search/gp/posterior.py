@@ -17,9 +17,10 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf, dtrtrs
 
+from autotune.arrays import Floats, Ints
 from autotune.search.gp.encoding import ENGINE
 from autotune.search.gp.hyperparameters import Hyper, Shape, sample
-from autotune.search.gp.kernels import Floats, Kernels, Positions, Rows
+from autotune.search.gp.kernels import Kernels, Positions
 
 _INTERCEPT_SD = 1.0
 _LEARNED_FROM = 100
@@ -92,7 +93,7 @@ class Process:
         self._hypers = hypers
         self._members = [whole.fitted(hyper) for hyper in hypers]
 
-    def expecting(self, rows: Rows) -> Process:
+    def expecting(self, rows: Ints) -> Process:
         """The posterior if launches of these candidates, which run now, came out as predicted.
 
         The hyper-parameters stay: what is not known yet teaches nothing, it only keeps parallel launches apart.
@@ -114,7 +115,7 @@ class Process:
             total += self._kernels.summed_effects(member.hyper.effects**2, self._positions, pull)
         return np.asarray(total / len(self._members), dtype=np.float64)
 
-    def predict(self, rows: Rows | None = None) -> list[tuple[float, Floats, Floats]]:
+    def predict(self, rows: Ints | None = None) -> list[tuple[float, Floats, Floats]]:
         """Per sample of the hyper-parameters its weight, means and standard deviations (without launch noise).
 
         Args:
@@ -130,7 +131,7 @@ class Process:
                 means[i, block], sds[i, block] = self._predicted(member, chosen[block], distances, effects)
         return [(1 / len(self._members), means[i], sds[i]) for i in range(len(self._members))]
 
-    def _predicted(self, member: _Member, rows: Rows, distances: Floats, effects: Floats) -> tuple[Floats, Floats]:
+    def _predicted(self, member: _Member, rows: Ints, distances: Floats, effects: Floats) -> tuple[Floats, Floats]:
         h, unsure = member.hyper, self._kernels.unsure
         cross = _covariance(h, distances, effects, unsure[rows], unsure[self._positions])
         mean = member.offset + h.weights @ self._opinions[:, rows] + cross @ member.alpha
@@ -140,17 +141,17 @@ class Process:
             own = own - np.einsum("ij,ij->j", white, white)
         return mean, np.sqrt(np.maximum(own, 1e-10))
 
-    def mean(self, rows: Rows | None = None) -> Floats:
+    def mean(self, rows: Ints | None = None) -> Floats:
         """The averaged posterior mean."""
         return np.asarray(sum(w * m for w, m, _ in self.predict(rows)), dtype=np.float64)
 
-    def optimistic(self, rows: Rows) -> Floats:
+    def optimistic(self, rows: Ints) -> Floats:
         """Mean plus standard deviation under a few samples of the hyper-parameters, the highest, shape ``(rows,)``."""
         few = copy(self)
         few._members = self._members[-_FEW:]
         return np.asarray(np.max([mean + sd for _, mean, sd in few.predict(rows)], axis=0), dtype=np.float64)
 
-    def joint(self, rows: Rows) -> tuple[Floats, Floats]:
+    def joint(self, rows: Ints) -> tuple[Floats, Floats]:
         """Mean and covariance of some candidates' true scores, shapes ``(rows,)`` and ``(rows, rows)``.
 
         Those of the average over the hyper-parameters: where these disagree the covariance is wider.
@@ -165,7 +166,7 @@ class Process:
         return means.mean(axis=0), np.asarray(covariance, dtype=np.float64)
 
     def _joint(
-        self, member: _Member, rows: Rows, own: tuple[Floats, Floats], cross: tuple[Floats, Floats]
+        self, member: _Member, rows: Ints, own: tuple[Floats, Floats], cross: tuple[Floats, Floats]
     ) -> tuple[Floats, Floats]:
         unsure = self._kernels.unsure
         known = _covariance(member.hyper, *own, unsure[rows], unsure[rows])
@@ -199,7 +200,7 @@ class _Data:
     unsure: Floats
 
     @classmethod
-    def of(cls, kernels: Kernels, opinions: Floats, rows: Rows, y: Floats, extra_variance: Floats) -> _Data:
+    def of(cls, kernels: Kernels, opinions: Floats, rows: Ints, y: Floats, extra_variance: Floats) -> _Data:
         distances, effects = kernels.squared_distances(rows, rows), kernels.effects(rows, rows)
         return cls(y, extra_variance, opinions[:, rows], distances, effects, kernels.unsure[rows])
 
@@ -238,7 +239,7 @@ def _covariance(h: Hyper, distances: Floats, effects: Floats, mine: Floats, thei
     return np.asarray((together + alone).reshape(shape) * (mine[:, None] * theirs) + _INTERCEPT_SD**2, dtype=np.float64)
 
 
-def _telling(y: Floats) -> Rows:
+def _telling(y: Floats) -> Ints:
     """The launches that hyper-parameters are learned from: all of them while there are few."""
     if len(y) <= _LEARNED_FROM:
         return np.arange(len(y))

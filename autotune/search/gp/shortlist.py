@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from autotune.search.gp.kernels import Kernels, Rows
+from autotune.arrays import Ints
+from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Process
 
 EVERY = 6000
@@ -17,7 +18,7 @@ _LEADERS = 12
 
 def shortlist(
     kernels: Kernels, process: Process, done_with: Collection[int], measured: Sequence[int], seed: Sequence[int]
-) -> Rows:
+) -> Ints:
     """The candidates, in ascending order, among which the next launch is chosen; none that is done with.
 
     In a large space those that a rough mean puts highest (opinions and each knob's own effect, without what knobs do
@@ -46,7 +47,7 @@ def shortlist(
     return np.sort(chosen)
 
 
-def neighbours(kernels: Kernels, rows: Rows) -> Rows:
+def neighbours(kernels: Kernels, rows: Ints) -> Ints:
     """The candidates that differ from some of these in one knob."""
     codes = kernels.columns
     found = [np.flatnonzero((codes != codes[row]).sum(axis=1) == 1) for row in rows]

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autotune.arrays import Floats
 from autotune.search.feasibility import starts
 from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Floats, Kernels, one_thread
+from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.gp.posterior import Process, Trust
 from autotune.search.prior import Opinion
 from autotune.search.priors.sources import Source
