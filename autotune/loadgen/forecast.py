@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.metrics.records import Floats, RequestRecords
+from autotune.arrays import Floats
+from autotune.metrics.records import RequestRecords
 from autotune.metrics.steady import under_way
 
 LEAST_REQUESTS = 32
