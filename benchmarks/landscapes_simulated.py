@@ -86,7 +86,7 @@ def simulated(name: str, sources: Sources) -> Landscape:
         spec=prepared.spec,
         candidates=prepared.candidates,
         truth=truth,
-        opinions=believed(prepared.spec, prepared.candidates),
+        priors=believed(prepared.spec, prepared.candidates),
         failures=failures,
     )
 

@@ -1,4 +1,4 @@
-"""The search's priors against what they foresee: ``python benchmarks/opinions.py [--sample N] [--measured FILE …]``.
+"""The search's priors against what they foresee: ``python benchmarks/priors.py [--sample N] [--measured FILE …]``.
 
 Two questions, each of the simulator's fast prediction (`autotune.simulator.node.steady`) and of the roofline:
 
