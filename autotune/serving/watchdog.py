@@ -31,10 +31,9 @@ from pathlib import Path
 from types import FrameType
 
 from autotune.serving.masking import mask_file
-from autotune.serving.processes import Ending, Membership, end, process_table
+from autotune.serving.processes import Ending, Membership, end, kill_with_parent, process_table
 from autotune.serving.removal import Contained, remove_container
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.5
 _ORPHAN_GRACE_S = 1.5
@@ -188,7 +187,7 @@ def _start(request: Request) -> int:
         # What the watchdog ignores, the server must not: ignored signals outlive exec.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        kill_with_parent()
 
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with Path(request.log).open("ab") as log:
