@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +14,12 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from autotune.arrays import Floats
+from autotune.child import die_with_parent
+from autotune.notify import Notify, silent
 from autotune.simulator.fit.problem import Predictor, Problem, Target
 from autotune.simulator.node.calibration import Calibration, Physics, composed, packaged_physics
 
-Progress = Callable[[str], None]
-"""Told what is being done, in a line."""
-
 _ROUNDS = 12
-_PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
-
 _TOLD_EVERY = 100
 _FOLD_STEPS = 8
 _ENOUGH = 3e-4
@@ -48,16 +43,15 @@ class Fitted:
 
 
 @contextmanager
-def predictor(progress: Progress | None = None) -> Iterator[Predictor]:
+def predictor(progress: Notify = silent) -> Iterator[Predictor]:
     """Simulates on all cores of the machine."""
-    said = progress or (lambda _: None)
     runs = 0
 
     def count(new: int) -> None:
         nonlocal runs
         runs += new
         if runs // _TOLD_EVERY > (runs - new) // _TOLD_EVERY:
-            said(f"{runs} simulated runs")
+            progress(f"{runs} simulated runs")
 
     with ProcessPoolExecutor(os.cpu_count(), initializer=_with_the_parent, initargs=(os.getpid(),)) as pool:
         try:
@@ -71,7 +65,7 @@ def predictor(progress: Progress | None = None) -> Iterator[Predictor]:
 def _with_the_parent(parent: int) -> None:
     """A worker leaves an interruption to its parent, and ends with it, whatever ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
 
