@@ -12,7 +12,6 @@ Nothing is ever chosen by its name.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import time
@@ -23,14 +22,8 @@ from pathlib import Path
 MARKER = "AUTOTUNE_LAUNCH"
 """Environment variable that every process of a launch inherits."""
 
-_PR_SET_PDEATHSIG = 1
 _PROC = Path("/proc")
 _POLL_S = 0.05
-
-
-def kill_with_parent() -> None:
-    """Have the kernel kill this process as soon as the thread that forked it ends (prctl(2), PR_SET_PDEATHSIG)."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import BadInput
+from autotune.notify import Notify
 from autotune.simulator.fit.errors import METRICS, Missed, errors_of
 from autotune.simulator.fit.points import MeasuredPoint, Predicted, era_of, groups
 from autotune.simulator.fit.problem import UNCERTAIN, Predictor, Target
@@ -36,9 +37,7 @@ class Calibrated:
     predictions: list[Predicted]
 
 
-def calibrate(
-    points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Callable[[str], None]
-) -> Calibrated:
+def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Notify) -> Calibrated:
     """Fit the factors to points; those that did not start are predicted, not fitted.
 
     Args:
@@ -89,7 +88,7 @@ def _without(
     points: Sequence[MeasuredPoint],
     ran: Sequence[int],
     predict: Predictor,
-    progress: Callable[[str], None],
+    progress: Notify,
 ) -> Unseen:
     position = {place: i for i, place in enumerate(ran)}
     found: Unseen = defaultdict(dict)

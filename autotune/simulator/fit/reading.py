@@ -13,7 +13,8 @@ from autotune.simulator.fit.own_table import Place, checked, read_table
 from autotune.simulator.fit.rows import LeftOut, MeasuredOutcome, MeasuredRow, Origin, measured, row_of
 from autotune.space.context import Context
 from autotune.space.library import Library
-from autotune.study.home import RESULTS, Home
+from autotune.study.home import Home
+from autotune.study.results import RESULTS
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
 from autotune.trial import Evidence, Launch, Metrics, State

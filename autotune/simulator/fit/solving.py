@@ -16,7 +16,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from autotune.arrays import Floats
-from autotune.serving.processes import kill_with_parent
+from autotune.child import die_with_parent
+from autotune.notify import Notify
 from autotune.simulator.fit.problem import Predictor, Problem, Target, Task, simulated
 from autotune.simulator.node.calibration import Calibration, Physics, composed, packaged_physics
 
@@ -47,7 +48,7 @@ class Fitted:
 
 
 @contextmanager
-def predictor(progress: Callable[[str], None]) -> Iterator[Predictor]:
+def predictor(progress: Notify) -> Iterator[Predictor]:
     """Simulate on all cores of the machine.
 
     There is no thread and no lock here, as an executor has them: Ctrl-C may come anywhere.
@@ -91,7 +92,7 @@ def _start(workers: list[BaseProcess], pipes: list[Connection]) -> None:
 def _work(pipe: Connection, parent: int) -> None:
     """Simulate what the parent sends; an interruption is the parent's business, its end this worker's too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    kill_with_parent()
+    die_with_parent()
     while os.getppid() == parent:
         position, tasks = pipe.recv()
         pipe.send((position, [simulated(task) for task in tasks]))
