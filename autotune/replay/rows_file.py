@@ -16,13 +16,19 @@ from autotune.trial import Configuration, Launch, Metrics, Scalar, State
 def read_rows(reader: Reader, text: str) -> Table:
     """The table of a study's rows; raises `MalformedFile`.
 
-    What the study did not learn from is left out: measurements that did not count, and failures of the machine.
+    What says nothing of a configuration is left out: measurements that did not count, failures of the machine, and
+    loads that an older version cut short (`TrialResult.shortened`).
     """
     launches, notes = _launches(reader, text)
     counted = [(line, launch) for line, launch in launches if launch.result.state is not State.INVALID]
     if len(counted) < len(launches):
         notes.append(f"{len(launches) - len(counted)} rows are left out: their measurements did not count")
-    rows = _versions_told_apart([_row(reader, line, launch) for line, launch in counted])
+    whole = [(line, launch) for line, launch in counted if not launch.result.shortened]
+    if len(whole) < len(counted):
+        notes.append(
+            f"{len(counted) - len(whole)} rows are left out: their loads were cut short, the rest is a forecast"
+        )
+    rows = _versions_told_apart([_row(reader, line, launch) for line, launch in whole])
     kept, more = reader.told(rows)
     values: dict[str, set[Scalar]] = {}
     metrics: dict[str, dict[str, None]] = {}
@@ -60,12 +66,10 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
     trial, result = launch.trial, launch.result
     knobs = {name: _value(reader, name, value, line) for name, value in trial.configuration.knobs.items()}
     metrics: dict[str, Metrics] = {}
-    shortened = dict(result.shortened)
     if result.failure is None:
         metrics = {workload: _checked(reader, line, measured) for workload, measured in result.metrics.items()}
         if trial.workloads and trial.workloads[0] in metrics:
             metrics[PLAIN] = metrics[trial.workloads[0]]
-            shortened = {**shortened, PLAIN: shortened.get(trial.workloads[0], 0.0)} if shortened else {}
     return Row(
         line=line,
         configuration=Configuration(reader.engine(trial.configuration.engine), knobs),
@@ -73,7 +77,6 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
         failure=result.failure,
         metrics=metrics,
         times_s=result.times_s,
-        shortened=shortened,
     )
 
 
@@ -106,4 +109,4 @@ def _versions_told_apart(rows: list[Row]) -> list[Row]:
 
 def _with_version(row: Row) -> Row:
     configuration = row.configuration.with_knobs(**{VERSION: row.engine_version})
-    return Row(row.line, configuration, row.engine_version, row.failure, row.metrics, row.times_s, row.shortened)
+    return Row(row.line, configuration, row.engine_version, row.failure, row.metrics, row.times_s)

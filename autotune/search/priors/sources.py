@@ -143,12 +143,12 @@ def _nothing(rows: Sequence[Mapping[str, Any]], spec: StudySpec) -> str:
 
 
 def _lesson(row: Mapping[str, Any], spec: StudySpec) -> list[Lesson]:
-    """What a row says; nothing where the measurement, the machine or the metric failed."""
+    """What a row says; nothing where the measurement, the machine or the metric failed, or a load was cut short."""
     configuration = Configuration(str(row["engine"]), dict(row["config"]))
     if row["state"] == State.FAILED:
         failure = Failure.from_json(row["failure"]) if row["failure"] else None
         return [Lesson(configuration, None)] if failure is None or failure.blames_the_configuration else []
-    score = _score(spec, row["metrics"]) if row["state"] == State.COMPLETE else None
+    score = _score(spec, row["metrics"]) if row["state"] == State.COMPLETE and not row.get("shortened") else None
     return [] if score is None else [Lesson(configuration, score)]
 
 
