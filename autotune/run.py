@@ -23,7 +23,7 @@ from autotune.prepare.no_effect import no_ops_of
 from autotune.recommend import recommend
 from autotune.search import Study, open_study
 from autotune.search.budget import most_nodes
-from autotune.search.priors import keep, opinions_of, sources_of
+from autotune.search.priors import keep, priors_of, sources_of
 from autotune.serving.docker_engine import fetch_images
 from autotune.space.knobs import gpus_of
 from autotune.study.home import Home
@@ -71,7 +71,7 @@ def run(
             progress.note(text)
         progress.opened(folder)
         study = open_study(
-            folder, prepared.spec, prepared.candidates, prepared.command_of, opinions_of(prepared, sources)
+            folder, prepared.spec, prepared.candidates, prepared.command_of, priors_of(prepared, sources)
         )
         with closing(study):
             return _tune(prepared, home, study, executor, progress)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 import numpy as np
-from landscapes import Floats, Landscape, Sources, believed
+from landscapes import Landscape, Sources, believed
 
+from autotune.arrays import Floats
 from autotune.loadgen.workloads import load_workload
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.prepare.request import build_spec
@@ -85,7 +86,7 @@ def simulated(name: str, sources: Sources) -> Landscape:
         spec=prepared.spec,
         candidates=prepared.candidates,
         truth=truth,
-        opinions=believed(prepared.spec, prepared.candidates),
+        priors=believed(prepared.spec, prepared.candidates),
         failures=failures,
     )
 

@@ -21,12 +21,12 @@ from time import perf_counter, perf_counter_ns, process_time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Ints
 from autotune.loadgen.client.open_files import allow_open_files
 from autotune.loadgen.client.target import Target
 
-Times = NDArray[np.int64]
+Times = Ints
 Answer = tuple[int, Sequence[int]]
 """The number of the request in the truth, and when its tokens came, in ns."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from autotune import __version__, redact
-from autotune.errors import AutotuneError, BadInput
+from autotune.errors import AutotuneError
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -147,9 +147,8 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 
 
 @cli.command()
-@click.option("--url", help="The server, e.g. http://127.0.0.1:8000.")
-@click.option("--model", help="The name under which the server serves its model.")
-@click.option("--self-test", is_flag=True, help="Measure the client itself instead, against a server of known pace.")
+@click.option("--url", required=True, help="The server, e.g. http://127.0.0.1:8000.")
+@click.option("--model", required=True, help="The name under which the server serves its model.")
 @click.option(
     "--workload", default="sharegpt", show_default=True, help="A name, random:IN:OUT[:N], sharegpt:FILE[:N] …"
 )
@@ -174,17 +173,11 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--api-key-env", help="Environment variable that holds the API key.")
 @click.option("--save-result", type=click.Path(path_type=Path), help="Write JSON, and a row per request beside it.")
 @_common(home_is_used=False)
-def bench(as_json: bool, self_test: bool, **options: Any) -> None:
+def bench(as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""
     from autotune.cli.bench import bench as measure
     from autotune.loadgen.bench.options import Bench
-    from autotune.loadgen.bench.self_test import bench_self_test
 
-    if self_test:
-        bench_self_test(options["workers"], options["save_result"], as_json)
-        return
-    if not options["url"] or not options["model"]:
-        raise BadInput("--url and --model say what to measure; or give --self-test, which measures the client itself")
     measure(Bench(**options), as_json)
 
 

@@ -7,9 +7,9 @@ import zlib
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from autotune.arrays import Floats
 from autotune.errors import BadInput
 
 _STREAM = 4
@@ -114,7 +114,7 @@ def arrival_of(
         raise BadInput(f"{where}{first['msg'].removeprefix('Value error, ')}") from error
 
 
-def send_times(arrival: Arrival, requests: int, workload: str, point: int, seed: int) -> NDArray[np.float64]:
+def send_times(arrival: Arrival, requests: int, workload: str, point: int, seed: int) -> Floats:
     """When each request is sent, seconds after the first, shape (requests,), ascending; zeros for a closed loop.
 
     The same for the same (seed, workload, load point). Random gaps are stretched so that together they take as long as

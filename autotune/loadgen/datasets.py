@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from autotune.arrays import Ints
 from autotune.errors import BadInput
 from autotune.loadgen import sharegpt
 from autotune.loadgen.client.requests import Content
 from autotune.loadgen.client.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.jsonl import Row, read_rows
 
-Tokens = NDArray[np.int64]
+Tokens = Ints
 
 
 class Drawn(NamedTuple):

@@ -21,8 +21,9 @@ from functools import cached_property
 
 import numpy as np
 
+from autotune.arrays import Floats
 from autotune.metrics.latencies import LATENCIES, QUANTILES, tpot_ms
-from autotune.metrics.records import Floats, RequestRecords
+from autotune.metrics.records import RequestRecords
 from autotune.study.spec import Slo
 
 _CLEARLY = 1e-9

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
-from autotune.loadgen.client.request_log import Floats, RequestLog
+from autotune.loadgen.client.request_log import RequestLog
 
 SCHEMA = 1
 """Of the file; in its metadata as ``schema``."""

@@ -16,11 +16,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
 
-import autotune
+from autotune.child import IMPORT_FOLDER
 from autotune.errors import BadInput
 from autotune.loadgen.client.generator import HEAD_START_NS
 from autotune.loadgen.client.health import ClientHealth
@@ -32,7 +31,7 @@ from autotune.loadgen.client.worker_task import Share
 
 STREAMS_PER_WORKER = 250
 CHUNKS_PER_WORKER = 4000
-"""Per second. One process bears more, see ``autotune bench --self-test``; these leave room for a busy machine."""
+"""Per second. One process bears more, see ``benchmarks/client_self_test.py``; these leave room for a busy machine."""
 
 _END_S = 5.0
 """For a worker to leave when its pipe is closed."""
@@ -96,8 +95,7 @@ class _Member:
 
 def _environment() -> dict[str, str]:
     """Ours, with the folder that this package was imported from."""
-    here = str(Path(autotune.__file__).resolve().parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (IMPORT_FOLDER, os.environ.get("PYTHONPATH"))))}
 
 
 @contextmanager

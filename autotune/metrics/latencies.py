@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.metrics.records import Floats, RequestRecords
+from autotune.arrays import Floats
+from autotune.metrics.records import RequestRecords
 from autotune.trial import Metrics
 
 QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}

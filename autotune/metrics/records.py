@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from autotune.arrays import Bools, Floats
 
 
 def _empty() -> Floats:
@@ -36,7 +35,7 @@ class RequestRecords:
     finished_s: Floats
     input_tokens: Floats
     output_tokens: Floats
-    ok: NDArray[np.bool_]
+    ok: Bools
     itl_ms: Floats = field(default_factory=_empty)
     token_s: Floats = field(default_factory=_empty)
     token_n: Floats = field(default_factory=_empty)
@@ -53,7 +52,7 @@ class RequestRecords:
         """Only the requests that succeeded; the token series stays."""
         return self.only(self.ok)
 
-    def only(self, kept: NDArray[np.bool_]) -> RequestRecords:
+    def only(self, kept: Bools) -> RequestRecords:
         """Only some requests, shape (n,); the token series, which is of the successful ones, stays."""
         return RequestRecords(
             self.sent_s[kept],

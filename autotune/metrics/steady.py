@@ -32,10 +32,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Bools, Floats
 from autotune.metrics.latencies import latencies, statistics, token_series
-from autotune.metrics.records import Floats, RequestRecords
+from autotune.metrics.records import RequestRecords
 from autotune.trial import Metrics
 
 TURNOVERS = 2
@@ -181,7 +181,7 @@ def _rate(done: RequestRecords, begin_s: float, end_s: float) -> float:
     return sum(_tokens(done, begin_s, end_s)) / (end_s - begin_s) if end_s > begin_s else 0.0
 
 
-def _within(times_s: Floats, begin_s: float, end_s: float) -> NDArray[np.bool_]:
+def _within(times_s: Floats, begin_s: float, end_s: float) -> Bools:
     return (times_s > begin_s) & (times_s <= end_s)
 
 

@@ -26,7 +26,7 @@ from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration, enumerate_engine, why_empty
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective, unsuited
-from autotune.space.library import Library, spaces_root
+from autotune.space.library import Library, packaged
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.study.recommendation import Exclusion
 from autotune.study.spec import AUTO, StudySpec
@@ -165,7 +165,7 @@ def _replayed(spec: StudySpec, library: Library) -> Prepared:
 def _unknown_to(on: str, engine: str) -> str | None:
     """Why a simulated node cannot stand in for an engine, in words; None when it can, or trials are real."""
     needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(on, ())
-    absent = [path for kind in needed if not (path := spaces_root() / kind / f"{engine}.yaml").is_file()]
+    absent = [path for kind in needed if not (path := packaged(kind, engine)).is_file()]
     if not absent:
         return None
     return f"the {on} knows nothing of {engine}: there is no {absent[0]}; use --on process"

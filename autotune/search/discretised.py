@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from autotune.search.gp.encoding import Encoding, Integers
+from autotune.arrays import Ints
+from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration
@@ -33,7 +34,7 @@ class Discretised:
 
     distributions: Mapping[str, BaseDistribution]
     levels: Mapping[str, Sequence[Any]]
-    codes: Integers
+    codes: Ints
 
     @classmethod
     def of(
@@ -57,7 +58,7 @@ class Discretised:
 
     @cached_property
     def kernels(self) -> Kernels:
-        """The candidates for the process, without opinions."""
+        """The candidates for the process, without priors."""
         # Numbered, so that no parameter's name is taken for a knob that something is known of.
         items = [
             Candidate(

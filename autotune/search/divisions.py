@@ -14,12 +14,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from autotune.arrays import Bools, Floats, Ints
 from autotune.search.decide.estimate import USUAL_SD
 
-Floats = NDArray[np.float64]
 Fresh = tuple[Hashable, str, int, float]
 """A launch that was not chosen for its outcome: its configuration, node, number and score."""
 
@@ -54,7 +53,7 @@ class Column:
     node: int
     before: int
     after: int
-    on: NDArray[np.bool_]
+    on: Bools
     odds: float
 
 
@@ -139,7 +138,7 @@ def _moments(launches: Sequence[Fresh], columns: Sequence[Column]) -> tuple[Floa
     return on.T @ on, on.T @ scores, float(scores @ scores), len(launches) - len(kinds)
 
 
-def _divisions(columns: Sequence[Column], nodes: int) -> Iterator[NDArray[np.int64]]:
+def _divisions(columns: Sequence[Column], nodes: int) -> Iterator[Ints]:
     """Which columns may be together, those of one size in an array of shape ``(divisions, columns)``."""
     constants = [c for c, column in enumerate(columns) if column.node >= 0 and column.before < 0]
     changes = [c for c, column in enumerate(columns) if column.node >= 0 and column.before >= 0]
@@ -157,7 +156,7 @@ def _divisions(columns: Sequence[Column], nodes: int) -> Iterator[NDArray[np.int
             yield np.array(found, dtype=np.int64).reshape(len(found), count)
 
 
-def _prior(columns: Sequence[Column], rows: NDArray[np.int64], nodes: int) -> Floats:
+def _prior(columns: Sequence[Column], rows: Ints, nodes: int) -> Floats:
     """The logarithm of the odds of divisions before anything ran, shape ``(divisions,)``."""
     odds = np.log([column.odds for column in columns])
     single = np.array([column.node >= 0 for column in columns])
@@ -171,9 +170,7 @@ def _log_spreads(degrees: int) -> Floats:
     return np.asarray(-(2 + degrees) * np.log(_SPREADS) - USUAL_SD**2 / _SPREADS**2)
 
 
-def _part(
-    rows: NDArray[np.int64], shared: Floats, pulls: Floats, columns: Sequence[Column]
-) -> tuple[Floats, Floats, Floats]:
+def _part(rows: Ints, shared: Floats, pulls: Floats, columns: Sequence[Column]) -> tuple[Floats, Floats, Floats]:
     """Of divisions of one size: the likelihood as far as it depends on them, and the effects' means and variances.
 
     Shapes ``(divisions, spreads)`` and twice ``(divisions, spreads, columns)``.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.search import objective
-from autotune.search import timeline as clock
+from autotune.search import objective, timeline
 from autotune.space.candidates import CandidateSet
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role
@@ -26,7 +25,7 @@ class Entry:
         cut_short: an earlier version ended its load as hopeless: no score, but no reason to launch it again.
         pending: not finished.
         seconds: that it took.
-        began_s: when, on the study's own clock (`clock.begins_s`).
+        began_s: when, on the study's own clock (`timeline.start_times`).
         node: where it ran, or must run; empty: not known, or the study knows one place only.
         node_sd: how unsure the correction of `score` for its node is, score units.
     """
@@ -71,7 +70,7 @@ def entry_of(
         broke=objective.broke(launch),
         out_of_memory=objective.ran_out_of_memory(launch),
         cut_short=bool(launch.result.shortened),
-        seconds=clock.seconds(launch),
+        seconds=timeline.seconds(launch),
         began_s=began_s,
         node=launch.result.node or launch.trial.node,
     )

@@ -15,7 +15,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.search.gp.encoding import Encoding, Floats, Integers, is_size
+from autotune.arrays import Bools, Floats, Ints
+from autotune.search.gp.encoding import Encoding, is_size
 
 _SINGLE, _PAIR, _CHANCE = 1.0, 0.3, 0.5
 """Odds of a cause before anything is known. Engines refuse values more often than single pairs."""
@@ -42,7 +43,7 @@ def starts(
     encoding: Encoding,
     ran: Sequence[int],
     broken: Sequence[int],
-    rows: Integers | None = None,
+    rows: Ints | None = None,
     out_of_memory: Collection[int] = (),
 ) -> Floats:
     """The odds that candidates start, shape ``(rows,)``.
@@ -65,7 +66,7 @@ def starts(
     return np.asarray(np.maximum(1 - fails, _LEAST), dtype=np.float64)
 
 
-def _needs_as_much(encoding: Encoding, position: int, rows: Integers) -> NDArray[np.bool_]:
+def _needs_as_much(encoding: Encoding, position: int, rows: Ints) -> Bools:
     """Which candidates differ from one only in having as much or more of what takes memory."""
     alike = np.ones(len(rows), dtype=np.bool_)
     for k in encoding.varying:
@@ -75,7 +76,7 @@ def _needs_as_much(encoding: Encoding, position: int, rows: Integers) -> NDArray
     return alike
 
 
-def traits(encoding: Encoding, position: int, rows: Integers | None = None) -> NDArray[np.float32]:
+def traits(encoding: Encoding, position: int, rows: Ints | None = None) -> NDArray[np.float32]:
     """Which traits of one candidate each candidate has, 0 or 1, shape ``(rows, traits)``.
 
     A trait that every candidate has explains nothing and is left out.

@@ -18,7 +18,6 @@ Standard library only: it starts with every server and must never be the thing t
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -30,12 +29,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
+from autotune.child import adopt_orphans, die_with_parent
 from autotune.serving.masking import mask_file
 from autotune.serving.processes import Ending, Membership, end, process_table
 from autotune.serving.removal import Contained, remove_container
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.5
 _ORPHAN_GRACE_S = 1.5
 """A server without a tuner gets less time: nobody waits for its last requests."""
@@ -182,15 +180,14 @@ def _wake_on_child() -> int:
 
 def _start(request: Request) -> int:
     """Start the server's first process in its own session; raises ``OSError``."""
-    libc = ctypes.CDLL(None, use_errno=True)
 
     def before_exec() -> None:
         # What the watchdog ignores, the server must not: ignored signals outlive exec.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent()
 
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     with Path(request.log).open("ab") as log:
         # One thread lives here, so a hook between fork and exec is safe.
         server = subprocess.Popen(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import autotune
+from autotune.child import IMPORT_FOLDER
 from autotune.errors import BadInput
 from autotune.serving import Grace
 from autotune.serving.processes import Ending
@@ -128,7 +128,6 @@ class Guard:
 
 def _start_helper(log: str, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start it without ``site``, whose work it does not need, and from this very package, wherever that lies."""
-    package = Path(autotune.__file__).resolve().parent.parent
     # What would go wrong in the helper stands in the server's log.
     with Path(log).open("ab") as stream:
         return subprocess.Popen(
@@ -136,7 +135,7 @@ def _start_helper(log: str, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stream,
-            env={**os.environ, "PYTHONPATH": str(package)},
+            env={**os.environ, "PYTHONPATH": IMPORT_FOLDER},
             start_new_session=True,
             pass_fds=tuple(pass_fds),
         )

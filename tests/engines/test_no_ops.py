@@ -13,7 +13,7 @@ from autotune.prepare.request import build_spec, library_for
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
 from autotune.study.options import Request
-from autotune.study.recommendation import Inert
+from autotune.study.recommendation import NoEffect
 from autotune.trial import Role, Trial
 from tests.engines.settings import R1, V32
 
@@ -22,7 +22,7 @@ CARDS = [LIBRARY.engine(name) for name in ("sglang", "tensorrt_llm", "vllm")]
 SERVE = "python3 -m sglang.launch_server --model"
 
 
-def baseline_no_ops(model: str, baseline: str | None, *set_: str, only: str = "sglang") -> dict[str, Inert]:
+def baseline_no_ops(model: str, baseline: str | None, *set_: str, only: str = "sglang") -> dict[str, NoEffect]:
     """Knob or flag to what is said of it on the baseline's command."""
     asked = {"baseline": baseline, "pins": list(set_), "engines": [only]}
     request = Request(model, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", **asked)

@@ -105,7 +105,7 @@ FORKING = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from tests.launch.settings import PATIENT, launch
+from tests.serving.settings import PATIENT, launch
 server = launch(Path(sys.argv[2]))
 assert server.wait_ready(PATIENT) is None
 if os.fork() == 0:

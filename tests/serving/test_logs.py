@@ -153,19 +153,6 @@ def test_quoted_source_lines_do_not_count(tmp_path: Path) -> None:
     assert explain(tmp_path, "vllm", log).message.startswith("hub.errors.HFValidationError: Repo id must be")
 
 
-def test_a_warning_that_quotes_an_error_is_none(tmp_path: Path) -> None:
-    """vLLM 0.32 says this at every start on a machine whose hard limit of open files is below 65535."""
-    warning = (
-        "(APIServer pid=13020) WARNING 11-21 16:13:15 [system_utils.py:255] Found ulimit of 20000 and failed to "
-        "automatically increase with error current limit exceeds maximum limit. This can cause fd limit errors like "
-        "`OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n\n"
-    )
-    cause = "OSError: [Errno 98] Address already in use"
-    assert explain(tmp_path, "vllm", f"{warning}{cause}").log_excerpt == cause
-    cause = "OSError: [Errno 24] Too many open files"
-    assert explain(tmp_path, "vllm", f"{warning}{cause}").log_excerpt == cause
-
-
 @pytest.mark.parametrize(
     ("log", "exit_code", "line"),
     [

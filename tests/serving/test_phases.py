@@ -87,17 +87,24 @@ def test_tensorrt_llm_names_the_component_behind_the_failure(tmp_path: Path, com
     assert told(tmp_path, "tensorrt_llm", *before, CUDA_OOM, *behind).phase is phase
 
 
-def test_a_warning_of_a_server_that_runs_is_no_cause(tmp_path: Path) -> None:
-    """vLLM 0.32 prints this at every start on a machine with a low limit."""
-    warning = (
-        "(APIServer pid=23329) WARNING 11-21 15:36:38 [system_utils.py:255] Found ulimit of 20000 and failed to "
-        "automatically increase with error current limit exceeds maximum limit. This can cause fd limit errors like "
-        "`OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n"
-    )
-    assert told(tmp_path, "vllm", warning, CUDA_OOM).kind is FailureKind.OUT_OF_MEMORY
-    path = tmp_path / "server.log"
+@pytest.mark.parametrize(
+    ("engine", "warning"),
+    [
+        # vLLM 0.32 prints this at every start on a machine with a low limit.
+        ("vllm", "(APIServer pid=23329) WARNING 11-21 15:36:38 [system_utils.py:255] Found ulimit of 20000 and failed "
+         "to automatically increase with error current limit exceeds maximum limit. This can cause fd limit errors "
+         "like `OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n"),
+        ("tensorrt_llm", "[11/21/2025-09:38:53] [TRT-LLM] [W] No space left on device for the cache, going on"),
+    ],
+)  # fmt: skip
+def test_a_warning_of_a_server_that_runs_is_no_cause(tmp_path: Path, engine: str, warning: str) -> None:
+    """Though it quotes a line that is one: a pattern counts from the level of an error on."""
+    patterns, path = patterns_of(LIBRARY.engine(engine)), tmp_path / "server.log"
     path.write_text(f"{warning}\n")
-    assert known_failure(path, patterns_of(LIBRARY.engine("vllm"))) is None
+    assert known_failure(path, patterns) is None
+    path.write_text(f"{warning.replace('WARNING', 'ERROR').replace('[W]', '[E]')}\n")
+    assert known_failure(path, patterns) is not None
+    assert told(tmp_path, engine, warning, CUDA_OOM).log_excerpt == CUDA_OOM
 
 
 def test_a_failure_survives_its_row() -> None:

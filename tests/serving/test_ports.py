@@ -13,7 +13,7 @@ from autotune.serving.ports import is_free, lease_port
 
 TUNER = """
 import sys
-from autotune.launch.ports import lease_port
+from autotune.serving.ports import lease_port
 lease = lease_port(range(31000, 31040))
 print(lease.port, flush=True)
 sys.stdin.read()

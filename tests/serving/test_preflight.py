@@ -41,6 +41,12 @@ def test_a_foreign_process_is_named_and_left_alone(tmp_path: Path, file: GpuFile
     assert "ends nothing that it did not start" in message
 
 
+def test_a_foreign_process_is_told_though_the_gpu_looks_idle(tmp_path: Path, file: GpuFile) -> None:
+    """It computes, or will: what is measured beside it is not the server's alone."""
+    node = Node(gpus=file.write(0.6, 0.6, busy={1: os.getpid()}), count=2)
+    assert said(node, tmp_path).startswith("GPU 1 (H200) is not idle: 0.6 GB of 141.0 GB are in use, by process")
+
+
 @pytest.mark.parametrize(("vendor", "command"), [("nvidia", "nvidia-smi"), ("amd", "rocm-smi"), ("other", "reset it")])
 def test_memory_that_nobody_is_seen_to_hold(tmp_path: Path, file: GpuFile, vendor: str, command: str) -> None:
     message = said(Node(gpus=file.write(30.0, vendor=vendor), count=1), tmp_path)

@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats, Ints
 from autotune.loadgen.request_file import RequestTable
 
 Interval = tuple[float, float]
-Floats = NDArray[np.float64]
 
 ERROR_RATE = 0.05
 MIN_REQUESTS = 20
@@ -86,7 +85,7 @@ def latency_intervals(a: RequestTable, b: RequestTable, seed: int = 0) -> dict[s
     return found
 
 
-def _latencies_ms(table: RequestTable) -> Iterator[tuple[str, Floats, NDArray[np.int64]]]:
+def _latencies_ms(table: RequestTable) -> Iterator[tuple[str, Floats, Ints]]:
     """Name, value per successful request, and the load it belongs to; definitions as in `load.metrics`."""
     columns = table.columns
     ok = columns["outcome"] == "ok"
@@ -104,9 +103,7 @@ def _resamples(requests: int) -> int:
     return min(_RESAMPLES, max(_MIN_RESAMPLES, _DRAWS // requests))
 
 
-def _resampled(
-    values: Floats, loads: NDArray[np.int64], resamples: int, rng: np.random.Generator
-) -> tuple[Floats, Floats]:
+def _resampled(values: Floats, loads: Ints, resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Means and medians of resampled requests, each of shape (resamples,)."""
     members = [np.flatnonzero(loads == load) for load in np.unique(loads)]
     block = max(1, _BLOCK // len(values))

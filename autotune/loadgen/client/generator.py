@@ -15,8 +15,8 @@ from time import perf_counter_ns
 
 import numpy as np
 import uvloop
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats, Ints
 from autotune.loadgen.client.connections import Connections
 from autotune.loadgen.client.health import ClientHealth, LoopMonitor
 from autotune.loadgen.client.open_files import allow_open_files
@@ -63,8 +63,8 @@ class Schedule:
     """
 
     requests: Sequence[bytes]
-    send_s: NDArray[np.float64]
-    output_tokens: NDArray[np.int64]
+    send_s: Floats
+    output_tokens: Ints
     concurrency: int
     streaming: bool = True
 

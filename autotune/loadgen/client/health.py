@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from autotune.arrays import Floats
 
 _TICK_S = 0.02
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
@@ -21,7 +22,7 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 class HealthLimits:
     """Beyond any of these the client, not the server, may have set the numbers.
 
-    ``autotune bench --self-test`` lays them beside the truth. On two cores shared with other work, 1,000 to 40,000
+    ``benchmarks/client_self_test.py`` lays them beside the truth. On two cores shared with other work, 1,000 to 40,000
     chunks per second, they told every load whose p99 of TTFT was more than 20 ms late; biases of 10 to 20 ms passed
     in 3 of 16 loads. There it was the run delay that told: true loads had at most 15 %, untrue ones mostly over 20 %.
 
@@ -120,7 +121,7 @@ class LoopMonitor:
             await asyncio.sleep(_TICK_S)
             self._lags_s.append(max(time.perf_counter() - due, 0.0))
 
-    def health(self, send_delay_s: NDArray[np.float64], reads: int, chunks: int) -> ClientHealth:
+    def health(self, send_delay_s: Floats, reads: int, chunks: int) -> ClientHealth:
         """The samples so far, in figures."""
         span_s = time.perf_counter() - self._began_s
         return ClientHealth(
@@ -142,5 +143,5 @@ def _run_delay_s() -> float:
         return 0.0
 
 
-def _p99(values: NDArray[np.float64]) -> float:
+def _p99(values: Floats) -> float:
     return float(np.percentile(values, 99)) if len(values) else 0.0

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from autotune.metrics.records import Floats, RequestRecords
+from autotune.arrays import Floats, Ints
+from autotune.metrics.records import RequestRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Report:
 
     progress: Progress
     now_s: float
-    rows: NDArray[np.int64]
+    rows: Ints
     columns: Floats
 
 
@@ -50,7 +50,7 @@ class Overview:
         workers: how many share it; request i is number i // workers of worker i % workers.
     """
 
-    def __init__(self, requests: int, input_tokens: NDArray[np.int64], workers: int) -> None:
+    def __init__(self, requests: int, input_tokens: Ints, workers: int) -> None:
         self._input_tokens, self._workers = input_tokens, workers
         self._columns = np.full((requests, 7), np.nan)
         self._progress = [Progress(0, 0, 0, 0, 0)] * workers

@@ -14,14 +14,14 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Ints
 from autotune.errors import BadInput
 from autotune.loadgen.client.requests import Content, Requests
 from autotune.loadgen.client.texts import Texts
 from autotune.loadgen.client.tokenizers import Tokenizer
 
-Ids = NDArray[np.int64]
+Ids = Ints
 
 _LOWEST_ID = 1000
 """Special and byte tokens mostly stand at the beginning of a vocabulary."""

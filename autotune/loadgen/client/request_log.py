@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats, Ints
 from autotune.loadgen.client.outcomes import Outcome, OutcomeKind, tally
 from autotune.loadgen.client.stream import Exchange
 from autotune.metrics.records import RequestRecords
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +31,11 @@ class RequestLog:
 
     records: RequestRecords
     outcomes: tuple[Outcome, ...]
-    retries: NDArray[np.int64]
+    retries: Ints
     send_delay_s: Floats
     cached_tokens: Floats
-    chunks: NDArray[np.int64]
-    expected_tokens: NDArray[np.int64]
+    chunks: Ints
+    expected_tokens: Ints
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -78,7 +76,7 @@ class RequestLog:
         dealt = np.lexsort((workers, places))
         outcomes = [outcome for log in logs for outcome in log.outcomes]
 
-        def joined(name: str) -> NDArray[np.int64]:
+        def joined(name: str) -> Ints:
             return np.concatenate([getattr(log, name) for log in logs])[dealt]
 
         return cls(
@@ -154,9 +152,7 @@ def _counts(exchange: Exchange) -> tuple[float, float, float]:
     return read, written, np.nan if cached is None else cached
 
 
-def _merged_records(
-    records: Sequence[RequestRecords], chunks: NDArray[np.int64], dealt: NDArray[np.int64]
-) -> RequestRecords:
+def _merged_records(records: Sequence[RequestRecords], chunks: Ints, dealt: Ints) -> RequestRecords:
     """The records in the order `dealt`, and the series of the successful ones with them.
 
     Args:
@@ -174,7 +170,7 @@ def _merged_records(
     return RequestRecords(**ordered)
 
 
-def _picks(lengths: NDArray[np.int64], dealt: NDArray[np.int64]) -> NDArray[np.int64]:
+def _picks(lengths: Ints, dealt: Ints) -> Ints:
     """Where the pieces of a series lie that are `lengths` long once they are in the order `dealt`, shape (total,)."""
     before = np.empty_like(lengths)
     before[dealt] = lengths
@@ -182,7 +178,7 @@ def _picks(lengths: NDArray[np.int64], dealt: NDArray[np.int64]) -> NDArray[np.i
     return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
 
-def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _joined(parts: Sequence[Ints]) -> Ints:
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 

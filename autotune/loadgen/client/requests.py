@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from autotune.arrays import Floats, Ints
 
-Tokens = NDArray[np.int64]
+Tokens = Ints
 
 Content: TypeAlias = str | list[int] | list[dict[str, str]]
 """What a prompt says where a file gives it: text, token ids, or the messages of a chat."""
@@ -31,7 +30,7 @@ class Requests:
 
     input_tokens: Tokens
     output_tokens: Tokens
-    send_s: NDArray[np.float64]
+    send_s: Floats
     group: Tokens
     prefix_tokens: int
     concurrency: int

@@ -11,12 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
+from autotune.arrays import Ints
 from autotune.loadgen.client.tokenizers import Tokenizer
 
-Ids = NDArray[np.int64]
+Ids = Ints
 
 _FREQUENT_WORDS = (
     "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "

@@ -20,11 +20,10 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-Floats = NDArray[np.float64]
+from autotune.arrays import Floats
 
 ERROR_RATE = 0.025
 """One-sided: at most so many studies call a configuration better that equals the baseline."""

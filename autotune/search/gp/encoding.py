@@ -13,13 +13,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Bools, Floats, Ints
 from autotune.space.candidates import CandidateSet
 from autotune.trial import Configuration, Scalar
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 ENGINE = "engine"
 _ABSENCE = 0.3
@@ -43,7 +40,7 @@ class Encoding:
         columns = {name: [_value(c, name) for c in configurations] for name in self.names}
         self.choices: dict[str, tuple[Scalar, ...]] = {name: _choices(column) for name, column in columns.items()}
         lookup = {name: {value: i for i, value in enumerate(self.choices[name])} for name in self.names}
-        self.codes: Integers = np.array(
+        self.codes: Ints = np.array(
             [[lookup[name][value] for value in columns[name]] for name in self.names], dtype=np.int64
         ).T
         self._lookup = lookup
@@ -65,7 +62,7 @@ class Encoding:
             found.setdefault(tuple(row), position)
         return found
 
-    def encode(self, params: Mapping[str, Scalar]) -> Integers:
+    def encode(self, params: Mapping[str, Scalar]) -> Ints:
         """Codes of one set of parameters; raises ``KeyError`` for a value that no candidate has."""
         return np.array([self._lookup[name][params.get(name)] for name in self.names], dtype=np.int64)
 
@@ -76,7 +73,7 @@ class Encoding:
         except KeyError:
             return None
 
-    def nearest(self, params: Mapping[str, Scalar], allowed: NDArray[np.bool_]) -> int:
+    def nearest(self, params: Mapping[str, Scalar], allowed: Bools) -> int:
         """The allowed candidate nearest to parameters that need be no candidate; the first of equals.
 
         Raises:

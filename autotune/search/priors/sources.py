@@ -1,6 +1,6 @@
 """What a study learns from: launches of earlier studies and of files (``--from``), read, and kept with the study.
 
-What was learned from is copied into the new study's folder, so that a resumed study holds the same opinions after the
+What was learned from is copied into the new study's folder, so that a resumed study holds the same priors after the
 earlier one has grown or gone.
 """
 

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats
 from autotune.loadgen.workloads import Workload
 from autotune.simulator.node import ServerSetup, run_server
 from autotune.simulator.node.calibration import OWN, Calibration, Factor, Physics, composed, factors_of, groups_of
 from autotune.simulator.node.coefficients import adjusted, speed_card
 from autotune.simulator.node.server import Server
-
-Floats = NDArray[np.float64]
 
 UNCERTAIN = {"total_token_throughput": 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}
 """Standard deviation of ln(metric) that a single run is taken to have. Throughput: twins differ by 5 % on vLLM and 15 %

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -14,16 +13,15 @@ from typing import cast
 import numpy as np
 from scipy.optimize import least_squares
 
-from autotune.simulator.fit.problem import Floats, Predictor, Problem, Target
+from autotune.arrays import Floats
+from autotune.child import die_with_parent
+from autotune.simulator.fit.problem import Predictor, Problem, Target
 from autotune.simulator.node.calibration import Calibration, Physics, composed, packaged_physics
 
 Progress = Callable[[str], None]
 """Told what is being done, in a line."""
 
 _ROUNDS = 12
-_PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
-
 _TOLD_EVERY = 100
 _FOLD_STEPS = 8
 _ENOUGH = 3e-4
@@ -70,7 +68,7 @@ def predictor(progress: Progress | None = None) -> Iterator[Predictor]:
 def _with_the_parent(parent: int) -> None:
     """A worker leaves an interruption to its parent, and ends with it, whatever ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
 

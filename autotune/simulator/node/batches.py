@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats, Ints
 from autotune.simulator.node.graphs import Graphs
 from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.server import Server
 from autotune.simulator.node.steptime import RankBatch
 
-Ids = NDArray[np.int64]
+Ids = Ints
 
 
 class Batches:
@@ -53,7 +53,7 @@ class Batches:
         batches = [RankBatch(counts[i], contexts[i], kept[i], entries[i], *prompts[i], padding[i]) for i in ranks]
         return batches, graph
 
-    def sums(self, ids: Ids, values: NDArray[np.float64]) -> list[float]:
+    def sums(self, ids: Ids, values: Floats) -> list[float]:
         """Sums of the sequences' values per rank."""
         if self._ranks == 1:
             return [float(values.sum())]

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats
 from autotune.simulator.node.batches import Batches
 from autotune.simulator.node.loads import EDGES, Load
 from autotune.simulator.node.replica import Chunk, Sequences
@@ -51,7 +51,7 @@ class Flow:
     first: float
     wait_s: float | None
     answer_s: float
-    per_token_s: NDArray[np.float64]
+    per_token_s: Floats
 
     def token_s(self, quantile: float | None) -> float:
         """Seconds per output token after the first: of a share of the requests, or, for None, the mean."""
@@ -120,7 +120,7 @@ class Fluid:
         flow = Flow(float(at_s[-1]), ramp_s, full_s, first, self._wait_s(), answer_s, per_token_s)
         return self._bounded(flow)
 
-    def _per_token_s(self, steps: NDArray[np.float64], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _per_token_s(self, steps: Floats, at_s: Floats) -> Floats:
         """Seconds between tokens of the answers at `loads.SHARES`, of the first batch and later, shape (2, shares).
 
         Args:
@@ -185,7 +185,7 @@ class Fluid:
         longer = self.step_s(self._running, chunks, idle=True)
         return max(0.0, steps - admitting * elsewhere) * plain + admitting * longer
 
-    def _drain(self, left: NDArray[np.float64]) -> tuple[list[float], list[float], float]:
+    def _drain(self, left: Floats) -> tuple[list[float], list[float], float]:
         """Steps and seconds between two ends of answers, and tokens written, until all have ended.
 
         Args:

@@ -10,8 +10,8 @@ import math
 from collections import deque
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats
 from autotune.simulator.node.server import Server
 
 
@@ -60,7 +60,7 @@ class BackEnd:
         self._free_s = max(self._free_s, at_s) + tokens * self._token_s
         return self._free_s
 
-    def send_steps(self, at_s: NDArray[np.float64], tokens: float) -> NDArray[np.float64]:
+    def send_steps(self, at_s: Floats, tokens: float) -> Floats:
         """The same for steps of equally many tokens, one after the other; shape (steps,)."""
         if not self._token_s:
             return at_s
@@ -68,6 +68,6 @@ class BackEnd:
         # Sent once it has ended and all before it are sent: the latest begin of any of them, and the work since.
         begins = at_s - work + tokens * self._token_s
         begins[0] = max(begins[0], self._free_s)
-        sent: NDArray[np.float64] = np.maximum.accumulate(begins) + work
+        sent: Floats = np.maximum.accumulate(begins) + work
         self._free_s = float(sent[-1])
         return sent

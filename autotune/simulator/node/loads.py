@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats
 from autotune.loadgen.client.requests import Requests
 
 EDGES = np.array([0.0, 0.25, 0.5, 0.7, 0.85, 0.94, 0.985, 1.0])
@@ -40,9 +40,9 @@ class Load:
     read: float
     longest_prompt: int
     written: float
-    answers: NDArray[np.float64]
-    lengths: NDArray[np.float64]
-    residuals: NDArray[np.float64]
+    answers: Floats
+    lengths: Floats
+    residuals: Floats
     alike: float
     held: float
     span_s: float

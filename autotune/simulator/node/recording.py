@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats, Ints
 from autotune.loadgen.client.requests import Requests
 from autotune.metrics.records import RequestRecords
 
-Floats = NDArray[np.float64]
-Ids = NDArray[np.int64]
+Ids = Ints
 
 
 class Recorder:

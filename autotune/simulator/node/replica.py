@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Ints
 from autotune.simulator.node.prefix import PrefixCache
 from autotune.simulator.node.server import Server
 
@@ -32,7 +32,7 @@ class Sequences:
         replica: which replica has it.
     """
 
-    def __init__(self, read: NDArray[np.int64], write: NDArray[np.int64]) -> None:
+    def __init__(self, read: Ints, write: Ints) -> None:
         n = len(read)
         self.read = read.astype(np.int64)
         self.prompt = self.read.copy()

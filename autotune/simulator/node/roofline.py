@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats
 from autotune.loadgen.workloads import Workload
 from autotune.simulator.node.weights import (
     BF16,
@@ -45,7 +45,7 @@ class _Layout(NamedTuple):
 
 def roofline(
     configurations: Sequence[Configuration], model: ModelCard, hardware: HardwareCard, gpus: int, workload: Workload
-) -> NDArray[np.float64]:
+) -> Floats:
     """The logarithm of the predicted total tokens per second of each configuration, shape (n,); always finite.
 
     Configurations that differ only in knobs which the arithmetic does not know get the same value.

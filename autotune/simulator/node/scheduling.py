@@ -1,7 +1,7 @@
 """Continuous batching: which requests a step computes, how long it takes, and what it changes.
 
 One scheduler, two loops over it: `batching.Batching` in virtual time, and the emulator by the wall clock. What differs
-between engines and versions is in ``search_spaces/simulation``, with its sources.
+between engines and versions is in ``search_spaces/<engine>/simulator.yaml``, with its sources.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Floats, Ints
 from autotune.simulator.node.batches import Batches
 from autotune.simulator.node.dispatch import Dispatch
 from autotune.simulator.node.prefix import PrefixCache
@@ -20,7 +20,7 @@ from autotune.simulator.node.replica import Chunk, Replica, Sequences
 from autotune.simulator.node.server import Server
 from autotune.simulator.node.steptime import StepTime
 
-Ids = NDArray[np.int64]
+Ids = Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +198,15 @@ class Scheduler:
         """Those of one replica."""
         return ids if len(self.replicas) == 1 else ids[self._state.replica[ids] == number]
 
-    def _blocks(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
-        blocks: NDArray[np.float64] = np.ceil(tokens / self._block - 1e-9)
+    def _blocks(self, tokens: Floats) -> Floats:
+        blocks: Floats = np.ceil(tokens / self._block - 1e-9)
         blocks *= self._block
         return blocks
 
-    def _grown(self, ids: Ids, gained: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    def _grown(self, ids: Ids, gained: float | Floats) -> Floats:
         """Tokens of the pool, in whole blocks, that each of these sequences takes when it gains so many."""
         context = self._state.context[ids]
-        grown: NDArray[np.float64] = self._blocks(context + gained) - self._blocks(context)
+        grown: Floats = self._blocks(context + gained) - self._blocks(context)
         return grown
 
     # A full pool

@@ -1,4 +1,4 @@
-"""The search's priors against what they foresee: ``python benchmarks/opinions.py [--sample N] [--measured FILE …]``.
+"""The search's priors against what they foresee: ``python benchmarks/priors.py [--sample N] [--measured FILE …]``.
 
 Two questions, each of the simulator's fast prediction (`autotune.simulator.node.steady`) and of the roofline:
 
@@ -18,9 +18,9 @@ from pathlib import Path
 from time import process_time
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from autotune.arrays import Floats
 from autotune.loadgen.workloads import load_workload
 from autotune.prepare.candidates import prepare
 from autotune.prepare.request import build_spec
@@ -40,8 +40,6 @@ _CASES = (
     ("deepseek-ai/DeepSeek-V3.2", "h200", "long"),
     ("deepseek-ai/DeepSeek-V3.2", "h200", "generation"),
 )
-
-Floats = NDArray[np.float64]
 
 
 def _rank(one: Floats, other: Floats) -> float:

@@ -1,6 +1,6 @@
 """A server whose truth is known: it streams at a set pace and remembers when it wrote what.
 
-``python -m autotune.loadgen.client.paced_server --rate 15000 --streams 1000 [--lockstep]`` listens on loopback, prints
+``python benchmarks/paced_server.py --rate 15000 --streams 1000 [--lockstep]`` listens on loopback, prints
 its port, and lives until its standard input is closed. Each stream gets one token per interval of streams/rate seconds:
 evenly spread over the interval, or all streams in the same instant, as batching engines do.
 
@@ -28,8 +28,8 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from autotune.arrays import Ints
 from autotune.loadgen.client.open_files import allow_open_files
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -52,7 +52,7 @@ _TOKEN = _chunk(
 """As long as vLLM's, 220 bytes: what a client does with a chunk depends on its length."""
 
 
-def read_truth(answer: bytes) -> list[NDArray[np.int64]]:
+def read_truth(answer: bytes) -> list[Ints]:
     """When each token of each request was written: ns of `time.perf_counter_ns`, which all processes of a machine
     share; one array per request, in the order of their numbers."""
     numbers = np.frombuffer(answer, dtype=np.int64)
