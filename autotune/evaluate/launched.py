@@ -119,7 +119,7 @@ class Launched:
             if not attempt.again or attempt.failure is None:
                 break
             tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
-            self.back_off.tell(f"launch {trial.number}: {attempt.failure.message} ({tries})")
+            self.back_off.notify(f"launch {trial.number}: {attempt.failure.message} ({tries})")
             with phases.measured("launch"):
                 self.back_off.pause(wait_s)
             attempt = self._attempt(trial, phases)
