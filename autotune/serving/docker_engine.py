@@ -10,9 +10,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from autotune.errors import BadInput
+from autotune.notify import Notify, silent
 
 PROGRAM = "docker"
 _ANSWER_S = 30.0
@@ -62,11 +63,11 @@ def is_present(image: str) -> bool:
     return _ask("image", "inspect", "--format", "{{.Id}}", image).returncode == 0
 
 
-def fetch_images(images: Sequence[str], tell: Callable[[str], None]) -> None:
+def fetch_images(images: Sequence[str], notify: Notify) -> None:
     """Download the images that are not there yet.
 
     Args:
-        tell: called with each line that Docker prints of its progress.
+        notify: called with each line that Docker prints of its progress.
 
     Raises:
         BadInput: Docker does not answer, or an image cannot be had.
@@ -74,11 +75,11 @@ def fetch_images(images: Sequence[str], tell: Callable[[str], None]) -> None:
     check_docker()
     for image in dict.fromkeys(images):
         if not is_present(image):
-            _pull(image, tell)
+            _pull(image, notify)
 
 
-def _pull(image: str, tell: Callable[[str], None]) -> None:
-    tell(f"pulling {image}, which may take many minutes")
+def _pull(image: str, notify: Notify) -> None:
+    notify(f"pulling {image}, which may take many minutes")
     last = ""
     argv = [docker_program(), "pull", image]
     with subprocess.Popen(
@@ -88,7 +89,7 @@ def _pull(image: str, tell: Callable[[str], None]) -> None:
         try:
             for line in process.stdout:
                 last = line.strip() or last
-                tell(f"pulling {image}: {last}")
+                notify(f"pulling {image}: {last}")
         except BaseException:
             process.terminate()
             raise
@@ -114,7 +115,7 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
 def _asked_version(image: str, distributions: Sequence[str]) -> str:
     check_docker()
     if not is_present(image):
-        _pull(image, lambda _: None)
+        _pull(image, silent)
     done = _ask(
         "run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c", _ASK, *distributions, limit_s=120.0
     )
