@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from autotune.simulator.fit.studies import study_rows
 from search_landscapes import evaluate, make_spec, opened, play, ridge, small
 
 from autotune.outputs.report import render
@@ -15,7 +16,6 @@ from autotune.replay import read_table
 from autotune.search import objective
 from autotune.search.priors.sources import sources_of
 from autotune.simulator.fit.rows import LeftOut
-from autotune.simulator.fit.studies import study_rows
 from autotune.space.library import Library
 from autotune.study.home import Home
 from autotune.study.results import Results
