@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.simulator.fit.studies import study_rows
+from autotune.simulator.fit.reading import study_rows
 from search_landscapes import evaluate, make_spec, opened, play, ridge, small
 
 from autotune.outputs.report import render
