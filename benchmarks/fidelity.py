@@ -31,11 +31,11 @@ from autotune.loadgen.client.requests import Requests
 from autotune.loadgen.pruning import Race
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.records import RequestRecords
+from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
-from autotune.prepare.request import build_spec
 from autotune.search.hopeless import MARGIN
 from autotune.space.context import Context
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.user_library import library_for
 
 WORKLOADS = ("sharegpt", "long", "generation", "very-long", "sharegpt-c4", "sweep")
@@ -84,7 +84,7 @@ class Cut:
 
 def candidates(workload_name: str, count: int, seed: int) -> Iterator[Candidate]:
     """Random configurations that run, of all engines."""
-    asked = Request(
+    asked = RunOptions(
         "deepseek-ai/DeepSeek-V3.2", "h200", workloads=[workload_name], on="simulator", now=datetime.now(UTC)
     )
     spec, library = build_spec(asked), library_for(None)

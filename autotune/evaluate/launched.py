@@ -123,7 +123,7 @@ class Launched:
             if not attempt.again or attempt.failure is None:
                 break
             tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
-            self.back_off.tell(f"launch {trial.number}: {attempt.failure.message} ({tries})")
+            self.back_off.notify(f"launch {trial.number}: {attempt.failure.message} ({tries})")
             with phases.measured("launch"):
                 self.back_off.pause(wait_s)
             attempt = self._attempt(trial, phases)
@@ -208,7 +208,7 @@ class Launched:
                 return Loaded(failure=Failure(FailureKind.INFRASTRUCTURE, problem))
             if (cut := measurement.shortened) is not None:
                 shortened[name] = cut.sd
-                self.back_off.tell(f"launch {trial.number}: {name} {cut.sentence()}")
+                self.back_off.notify(f"launch {trial.number}: {name} {cut.sentence()}")
             if measurement.invalid:
                 return Loaded(metrics, invalid=f"{name}: {measurement.invalid}")
             if measurement.failure:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.search import objective
-from autotune.search import timeline as clock
+from autotune.search import objective, timeline
 from autotune.space.candidates import CandidateSet
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role
@@ -26,7 +25,7 @@ class Entry:
         out_of_memory: it did because memory did not suffice.
         pending: not finished.
         seconds: that it took.
-        began_s: when, on the study's own clock (`clock.begins_s`).
+        began_s: when, on the study's own clock (`timeline.start_times`).
         node: where it ran, or must run; empty: not known, or the study knows one place only.
         node_sd: how unsure the correction of `score` for its node is, score units.
     """
@@ -76,7 +75,7 @@ def entry_of(
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
         out_of_memory=objective.ran_out_of_memory(launch),
-        seconds=clock.seconds(launch),
+        seconds=timeline.seconds(launch),
         began_s=began_s,
         node=launch.result.node or launch.trial.node,
     )

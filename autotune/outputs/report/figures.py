@@ -8,7 +8,7 @@ from statistics import geometric_mean
 from autotune.metrics.formulas import METRICS
 from autotune.outputs.report import StudyRecord, text
 from autotune.search import objective
-from autotune.search.equivalents import counts_as
+from autotune.search.equivalents import canonical_of
 from autotune.trial import Launch, Role, Scalar, State
 
 
@@ -39,7 +39,7 @@ def joined(study: StudyRecord) -> dict[str, str]:
     """Fingerprint of a configuration to that of its twin, by the engines' own word."""
     launched = {launch.trial.configuration.fingerprint for launch in study.launches}
     baseline = next((row.trial for row in study.launches if row.trial.role is Role.BASELINE), None)
-    return counts_as(study.launches, launched, baseline.configuration.fingerprint if baseline else None)
+    return canonical_of(study.launches, launched, baseline.configuration.fingerprint if baseline else None)
 
 
 def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:

@@ -12,7 +12,8 @@ from autotune.simulator.fit.raw import Place, checked
 from autotune.simulator.fit.rows import LeftOut, MeasuredRow, Origin, Outcome, measured
 from autotune.space.context import Context
 from autotune.space.library import Library
-from autotune.study.home import RESULTS, Home
+from autotune.study.home import Home
+from autotune.study.results import RESULTS
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
 from autotune.trial import Evidence, Launch, Metrics, State

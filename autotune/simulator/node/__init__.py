@@ -1,7 +1,7 @@
 """A node without GPUs: `simulate(server, workload, seed) -> Outcome`.
 
     server.py        what the engine makes of the knobs
-    coefficients.py  the figures of search_spaces/simulation, per engine, version and GPU
+    coefficients.py  the figures of search_spaces/<engine>/simulator.yaml, per engine, version and GPU
     weights.py       how many weights a model has and who holds them
     memory.py        the memory plan, and out-of-memory
     steptime.py      seconds per step: rooflines, communication, host
