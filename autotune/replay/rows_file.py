@@ -16,7 +16,8 @@ from autotune.trial import Configuration, Launch, Metrics, Scalar, State
 def read_rows(reader: Reader, text: str) -> Table:
     """The table of a study's rows; raises `MalformedFile`.
 
-    What the study did not learn from is left out: measurements that did not count, and failures of the machine.
+    What says nothing of a configuration is left out: measurements that did not count, failures of the machine, and
+    loads that an older version cut short (`TrialResult.shortened`).
     """
     found = parse_rows(reader.path, text.encode())
     if found.torn and not found.launches:
@@ -26,7 +27,10 @@ def read_rows(reader: Reader, text: str) -> Table:
     notes = ["the last line is cut off and left out"] if found.torn else []
     if len(counted) < len(found.launches):
         notes.append(f"{len(found.launches) - len(counted)} rows are left out: their measurements did not count")
-    rows = _versions_told_apart([_row(reader, line, launch) for line, launch in counted])
+    whole = [(line, launch) for line, launch in counted if not launch.result.shortened]
+    if len(whole) < len(counted):
+        notes.append(f"{len(counted) - len(whole)} rows are left out: their loads were cut short")
+    rows = _versions_told_apart([_row(reader, line, launch) for line, launch in whole])
     kept, more = reader.told(rows)
     values: dict[str, set[Scalar]] = {}
     metrics: dict[str, dict[str, None]] = {}
@@ -48,12 +52,10 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
     trial, result = launch.trial, launch.result
     knobs = {name: _value(reader, name, value, line) for name, value in trial.configuration.knobs.items()}
     metrics: dict[str, Metrics] = {}
-    shortened = dict(result.shortened)
     if result.failure is None:
         metrics = {workload: _checked(reader, line, measured) for workload, measured in result.metrics.items()}
         if trial.workloads and trial.workloads[0] in metrics:
             metrics[PLAIN] = metrics[trial.workloads[0]]
-            shortened = {**shortened, PLAIN: shortened.get(trial.workloads[0], 0.0)} if shortened else {}
     return Row(
         line=line,
         configuration=Configuration(reader.engine(trial.configuration.engine), knobs),
@@ -61,7 +63,6 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
         failure=result.failure,
         metrics=metrics,
         times_s=result.times_s,
-        shortened=shortened,
     )
 
 
@@ -94,4 +95,4 @@ def _versions_told_apart(rows: list[Row]) -> list[Row]:
 
 def _with_version(row: Row) -> Row:
     configuration = row.configuration.with_knobs(**{VERSION: row.engine_version})
-    return Row(row.line, configuration, row.engine_version, row.failure, row.metrics, row.times_s, row.shortened)
+    return Row(row.line, configuration, row.engine_version, row.failure, row.metrics, row.times_s)
