@@ -57,7 +57,7 @@ def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Notif
     if spec.on == "simulator":
         from autotune.evaluate.simulated import Simulated
 
-        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed, spec.objective)
+        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
     if spec.on.startswith("replay:"):
         from autotune.evaluate.replayed import Replayed
 

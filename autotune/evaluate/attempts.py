@@ -34,13 +34,11 @@ class Loaded:
 
     Attributes:
         invalid: why the measurement does not count, though the server did its part.
-        shortened: see `TrialResult.shortened`.
     """
 
     metrics: dict[str, Metrics] = field(default_factory=dict)
     failure: Failure | None = None
     invalid: str = ""
-    shortened: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
