@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.errors import BadInput
-from autotune.loadgen.arrivals import Arrival, arrival_of
-from autotune.loadgen.datasets import FixedLengths, Lengths, ShareGPTLengths, TableLengths
 from autotune.loadgen.workloads import LoadPoint, Workload, load_workload, workload_names
+from autotune.loadgen.workloads.arrivals import Arrival, arrival_of
+from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, ShareGPTLengths, TableLengths
 from autotune.space.library import Library
 
 CHAT = "sharegpt"

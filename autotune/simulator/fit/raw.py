@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import MalformedFile
-from autotune.metrics.latencies import LATENCIES
+from autotune.metrics.records import LATENCIES
 from autotune.simulator.fit.loads import Load
 from autotune.trial import Command
 
