@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 
@@ -10,6 +9,7 @@ from autotune.metrics.formulas import METRICS
 from autotune.replay.cells import unmixed, whole
 from autotune.replay.reading import FLAGS, Reader
 from autotune.replay.table import PLAIN, UNKNOWN, VERSION, Row, Table
+from autotune.study.results import parse_rows
 from autotune.trial import Configuration, Launch, Metrics, Scalar, State
 
 
@@ -19,15 +19,17 @@ def read_rows(reader: Reader, text: str) -> Table:
     What says nothing of a configuration is left out: measurements that did not count, failures of the machine, and
     loads that an older version cut short (`TrialResult.shortened`).
     """
-    launches, notes = _launches(reader, text)
+    found = parse_rows(reader.path, text.encode())
+    if found.torn and not found.launches:
+        raise found.torn
+    launches = enumerate(found.launches, start=1)
     counted = [(line, launch) for line, launch in launches if launch.result.state is not State.INVALID]
-    if len(counted) < len(launches):
-        notes.append(f"{len(launches) - len(counted)} rows are left out: their measurements did not count")
+    notes = ["the last line is cut off and left out"] if found.torn else []
+    if len(counted) < len(found.launches):
+        notes.append(f"{len(found.launches) - len(counted)} rows are left out: their measurements did not count")
     whole = [(line, launch) for line, launch in counted if not launch.result.shortened]
     if len(whole) < len(counted):
-        notes.append(
-            f"{len(counted) - len(whole)} rows are left out: their loads were cut short, the rest is a forecast"
-        )
+        notes.append(f"{len(counted) - len(whole)} rows are left out: their loads were cut short")
     rows = _versions_told_apart([_row(reader, line, launch) for line, launch in whole])
     kept, more = reader.told(rows)
     values: dict[str, set[Scalar]] = {}
@@ -44,22 +46,6 @@ def read_rows(reader: Reader, text: str) -> Table:
     first = next((launch.trial.workloads[0] for _, launch in counted if launch.trial.workloads), None)
     known = {workload: tuple(name for name in names if name in METRICS) for workload, names in metrics.items()}
     return Table(str(reader.path), tuple(values), kept, known, first, (*notes, *more))
-
-
-def _launches(reader: Reader, text: str) -> tuple[list[tuple[int, Launch]], list[str]]:
-    """Line number and launch of every row; a last line that was cut off is none."""
-    lines = text.split("\n")
-    last = max(i for i, line in enumerate(lines) if line.strip())
-    found: list[tuple[int, Launch]] = []
-    for number, line in enumerate(lines[: last + 1], start=1):
-        try:
-            found.append((number, Launch.from_json(json.loads(line))))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number - 1 < last or not found:
-                problem = f"not a row of a study's results.jsonl ({type(error).__name__}: {error})"
-                raise reader.refuse(problem, number) from error
-            return found, ["the last line is cut off and left out"]
-    return found, []
 
 
 def _row(reader: Reader, line: int, launch: Launch) -> Row:

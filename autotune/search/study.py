@@ -118,13 +118,13 @@ class JournaledStudy:
         del self._pending[launch.trial.number]
         self._record.finish(launch)
 
-    def explanation(self, no_ops: KnownNoEffects) -> Explanation:
+    def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
         """See `autotune.search.Study`."""
         history = self._history(self.launches).corrected()
         judgement = judge(history)
         with one_thread():
             model = model_of(self._kernels, history)
-            found = explain(history, self.launches, model, judgement, no_ops)
+            found = explain(history, self.launches, model, judgement, no_effect_of)
             if judgement.winner is None:
                 return found
             untried = predictions(history, model, self._kernels, judgement.winner, self._command_of)
