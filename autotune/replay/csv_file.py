@@ -86,9 +86,7 @@ def _header(reader: Reader, cells: Cells, line: int) -> Cells:
             if len(names) == 1 and sign in names[0]:
                 raise reader.refuse(f"the columns are separated by {word}; save the table with commas", line)
         columns = ", ".join(filter(None, names))
-        raise reader.refuse(
-            f"there is no column {ENGINE!r}, which names the engine of a row; columns: {columns}", line
-        )
+        raise reader.refuse(f"there is no column {ENGINE!r}, which names the engine of a row; columns: {columns}", line)
     for name in names:
         if name and names.count(name) > 1:
             raise reader.refuse(f"there are {names.count(name)} columns {name!r}; a column has a name of its own", line)
