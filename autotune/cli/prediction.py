@@ -54,7 +54,7 @@ def _understood(
     from autotune.engines import command_of
     from autotune.engines.translate import translate_typed
     from autotune.evaluate import model_of, understand
-    from autotune.machine import node
+    from autotune.machine.node import node
     from autotune.space.context import Context
 
     command = command_of(translate_typed(_typed(words), version, library, say))
@@ -143,7 +143,7 @@ def _print_gain(predicted: Mapping[str, Any]) -> None:
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
     """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
     from autotune.engines.translate import translate_typed
-    from autotune.machine import node
+    from autotune.machine.node import node
     from autotune.simulator import emulator
 
     library = _library(options.pop("calibration"), home)
