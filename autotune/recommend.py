@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from autotune import comparison
-from autotune.search import equivalents as twins
-from autotune.search import objective
+from autotune.search import equivalents, objective
 from autotune.search.decide.estimate import mean, percent
 from autotune.search.decide.sequential_test import Outcome
 from autotune.search.decide.verdict import Judgement, evidence, judge, settings_of
@@ -201,10 +200,10 @@ class _Sheet:
 
 
 def _resolutions(candidates: CandidateSet, launches: Sequence[Launch]) -> list[Resolution]:
-    joined = twins.counts_as(launches, candidates, candidates.items[candidates.baseline].fingerprint)
+    joined = equivalents.canonical_of(launches, candidates, candidates.items[candidates.baseline].fingerprint)
     return [
         Resolution(**{**asdict(found), "launches": list(found.launches)})
-        for found in twins.differences(launches, joined)
+        for found in equivalents.differences(launches, joined)
     ]
 
 

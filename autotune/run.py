@@ -19,11 +19,11 @@ from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.prepare.no_effect import no_ops_of
+from autotune.prepare.no_effect import no_effect_finder
 from autotune.recommend import recommend
 from autotune.search import Study, open_study
 from autotune.search.budget import most_nodes
-from autotune.search.priors import keep, opinions_of, sources_of
+from autotune.search.priors import keep, priors_of, sources_of
 from autotune.serving.docker_engine import fetch_images
 from autotune.space.knobs import gpus_of
 from autotune.study.home import Home
@@ -71,7 +71,7 @@ def run(
             progress.note(text)
         progress.opened(folder)
         study = open_study(
-            folder, prepared.spec, prepared.candidates, prepared.command_of, opinions_of(prepared, sources)
+            folder, prepared.spec, prepared.candidates, prepared.command_of, priors_of(prepared, sources)
         )
         with closing(study):
             return _tune(prepared, home, study, executor, progress)
@@ -89,7 +89,7 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
                 tracker.record(launch)
             executor.close()
             progress.phase("writing the report")
-            explanation = study.explanation(no_ops_of(prepared))
+            explanation = study.explanation(no_effect_finder(prepared))
             recommendation = recommend(
                 spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
             )

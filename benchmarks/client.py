@@ -29,10 +29,10 @@ from resource import RUSAGE_CHILDREN, getrusage
 from time import perf_counter
 
 import numpy as np
+from client_bias import Bias, Emission, PacedServer, Seen
 from peers import CLIENTS, Load
 
 from autotune.loadgen.client.open_files import allow_open_files
-from autotune.loadgen.client_bias import Bias, Emission, PacedServer, Seen
 
 _PEERS = Path(__file__).with_name("peers.py")
 _STREAMS = 1000

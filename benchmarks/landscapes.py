@@ -23,8 +23,8 @@ from scipy.stats import rankdata, spearmanr
 
 from autotune.arrays import Floats
 from autotune.prepare.candidates import Prepared
-from autotune.search.prior import Opinion
-from autotune.search.priors import opinions_of
+from autotune.search.prior import Prior
+from autotune.search.priors import priors_of
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
@@ -73,7 +73,7 @@ class Landscape:
     spec: StudySpec
     candidates: CandidateSet
     truth: Floats
-    opinions: tuple[Opinion, ...] = ()
+    priors: tuple[Prior, ...] = ()
     failures: Mapping[int, Failure] | None = None
     noise: float = NOISE
 
@@ -113,15 +113,15 @@ class Landscape:
         return best in {*self.candidates.starts, *self.candidates.defaults, self.candidates.baseline}
 
     def prior_quality(self) -> dict[str, float] | None:
-        """How the first opinion differs from the truth; None without one.
+        """How the first prior differs from the truth; None without one.
 
         ``spearman`` over the candidates that start; ``rank_of_best``: of the true best among all candidates by the
         prior, 1 = first, equals share their mean rank; ``regret_of_top``: what the prior's own favourites fall short
         of the best, the mean over equals (1 = does not start).
         """
-        if not self.opinions:
+        if not self.priors:
             return None
-        prior = np.where(np.isfinite(self.opinions[0].mean), self.opinions[0].mean, -np.inf)
+        prior = np.where(np.isfinite(self.priors[0].mean), self.priors[0].mean, -np.inf)
         runs = np.isfinite(self.truth)
         lowest = float(prior[np.isfinite(prior)].min())
         known = np.maximum(prior, lowest)
@@ -148,7 +148,7 @@ class Landscape:
 
     def without_prior(self) -> Landscape:
         """The same, with nothing believed."""
-        return replace(self, opinions=())
+        return replace(self, priors=())
 
 
 def command_of(candidate: Candidate) -> Command:
@@ -157,10 +157,10 @@ def command_of(candidate: Candidate) -> Command:
     return Command((candidate.configuration.engine, *flags))
 
 
-def believed(spec: StudySpec, candidates: CandidateSet, on: str = "simulator") -> tuple[Opinion, ...]:
+def believed(spec: StudySpec, candidates: CandidateSet, on: str = "simulator") -> tuple[Prior, ...]:
     """What the product believes of a study's candidates; on the simulator that is the unfitted roofline."""
     prepared = Prepared(spec.model_copy(update={"on": on}), Library(), candidates, {}, (), None)
-    return tuple(opinions_of(prepared))
+    return tuple(priors_of(prepared))
 
 
 NAMES = (

@@ -13,7 +13,7 @@ from landscapes_simulated import layout_of
 from scipy.stats import rankdata
 
 from autotune.search.gp.encoding import Encoding, is_size
-from autotune.search.prior import Opinion
+from autotune.search.prior import Prior
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.study.spec import EngineChoice, StudySpec
@@ -54,7 +54,7 @@ def toy() -> Landscape:
     prior = np.array([0.1 * math.log2(float(str(i.configuration.knobs["max_running_requests"]))) for i in items])
     spec = study_of("toy", "deepseek-ai/DeepSeek-R1-0528", ["vllm"])
     words = "24 made-up candidates; the prior knows one of five knobs"
-    return Landscape("toy", words, "useful", spec, CandidateSet(tuple(items), 0), values, (Opinion("made up", prior),))
+    return Landscape("toy", words, "useful", spec, CandidateSet(tuple(items), 0), values, (Prior("made up", prior),))
 
 
 def needle() -> Landscape:
@@ -210,27 +210,27 @@ def _renamed(base: Landscape, words: str, *, keep_order: bool) -> Landscape:
                   if (v := own.knobs.get(old)) is not None}  # fmt: skip
         items.append(Candidate(Configuration(str(labels["engine"][own.engine]), values), "1"))
     candidates = CandidateSet(tuple(items), base.candidates.baseline, base.candidates.defaults, base.candidates.starts)
-    return replace(base, words=words, kind="none", candidates=candidates, opinions=())
+    return replace(base, words=words, kind="none", candidates=candidates, priors=())
 
 
 def reversed_prior(base: Landscape) -> Landscape:
     """The prior puts what runs in exactly the wrong order; what does not start it puts in the middle."""
-    believed = base.opinions[0].mean if base.opinions else np.log(np.where(np.isfinite(base.truth), base.truth, 1.0))
+    believed = base.priors[0].mean if base.priors else np.log(np.where(np.isfinite(base.truth), base.truth, 1.0))
     runs = np.isfinite(base.truth)
     values = np.sort(believed[runs])
     wrong = np.full(len(base.truth), float(np.median(values)))
     wrong[runs] = values[(rankdata(-base.truth[runs], method="ordinal") - 1).astype(int)]
     words = f"{base.name}; the prior's values are handed out in the reversed order of the truth"
-    return replace(base, words=words, kind="reversed", opinions=(Opinion("reversed", wrong),))
+    return replace(base, words=words, kind="reversed", priors=(Prior("reversed", wrong),))
 
 
 def calibrated(base: Landscape) -> Landscape:
     """The prior that a study of real servers has: the simulator with the packaged figures, and the roofline."""
-    opinions = believed(base.spec.model_copy(update={"calibration": None}), base.candidates, on="process")
-    if not opinions or opinions[0].name == "the roofline":
+    priors = believed(base.spec.model_copy(update={"calibration": None}), base.candidates, on="process")
+    if not priors or priors[0].name == "the roofline":
         raise Absent("this version of autotune believes the roofline alone")
     words = f"{base.words.split('; prior:')[0]}; prior: the simulator with the packaged coefficients"
-    return replace(base, words=words, opinions=opinions)
+    return replace(base, words=words, priors=priors)
 
 
 def noisy(base: Landscape) -> Landscape:

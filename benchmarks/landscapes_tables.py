@@ -41,8 +41,8 @@ def kernels(name: str, sources: Sources) -> Landscape:
         f"measured kernels of {spec.model.id}, 8xh200, {_LOAD}, added up by aiconfigurator-core; prior: the roofline"
     )
     candidates = CandidateSet(tuple(items), _baseline(items))
-    opinions = believed(spec, candidates)
-    return Landscape(name, words, "useful", spec, candidates, np.array(truth), opinions, failures)
+    priors = believed(spec, candidates)
+    return Landscape(name, words, "useful", spec, candidates, np.array(truth), priors, failures)
 
 
 def _rows(path: Path) -> list[dict[str, Scalar]]:
@@ -95,5 +95,5 @@ def measured(sources: Sources) -> Landscape:
     failures = {i: failed[key] for i, key in enumerate(found) if key not in logs}
     # The document's first command is its baseline: vLLM with tensor parallel 8.
     candidates = CandidateSet(items, 0)
-    opinions = believed(spec, candidates)
-    return Landscape("measured", words, "useful", spec, candidates, np.array(truth), opinions, failures)
+    priors = believed(spec, candidates)
+    return Landscape("measured", words, "useful", spec, candidates, np.array(truth), priors, failures)

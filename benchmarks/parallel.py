@@ -58,7 +58,7 @@ def play(name: str, nodes: int, seed: int, launches: int, slow: float) -> Played
     spec = landscape.spec.model_copy(update={"launches": launches, "seed": seed, "noise": landscape.noise})
     with (
         tempfile.TemporaryDirectory(prefix="autotune-parallel-") as folder,
-        closing(open_study(Path(folder), spec, landscape.candidates, command_of, landscape.opinions)) as study,
+        closing(open_study(Path(folder), spec, landscape.candidates, command_of, landscape.priors)) as study,
     ):
         ends, used, now = _run(study, landscape, seed, nodes, slow)
         found = recommend(spec, landscape.candidates, study.launches, (), study.stop_reason).recommended

@@ -55,7 +55,7 @@ def _study(landscape: Landscape, seed: int, budget: int) -> tuple[list[int], int
     spec, candidates = landscape.spec.model_copy(update=changes), landscape.candidates
     with (
         TemporaryDirectory(prefix="autotune-search-") as folder,
-        closing(open_study(Path(folder), spec, candidates, command_of, landscape.opinions)) as study,
+        closing(open_study(Path(folder), spec, candidates, command_of, landscape.priors)) as study,
     ):
         while (trial := study.ask()) is not None:
             study.tell(landscape.launch(trial, seed))
@@ -66,7 +66,7 @@ def _study(landscape: Landscape, seed: int, budget: int) -> tuple[list[int], int
 
 def bare(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
     """Ours without a plan around it: the baseline, then the sampler's suggestions; no finals, no repeats."""
-    sampler = CandidateSampler(Kernels(Encoding(landscape.candidates), landscape.opinions), seed)
+    sampler = CandidateSampler(Kernels(Encoding(landscape.candidates), landscape.priors), seed)
     return optimised(landscape, seed, budgets, sampler)
 
 
@@ -215,6 +215,6 @@ def missing(name: str) -> str | None:
 def play(name: str, landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run | None:
     """One run; None where the sampler needs a prior and the landscape has none."""
     loop, with_prior = LOOPS[name]
-    if with_prior and not landscape.opinions:
+    if with_prior and not landscape.priors:
         return None
     return loop(landscape if with_prior else landscape.without_prior(), seed, budgets)

@@ -20,7 +20,7 @@ import numpy as np
 from autotune.search.acquisition import Observations, suggest
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
-from autotune.search.prior import Opinion
+from autotune.search.prior import Prior
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration
 
@@ -49,7 +49,7 @@ def measure(size: int, trials: int) -> dict[str, float]:
     encoding = Encoding(space)
     codes = encoding.codes[:, encoding.varying].astype(float)
     truth = -0.05 * ((codes - codes.max(axis=0) / 2) ** 2 @ np.linspace(1, 0.1, codes.shape[1]))
-    kernels = Kernels(encoding, [Opinion("rough", 0.5 * truth)])
+    kernels = Kernels(encoding, [Prior("rough", 0.5 * truth)])
     made_s = time.process_time() - begun_s
     generator = np.random.default_rng(0)
     places = generator.choice(size, min(trials, size - 1), replace=False)

@@ -1,4 +1,4 @@
-"""Write ``search_spaces/engines/options/<engine>-<version>.json`` from a released wheel, without importing it.
+"""Write ``search_spaces/<engine>/options/<version>.json`` from a released wheel, without importing it.
 
     python scripts/snapshot_options.py vllm vllm-0.13.0-….whl
     python scripts/snapshot_options.py sglang sglang-0.5.23-….whl
@@ -22,7 +22,7 @@ from parser_readers import add_from_dataclass, get_kwargs
 from static_python import Interpreter, Intrinsic
 from wheel_sources import UNKNOWN, Class, External, Function, Parser
 
-OPTIONS = Path(__file__).resolve().parents[1] / "search_spaces" / "engines" / "options"
+SPACES = Path(__file__).resolve().parents[1] / "search_spaces"
 _JSON_TYPES = ("json.loads", "orjson.loads", "json_list_type", "parse_cuda_graph_config_arg")
 _NUMBERS = {"int", "float"}
 _NO_VALUE = {"store_true", "store_false", "store_const", "count"}
@@ -132,9 +132,9 @@ def main() -> None:
     args = parser.parse_args()
     text = table(args.engine, args.wheel)
     version = json.loads(text)["version"]
-    path = OPTIONS / f"{args.engine}-{version}.json"
+    path = SPACES / args.engine / "options" / f"{version}.json"
     path.write_text(text)
-    print(f"{path.name}: {len(json.loads(text)['options'])} options")
+    print(f"{args.engine} {version}: {len(json.loads(text)['options'])} options")
 
 
 if __name__ == "__main__":

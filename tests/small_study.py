@@ -13,10 +13,10 @@ from autotune.study.recommendation import (
     Choice,
     Contribution,
     Exclusion,
-    Inert,
+    NoEffect,
     Objective,
+    Prediction,
     Recommendation,
-    Untried,
     Verdict,
     WorkloadComparison,
 )
@@ -204,9 +204,9 @@ def recommendation(**changes: Any) -> Recommendation:
             Contribution(knob="tensor_parallel + data_parallel", from_="8, 1", to="1, 8", gain_percent=30.0, ci95=None),
         ],
         inert=[
-            Inert(knob="--tool-call-parser", values=["deepseekv32"], reason="turns tool calls into API objects"),
-            Inert(knob="--enable-dp-attention", values=[True], reason="there is one replica"),
-            Inert(
+            NoEffect(knob="--tool-call-parser", values=["deepseekv32"], reason="turns tool calls into API objects"),
+            NoEffect(knob="--enable-dp-attention", values=[True], reason="there is one replica"),
+            NoEffect(
                 knob="memory_fraction",
                 values=[0.9, 0.8],
                 reason="its effect is below 3 % with 95 %",
@@ -216,7 +216,7 @@ def recommendation(**changes: Any) -> Recommendation:
             ),
         ],
         untried=[
-            Untried(
+            Prediction(
                 engine="sglang",
                 config={**WINNER.knobs, "kv_cache_dtype": "fp8_e4m3"},
                 changes={"kv_cache_dtype": "fp8_e4m3"},

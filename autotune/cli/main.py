@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from autotune import __version__, redact
-from autotune.errors import AutotuneError, BadInput
+from autotune.errors import AutotuneError
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -113,9 +113,9 @@ def cli() -> None:
 def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     """Tune: search, measure, and end with one serving command."""
     from autotune.cli import tuning
-    from autotune.study.options import Request
+    from autotune.study.options import RunOptions
 
-    tuning.run(Request(**options), home, as_json, dry_run)
+    tuning.run(RunOptions(**options), home, as_json, dry_run)
 
 
 @cli.command()
@@ -141,15 +141,14 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 def simulate(home: Path, as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
     from autotune.cli import prediction
-    from autotune.study.options import Simulation
+    from autotune.study.options import SimulateOptions
 
-    prediction.simulate(Simulation(**options), home, as_json)
+    prediction.simulate(SimulateOptions(**options), home, as_json)
 
 
 @cli.command()
-@click.option("--url", help="The server, e.g. http://127.0.0.1:8000.")
-@click.option("--model", help="The name under which the server serves its model.")
-@click.option("--self-test", is_flag=True, help="Measure the client itself instead, against a server of known pace.")
+@click.option("--url", required=True, help="The server, e.g. http://127.0.0.1:8000.")
+@click.option("--model", required=True, help="The name under which the server serves its model.")
 @click.option(
     "--workload", default="sharegpt", show_default=True, help="A name, random:IN:OUT[:N], sharegpt:FILE[:N] …"
 )
@@ -174,17 +173,11 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--api-key-env", help="Environment variable that holds the API key.")
 @click.option("--save-result", type=click.Path(path_type=Path), help="Write JSON, and a row per request beside it.")
 @_common(home_is_used=False)
-def bench(as_json: bool, self_test: bool, **options: Any) -> None:
+def bench(as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""
     from autotune.cli.bench import bench as measure
     from autotune.loadgen.bench.options import Bench
-    from autotune.loadgen.bench.self_test import bench_self_test
 
-    if self_test:
-        bench_self_test(options["workers"], options["save_result"], as_json)
-        return
-    if not options["url"] or not options["model"]:
-        raise BadInput("--url and --model say what to measure; or give --self-test, which measures the client itself")
     measure(Bench(**options), as_json)
 
 
@@ -297,9 +290,9 @@ def space() -> None:
 def show(as_json: bool, **options: Any) -> None:
     """Print the candidates that remain per engine, and what each rule removed."""
     from autotune.cli import spaces
-    from autotune.study.options import Request
+    from autotune.study.options import RunOptions
 
-    spaces.space_show(Request(**options), as_json)
+    spaces.space_show(RunOptions(**options), as_json)
 
 
 @space.command()

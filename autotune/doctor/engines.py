@@ -62,5 +62,5 @@ def _satisfied(need: Requirement) -> bool:
 
 CHECKS = (
     Check("Python packages", TARGETS, packages, "pyproject.toml"),
-    Check("engine", (PROCESS,), engines, "search_spaces/engines/"),
+    Check("engine", (PROCESS,), engines, "search_spaces/*/engine.yaml"),
 )

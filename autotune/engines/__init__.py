@@ -1,7 +1,7 @@
 """Engines: what an engine is, and the registry of those that are installed.
 
-An engine is a card (``<engine>.yaml``: in ``search_spaces/engines/``, or beside the class), tables of its options
-(``search_spaces/engines/options/``, or in the card) and a class that knows what is peculiar to its command line,
+An engine is a card (``search_spaces/<engine>/engine.yaml``, or ``<engine>.yaml`` beside the class), tables of its
+options (``options/`` beside that, or in the card) and a class that knows what is peculiar to its command line,
 registered under the entry-point group ``autotune.engines``. `autotune.engines.conformance` tells whether it fits.
 """
 

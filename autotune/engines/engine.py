@@ -48,7 +48,7 @@ class Engine:
     """One engine, described by its card; an engine's own file overrides only what is peculiar to it.
 
     Args:
-        card: ``search_spaces/engines/<engine>.yaml``.
+        card: ``search_spaces/<engine>/engine.yaml``.
         roots: folders laid out like ``search_spaces/`` that hold the option tables; the packaged one by default.
     """
 
@@ -108,11 +108,11 @@ class Engine:
             return self._installed
         if self.card.options:
             return declared_table(self.card, version)
-        name = f"{self.name}-{version}.json"
-        paths = [root / "engines" / "options" / name for root in self._roots]
-        path = next((p for p in paths if p.is_file()), None)
+        inside = (Path(self.name, "options", f"{version}.json"), Path("engines/options", f"{self.name}-{version}.json"))
+        path = next((p for root in self._roots for file in inside if (p := root / file).is_file()), None)
         if path is None:
-            raise BadInput(f"no table of options for {self.name} {version}: {paths[-1]} does not exist")
+            missing = self._roots[-1] / inside[0]
+            raise BadInput(f"no table of options for {self.name} {version}: {missing} does not exist")
         return read_table(path)
 
     def _build_parser(self, version: str) -> OptionParser:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from autotune.engines.detect import Installation, output_of
 from autotune.engines.engine import Engine
 from autotune.engines.help_text import parse_help
 from autotune.engines.options import OptionTable
+from autotune.notify import Notify
 from autotune.space.entry import release_of
 from autotune.study.home import expanded, write_atomically
 
@@ -23,10 +23,8 @@ HELP_S = 300.0
 # Wide, so that nothing is broken over lines; plain, so that no colours stand between the words.
 _SETTINGS = {"COLUMNS": "10000", "NO_COLOR": "1", "PYTHON_COLORS": "0", "TERM": "dumb"}
 
-Tell = Callable[[str], None]
 
-
-def options_of(engine: Engine, installed: Installation, tell: Tell) -> tuple[OptionTable, str | None]:
+def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple[OptionTable, str | None]:
     """The table of an installation's options, and a warning where it is not its own.
 
     Its help text is kept below `cache_folder`. Where the engine prints none, the shipped table of its version, or of
@@ -39,7 +37,7 @@ def options_of(engine: Engine, installed: Installation, tell: Tell) -> tuple[Opt
     path = cache_folder() / _file_name(engine, installed)
     table = _parsed(engine, _cached(path, installed), shipped, installed)
     if table is None:
-        tell(f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)")
+        notify(f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)")
         text = output_of(_help_command(engine, installed), HELP_S, _SETTINGS)
         table = _parsed(engine, text, shipped, installed)
         if table is not None and text is not None:

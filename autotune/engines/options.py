@@ -1,6 +1,6 @@
 """The command-line options of one engine version, and the `argparse` parser that they make.
 
-Tables are ``search_spaces/engines/options/<engine>-<version>.json``; ``scripts/snapshot_options.py`` writes them. An
+Tables are ``search_spaces/<engine>/options/<version>.json``; ``scripts/snapshot_options.py`` writes them. An
 engine with few options has them in its card.
 """
 

@@ -19,7 +19,6 @@ import yaml
 from autotune.engines import engine
 from autotune.errors import CannotGoOn
 from autotune.evaluate.attempts import Attempt, BackOff, Loaded, Phases
-from autotune.evaluate.early_stopping import race_of
 from autotune.evaluate.readback import listen, read_back
 from autotune.loadgen import LoadOptions, Measurement, Target, measure
 from autotune.loadgen.control import ServerClient
@@ -98,7 +97,6 @@ class Launched:
             started_at=started_at,
             resolved=attempt.resolved,
             quarantine=attempt.quarantine,
-            shortened={} if attempt.loaded.failure else attempt.loaded.shortened,
         )
 
     def _check(self, attempt: Attempt, trial: Trial) -> None:
@@ -123,7 +121,7 @@ class Launched:
             if not attempt.again or attempt.failure is None:
                 break
             tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
-            self.back_off.tell(f"launch {trial.number}: {attempt.failure.message} ({tries})")
+            self.back_off.notify(f"launch {trial.number}: {attempt.failure.message} ({tries})")
             with phases.measured("launch"):
                 self.back_off.pause(wait_s)
             attempt = self._attempt(trial, phases)
@@ -194,7 +192,6 @@ class Launched:
     def _load(self, server: Server, trial: Trial, card: EngineCard, folder: Path, phases: Phases) -> Loaded:
         """Every workload in turn on the warm server: its prefix cache is emptied and the prompts are new each time."""
         metrics: dict[str, Metrics] = {}
-        shortened: dict[str, float] = {}
         for name in trial.workloads:
             with phases.measured("load"):
                 measurement = self._measure(server, name, trial, card)
@@ -206,16 +203,13 @@ class Launched:
             except OSError as error:
                 problem = f"What was measured cannot be kept in {folder}: {error.strerror or error}."
                 return Loaded(failure=Failure(FailureKind.INFRASTRUCTURE, problem))
-            if (cut := measurement.shortened) is not None:
-                shortened[name] = cut.sd
-                self.back_off.tell(f"launch {trial.number}: {name} {cut.sentence()}")
             if measurement.invalid:
                 return Loaded(metrics, invalid=f"{name}: {measurement.invalid}")
             if measurement.failure:
                 died = server.failure(within_s=DEATH_S)
                 return Loaded(failure=died or Failure(FailureKind.LOAD_ERRORS, f"{name}: {measurement.failure}"))
         died = server.failure()
-        return Loaded(metrics, failure=died, shortened=shortened)
+        return Loaded(metrics, failure=died)
 
     def _measure(self, server: Server, name: str, trial: Trial, card: EngineCard) -> Measurement:
         workload = load_workload(name, self.library)
@@ -226,7 +220,6 @@ class Launched:
                 vocabulary=self.spec.model.architecture.vocab_size,
                 cache=PrefixCache.of(client, [card], trial.engine_version),
                 slos=self.spec.slos,
-                race=race_of(trial, name, self.spec.objective),
             )
             return measure(server.url, server.model, workload, self.spec.seed + trial.launch_index, options)
 
@@ -237,8 +230,6 @@ class Launched:
         path = folder / f"{safe}.json"
         evidence = Evidence.EMULATED if server.emulated else self.evidence
         about: dict[str, object] = {"workload": name, "seed": measurement.seed, "evidence": evidence.value}
-        if measurement.shortened is not None:
-            about["stopped"] = measurement.shortened.stop.sentence()
         loads = [Load(point.label, measurement.seed, point.log) for point in measurement.points]
         write_requests(requests_path(path), loads, about)
         result = {**about, **measurement.to_json(), "requests_file": requests_path(path).name}

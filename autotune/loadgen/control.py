@@ -74,12 +74,6 @@ class ServerClient:
         """Close its connections."""
         self._http.close()
 
-    def healthy(self, path: str = "/health") -> bool:
-        """Whether the server says that it is well; False also when it does not answer."""
-        with contextlib.suppress(httpx.HTTPError):
-            return self._http.get(path).is_success
-        return False
-
     def models(self) -> list[str] | None:
         """The names of the models served; None when the server has no such list.
 
@@ -106,17 +100,6 @@ class ServerClient:
         served = self.models()
         if served is not None and model not in served:
             raise UnknownName("model", model, served, f"These are the models that {self._target.url} serves.")
-
-    def one_token(self, model: str) -> str | None:
-        """Generate one token; None when that worked, else what the server said."""
-        body = {"model": model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
-        try:
-            answer = self._http.post("/v1/completions", json=body)
-        except httpx.HTTPError as error:
-            return f"no answer: {error}"
-        if answer.is_success and _choices(answer):
-            return None
-        return f"HTTP {answer.status_code}: {self._words(answer)}"
 
     def metrics_text(self, path: str = "/metrics") -> str | None:
         """The server's metrics in Prometheus text; None when it has none."""
@@ -192,10 +175,3 @@ def _denies(answer: httpx.Response) -> bool:
         said = answer.json()
         return isinstance(said, dict) and said.get("success") is False
     return False
-
-
-def _choices(answer: httpx.Response) -> bool:
-    try:
-        return bool(answer.json()["choices"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False

@@ -31,7 +31,7 @@ from autotune.loadgen.client.worker_task import Share
 
 STREAMS_PER_WORKER = 250
 CHUNKS_PER_WORKER = 4000
-"""Per second. One process bears more, see ``autotune bench --self-test``; these leave room for a busy machine."""
+"""Per second. One process bears more, see ``benchmarks/client_self_test.py``; these leave room for a busy machine."""
 
 _END_S = 5.0
 """For a worker to leave when its pipe is closed."""

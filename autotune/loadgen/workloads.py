@@ -98,10 +98,6 @@ class Workload(Part):
         """The same prompts with so many in flight; raises `BadInput` for less than 1."""
         return self.with_arrival(arrival_of(concurrency=concurrency))
 
-    def with_request_rate(self, request_rate: float) -> Workload:
-        """The same prompts arriving at random at that rate per second; raises `BadInput` for a rate that is none."""
-        return self.with_arrival(arrival_of(request_rate=request_rate))
-
     def with_arrival(self, arrival: Arrival) -> Workload:
         """The same prompts, sent so; load points that differed in nothing but their arrival become one."""
         return self._with_points([point.model_copy(update={"arrival": arrival}) for point in self._distinct()])

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from autotune.engines import Engine, recognise, settings_in_front, split_command
 from autotune.engines.accepted_options import RULE, Parser
 from autotune.engines.choose import engine_of, from_here
-from autotune.engines.installed_options import Tell
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
+from autotune.notify import Notify, silent
 from autotune.replay import file_of, table_of
 from autotune.replay.choosing import candidates_of, known_engines
 from autotune.replay.commands import command_of as replayed_command
@@ -26,7 +26,7 @@ from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration, enumerate_engine, why_empty
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective, unsuited
-from autotune.space.library import Library, spaces_root
+from autotune.space.library import Library, packaged
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.study.recommendation import Exclusion
 from autotune.study.spec import AUTO, StudySpec
@@ -98,11 +98,11 @@ class Prepared:
         return in_container(command, image, card, self.spec.hardware)
 
 
-def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, *, anywhere: bool = False) -> Prepared:
+def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywhere: bool = False) -> Prepared:
     """Enumerate what may be tried; raises `BadInput` when nothing may be.
 
     Args:
-        tell: is given a line before something that takes long.
+        notify: called before something that takes long.
         anywhere: also what cannot be run where the study's trials run.
     """
     if file_of(spec.on) is not None:
@@ -116,7 +116,7 @@ def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, 
     for choice in spec.engines:
         card = library.engine(choice.name)
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
-        kind = engine_of(card.engine, spec.installed, library, tell)
+        kind = engine_of(card.engine, spec.installed, library, notify)
         reason = unsuited(card, context) or _unpinnable(card, spec.pins)
         if reason is None and not anywhere:
             reason = _unavailable(spec, kind)
@@ -144,7 +144,7 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
     server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key).launch()
     choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
-    kind = engine_of(choice.name, {}, library, lambda _text: None)
+    kind = engine_of(choice.name, {}, library, silent)
     context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
     found = Configuration(kind.name, {"url": spec.on.removeprefix("external:")})
     candidate = Candidate(found, choice.version)
@@ -165,7 +165,7 @@ def _replayed(spec: StudySpec, library: Library) -> Prepared:
 def _unknown_to(on: str, engine: str) -> str | None:
     """Why a simulated node cannot stand in for an engine, in words; None when it can, or trials are real."""
     needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(on, ())
-    absent = [path for kind in needed if not (path := spaces_root() / kind / f"{engine}.yaml").is_file()]
+    absent = [path for kind in needed if not (path := packaged(kind, engine)).is_file()]
     if not absent:
         return None
     return f"the {on} knows nothing of {engine}: there is no {absent[0]}; use --on process"
@@ -314,7 +314,7 @@ def _parse_baseline(
     spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace], longest: int
 ) -> tuple[Candidate, EngineSpace]:
     named = recognise(command.argv, library).name
-    kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, lambda _text: None)
+    kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, silent)
     version = next((c.version for c in spec.engines if c.name == kind.name), None)
     if version is None:
         image = spec.images.get(kind.name)

@@ -15,14 +15,14 @@ from autotune.prepare.candidates import EngineSpace, Prepared
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
 from autotune.space.fingerprint import effective
-from autotune.study.recommendation import Inert
+from autotune.study.recommendation import NoEffect
 from autotune.trial import Configuration, Scalar, Trial
 
 
-def no_ops_of(prepared: Prepared) -> Callable[[Trial], Sequence[Inert]]:
+def no_effect_finder(prepared: Prepared) -> Callable[[Trial], Sequence[NoEffect]]:
     """For a launch of the study, what on its command, or asked for, does nothing."""
 
-    def no_ops(trial: Trial) -> list[Inert]:
+    def no_effect_of(trial: Trial) -> list[NoEffect]:
         space = prepared.spaces.get(trial.configuration.engine)
         if space is None:
             # A replayed table may have engines that nothing is known of.
@@ -30,14 +30,14 @@ def no_ops_of(prepared: Prepared) -> Callable[[Trial], Sequence[Inert]]:
         typed = prepared.baseline_command is not None and trial.configuration == _baseline(prepared)
         return [*_on_command(space, trial, typed), *([] if typed else _pinned(space, trial.configuration))]
 
-    return no_ops
+    return no_effect_of
 
 
 def _baseline(prepared: Prepared) -> Configuration:
     return prepared.candidates.items[prepared.candidates.baseline].configuration
 
 
-def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[Inert]:
+def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEffect]:
     try:
         parsed = space.engine.parse(trial.command, trial.engine_version)
     except BadInput:
@@ -49,25 +49,25 @@ def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[Inert
             for flag in option.flags:
                 name = flag.lstrip("-").replace("-", "_")
                 if name in parsed.given:
-                    yield Inert(knob=flag, values=[_shown(parsed.args[name])], reason=option.reason)
+                    yield NoEffect(knob=flag, values=[_shown(parsed.args[name])], reason=option.reason)
     if typed:
         yield from _overridden(space, parsed)
 
 
-def _overridden(space: EngineSpace, parsed: ParsedCommand) -> Iterator[Inert]:
+def _overridden(space: EngineSpace, parsed: ParsedCommand) -> Iterator[NoEffect]:
     """The knobs that were typed and that the engine takes otherwise."""
     raw = space.engine.knobs(parsed, space.context)
     usual = space.engine.default_knobs(space.context)
     made = effective(space.card, raw, space.context).configuration
     for name, value in raw.knobs.items():
         if value not in (usual[name], made.knobs[name]):
-            yield Inert(knob=name, values=[value], reason=_why(space, made, name, value))
+            yield NoEffect(knob=name, values=[value], reason=_why(space, made, name, value))
 
 
-def _pinned(space: EngineSpace, configuration: Configuration) -> Iterator[Inert]:
+def _pinned(space: EngineSpace, configuration: Configuration) -> Iterator[NoEffect]:
     for name, value in space.pins.items():
         if configuration.knobs.get(name) != value:
-            yield Inert(knob=name, values=[value], reason=_why(space, configuration, name, value))
+            yield NoEffect(knob=name, values=[value], reason=_why(space, configuration, name, value))
 
 
 def _why(space: EngineSpace, configuration: Configuration, name: str, value: Scalar) -> str:

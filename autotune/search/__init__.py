@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from autotune.search.prior import Opinion
+from autotune.search.prior import Prior
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.study.recommendation import Explanation, Inert
+from autotune.study.recommendation import Explanation, NoEffect
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Launch, Trial
 
@@ -22,7 +22,7 @@ SAMPLERS = ("gp", "nsgaii", "optuna-gp", "random", "tpe")
 """What ``--sampler`` takes: ``gp`` is our Gaussian process over the candidates, the others are Optuna's own."""
 
 
-NoOps = Callable[[Trial], Sequence[Inert]]
+KnownNoEffects = Callable[[Trial], Sequence[NoEffect]]
 
 
 class Study(Protocol):
@@ -52,11 +52,11 @@ class Study(Protocol):
     def tell(self, launch: Launch) -> None:
         """Keep a finished launch: on disk when this returns. Raises ``ValueError`` on a trial that was not asked."""
 
-    def explanation(self, no_ops: NoOps) -> Explanation:
+    def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
         """What each knob of the winner adds, what did nothing, and what is believed of untried candidates.
 
         Args:
-            no_ops: what on a launch's command is known to do nothing without measuring it.
+            no_effect_of: what on a launch's command is known to do nothing without measuring it.
         """
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ def open_study(
     spec: StudySpec,
     candidates: CandidateSet,
     command_of: Callable[[Candidate], Command],
-    opinions: Sequence[Opinion] = (),
+    priors: Sequence[Prior] = (),
 ) -> Study:
     """Create the study in ``folder``, or go on where it stopped.
 
@@ -76,7 +76,7 @@ def open_study(
         folder: of this study alone; made when it does not exist.
         candidates: must be the same, in the same order, when a study is resumed.
         command_of: how a candidate's server is started.
-        opinions: what is believed of the candidates; trust in each is learned.
+        priors: what is believed of the candidates; trust in each is learned.
 
     Raises:
         StudyLocked: another process has the study open.
@@ -87,4 +87,4 @@ def open_study(
     # Imported here so that `import autotune.search` stays light: Optuna takes a second.
     from autotune.search.study import JournaledStudy
 
-    return JournaledStudy(folder, spec, candidates, command_of, opinions)
+    return JournaledStudy(folder, spec, candidates, command_of, priors)

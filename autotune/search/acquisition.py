@@ -16,7 +16,7 @@ from scipy.special import ndtr
 from autotune.arrays import Floats, Ints
 from autotune.search.feasibility import starts
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Process, Trust
+from autotune.search.gp.posterior import Posterior, Trust
 from autotune.search.gp.shortlist import shortlist
 
 WORTH_IT = 0.02
@@ -25,7 +25,7 @@ apart what is as good as equal, where a larger gain that is less certain would b
 
 
 HEDGE = 3
-"""After the first few launches one suggestion of so many leaves the opinions out: where they are right about the rest
+"""After the first few launches one suggestion of so many leaves the priors out: where they are right about the rest
 and wrong about the best, the launches that they choose do not show it."""
 _NOTHING_RUNS = 0.5
 _LATELY = 3
@@ -63,12 +63,12 @@ class Observations:
     def done_with(self) -> frozenset[int]:
         return self.spent | frozenset(self.pending)
 
-    def process(self, kernels: Kernels, seed: int = 0) -> Process:
+    def posterior(self, kernels: Kernels, seed: int = 0) -> Posterior:
         """The posterior of the score; one that was computed lately is taken again, as decisions share it."""
         key = (tuple(self.measured), tuple(self.sds), seed)
         if key not in kernels.lately:
             positions, scores = [p for p, _ in self.measured], [s for _, s in self.measured]
-            found = Process(kernels, positions, scores, Trust.OBJECTIVE, self.sds or None, seed)
+            found = Posterior(kernels, positions, scores, Trust.OBJECTIVE, self.sds or None, seed)
             kernels.lately[key] = found
             while len(kernels.lately) > _LATELY:
                 del kernels.lately[next(iter(kernels.lately))]
@@ -91,18 +91,18 @@ def suggest(kernels: Kernels, seen: Observations, seed: int, number: int) -> Sug
         number: of the trial.
     """
     if number > HEDGE and number % HEDGE == HEDGE - 1:
-        kernels = kernels.unbiased
-    process = seen.process(kernels, seed)
-    rows = shortlist(kernels, process, seen.done_with, [p for p, _ in seen.measured], (seed, number))
+        kernels = kernels.without_prior
+    posterior = seen.posterior(kernels, seed)
+    rows = shortlist(kernels, posterior, seen.done_with, [p for p, _ in seen.measured], (seed, number))
     if not len(rows):
         return None
     if seen.pending:
-        process = process.expecting(np.array(seen.pending, dtype=np.int64))
+        posterior = posterior.condition_on_pending(np.array(seen.pending, dtype=np.int64))
     chance = odds(kernels, seen, rows, seed)
-    incumbents = _incumbents(process, kernels, seen, seed)
+    incumbents = _incumbents(posterior, kernels, seen, seed)
     if not incumbents:
-        return Suggestion(int(rows[best_of(chance * _rank(process, rows), (seed, number))]), None)
-    predicted = process.predict(rows)
+        return Suggestion(int(rows[best_of(chance * _rank(posterior, rows), (seed, number))]), None)
+    predicted = posterior.predict(rows)
     worth, left = (
         sum(weight * expected_improvement(predicted, level + more) for weight, level in incumbents) * chance
         for more in (WORTH_IT, 0.0)
@@ -122,7 +122,7 @@ def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incu
     """By how much each candidate is expected to exceed the incumbent, in score units (Jones et al. 1998).
 
     Args:
-        predicted: as `Process.predict` gives it.
+        predicted: as `Posterior.predict` gives it.
     """
     total: Floats | float = 0.0
     for weight, mean, sd in predicted:
@@ -137,29 +137,29 @@ def keeps_slos(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0) 
     for points in seen.slos.values():
         if not points:
             continue
-        process = Process(kernels, [p for p, _ in points], [v for _, v in points], Trust.OTHER, seed=seed)
-        chance *= sum(weight * ndtr(-mean / sd) for weight, mean, sd in process.predict(rows))
+        posterior = Posterior(kernels, [p for p, _ in points], [v for _, v in points], Trust.OTHER, seed=seed)
+        chance *= sum(weight * ndtr(-mean / sd) for weight, mean, sd in posterior.predict(rows))
     return chance
 
 
-def _incumbent(process: Process, seen: Observations) -> float | None:
+def _incumbent(posterior: Posterior, seen: Observations) -> float | None:
     """The best posterior mean of what was measured and kept the SLOs: a lucky draw is shrunk."""
     good = [p for (p, _), feasible in zip(seen.measured, seen.feasible, strict=True) if feasible]
-    return float(process.mean(np.array(good, dtype=np.int64)).max()) if good else None
+    return float(posterior.mean(np.array(good, dtype=np.int64)).max()) if good else None
 
 
-def _incumbents(process: Process, kernels: Kernels, seen: Observations, seed: int) -> list[tuple[float, float]]:
+def _incumbents(posterior: Posterior, kernels: Kernels, seen: Observations, seed: int) -> list[tuple[float, float]]:
     """What there will be to improve on, as probabilities and posterior means; empty where there may be nothing.
 
     The best that was measured and kept the SLOs, or what runs now and is expected to exceed it, if that starts and
     keeps them too.
     """
-    known = _incumbent(process, seen)
+    known = _incumbent(posterior, seen)
     running = np.array(sorted(set(seen.pending)), dtype=np.int64)
     if not len(running):
         return [] if known is None else [(1.0, known)]
     levels, left = list[tuple[float, float]](), 1.0
-    order = zip(process.mean(running).tolist(), odds(kernels, seen, running, seed).tolist(), strict=True)
+    order = zip(posterior.mean(running).tolist(), odds(kernels, seen, running, seed).tolist(), strict=True)
     for level, chance in sorted(order, reverse=True):
         if known is None or level > known:
             levels.append((left * chance, level))
@@ -170,9 +170,9 @@ def _incumbents(process: Process, kernels: Kernels, seen: Observations, seed: in
     return [(weight / (1 - left), level) for weight, level in levels] if left < _NOTHING_RUNS else []
 
 
-def _rank(process: Process, rows: Ints) -> Floats:
+def _rank(posterior: Posterior, rows: Ints) -> Floats:
     """Means between 0.5 and 1: while nothing is feasible yet, the odds of running decide and these break ties."""
-    mean = process.mean(rows)
+    mean = posterior.mean(rows)
     span = float(mean.max() - mean.min())
     return np.asarray(0.5 + 0.5 * (mean - mean.min()) / (span if span > 0 else 1.0), dtype=np.float64)
 

@@ -58,7 +58,7 @@ class Discretised:
 
     @cached_property
     def kernels(self) -> Kernels:
-        """The candidates for the process, without opinions."""
+        """The candidates for the process, without priors."""
         # Numbered, so that no parameter's name is taken for a knob that something is known of.
         items = [
             Candidate(

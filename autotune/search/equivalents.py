@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from autotune.trial import Launch, Scalar
 
 
-def counts_as(launches: Iterable[Launch], candidates: Container[str], baseline: str | None = None) -> dict[str, str]:
+def canonical_of(launches: Iterable[Launch], candidates: Container[str], baseline: str | None = None) -> dict[str, str]:
     """Fingerprint to the one that it counts as, for those that count as another.
 
     Args:
@@ -66,7 +66,7 @@ def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Diff
     """Every difference once, in the order of the first launch that had it.
 
     Args:
-        joined: as `counts_as` gives it.
+        joined: as `canonical_of` gives it.
     """
     rows: dict[tuple[str, str, str], list[Launch]] = {}
     for launch in sorted(launches, key=lambda row: row.trial.number):

@@ -22,7 +22,7 @@ import numpy as np
 from autotune.arrays import Bools, Floats, Ints
 from autotune.search.acquisition import Observations, Suggestion, best_of, expected_improvement, odds, suggest
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Process, Trust
+from autotune.search.gp.posterior import Posterior, Trust
 from autotune.search.gp.shortlist import shortlist
 
 _BEYOND = 0.1
@@ -31,8 +31,8 @@ _BEYOND = 0.1
 _WORTH_A_TURN = 0.5
 """Share of the largest expected improvement below which another turn's is not launched."""
 
-Posterior = Sequence[tuple[float, Floats, Floats]]
-"""Weights, means and standard deviations of a mixture, as `Process.predict` gives them."""
+Mixture = Sequence[tuple[float, Floats, Floats]]
+"""Weights, means and standard deviations of a mixture, as `Posterior.predict` gives them."""
 
 
 def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) -> Suggestion | None:
@@ -68,18 +68,18 @@ def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) 
     return Suggestion(position, most[1])
 
 
-def _posteriors(kernels: Kernels, seen: Observations, seed: int) -> tuple[Process, Process]:
-    """Of both goals. The opinions are of the first; for the second they may say something, in either direction."""
-    one = seen.process(kernels, seed)
+def _posteriors(kernels: Kernels, seen: Observations, seed: int) -> tuple[Posterior, Posterior]:
+    """Of both goals. The priors are of the first; for the second they may say something, in either direction."""
+    one = seen.posterior(kernels, seed)
     positions, scores = [p for p, _ in seen.second], [s for _, s in seen.second]
-    two = Process(kernels, positions, scores, Trust.OTHER, seed=seed)
+    two = Posterior(kernels, positions, scores, Trust.OTHER, seed=seed)
     if not seen.pending:
         return one, two
     pending = np.array(seen.pending, dtype=np.int64)
-    return one.expecting(pending), two.expecting(pending)
+    return one.condition_on_pending(pending), two.condition_on_pending(pending)
 
 
-def _worths(one: Process, two: Process, measured: Ints, rows: Ints) -> tuple[Floats, Floats]:
+def _worths(one: Posterior, two: Posterior, measured: Ints, rows: Ints) -> tuple[Floats, Floats]:
     """What candidates are expected to add to the front, and to the best of the second goal; shapes ``(rows,)``."""
     front = non_dominated(np.stack([one.mean(measured), two.mean(measured)], axis=1))
     reference = reference_point(front)
@@ -112,7 +112,7 @@ def area(front: Floats, reference: Floats) -> float:
     return sum((min(b, end) - a) * (height - floor) for a, b, height in _steps(front, reference))
 
 
-def expected_growth(one: Posterior, two: Posterior, front: Floats, reference: Floats) -> Floats:
+def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats) -> Floats:
     """By how much a candidate's two scores are expected to enlarge the area of a front, shape ``(candidates,)``.
 
     Args:
@@ -132,7 +132,7 @@ def _steps(front: Floats, reference: Floats) -> Iterator[tuple[float, float, flo
     return zip(edges, edges[1:], heights, strict=False)
 
 
-def _above(posterior: Posterior, threshold: float) -> Floats:
+def _above(posterior: Mixture, threshold: float) -> Floats:
     """The expected improvement over a threshold (Jones et al. 1998)."""
     if threshold == np.inf:
         return np.zeros(1)

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autotune.search import equivalents as twins
-from autotune.search import objective
+from autotune.search import equivalents, objective
 from autotune.search.decide.estimate import Spread
 from autotune.search.drift import Drift, find
 from autotune.search.entry import Entry as Entry
 from autotune.search.entry import entry_of, mean_violation
 from autotune.search.nodes import Effect, Placed, additive_spread, effects
-from autotune.search.timeline import begins_s
+from autotune.search.timeline import start_times
 from autotune.space.candidates import CandidateSet
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Trial
@@ -32,7 +31,7 @@ class History:
     """The launches of a study by number, with what decisions need beside them.
 
     Attributes:
-        counts_as: position of a candidate to that of its twin, for which all its launches count.
+        canonical_of: position of a candidate to that of its twin, for which all its launches count.
         drift: of the nodes, where the scores are corrected for it.
         offsets: node to what it does to scores, where they are corrected for it.
     """
@@ -40,7 +39,7 @@ class History:
     spec: StudySpec
     candidates: CandidateSet
     entries: tuple[Entry, ...]
-    counts_as: Mapping[int, int] = field(default_factory=dict)
+    canonical_of: Mapping[int, int] = field(default_factory=dict)
     drift: Drift | None = None
     offsets: Mapping[str, Effect] | None = None
 
@@ -54,7 +53,7 @@ class History:
         running = list(pending)
         # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
         bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
-        begins = begins_s(rows, bound)
+        begins = start_times(rows, bound)
         entries = [entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows]
         for trial in running:
             position = candidates.position(trial.configuration.fingerprint)
@@ -90,7 +89,7 @@ class History:
 
     @property
     def spread(self) -> Spread:
-        """The standard deviation of one launch, from whole loads that were repeated, in the finals or before.
+        """The standard deviation of one launch, from configurations that were repeated, in the finals or before.
 
         A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
         The baseline was not, and has one group. On a drifting node only what was launched in turn tells of the spread.
@@ -98,7 +97,7 @@ class History:
         rows = [
             ((e.position, e.role is Role.FINAL and e.position != self.candidates.baseline), self.place(e), e.score)
             for e in self.entries
-            if e.score is not None and not e.shortened_sd and (self.drift is None or e.role is Role.FINAL)
+            if e.score is not None and (self.drift is None or e.role is Role.FINAL)
         ]
         if self.several:
             return additive_spread(rows)
@@ -133,7 +132,7 @@ class History:
     def _fresh(self, entry: Entry) -> bool:
         """Whether a launch on a node was not chosen for its outcome."""
         chosen = entry.position != self.candidates.baseline and entry.role is not Role.FINAL
-        return entry.whole and bool(entry.node) and not chosen
+        return entry.measured and bool(entry.node) and not chosen
 
     @property
     def off(self) -> frozenset[str]:
@@ -211,7 +210,7 @@ class History:
 
     def canonical(self, position: int) -> int:
         """The candidate for which the launches of a candidate count: itself, or its twin."""
-        return self.counts_as.get(position, position)
+        return self.canonical_of.get(position, position)
 
     def at(self, position: int) -> list[Entry]:
         """The launches that count for a candidate, those of its twins included."""
@@ -223,7 +222,7 @@ class History:
 
     def spent(self, position: int) -> bool:
         """Whether the search is done with a candidate: measured, failed, running, given up, or another one's twin."""
-        if position in self.counts_as:
+        if position in self.canonical_of:
             return True
         entries = self.at(position)
         return any(not e.says_nothing for e in entries) or len(entries) >= MAX_UNINFORMATIVE
@@ -231,7 +230,7 @@ class History:
     @property
     def done_with(self) -> frozenset[int]:
         """The candidates with which the search is done."""
-        return frozenset(p for p in {*self.by_position, *self.counts_as} if self.spent(p))
+        return frozenset(p for p in {*self.by_position, *self.canonical_of} if self.spent(p))
 
     @property
     def exhausted(self) -> bool:
@@ -239,21 +238,21 @@ class History:
         return len(self.done_with) == len(self.candidates)
 
     def scores(self, position: int, *roles: Role) -> list[float]:
-        """The scores of a candidate's whole loads, of these roles only when any are given."""
-        entries = [e for e in self.at(position) if e.whole]
+        """The scores of a candidate's launches, of these roles only when any are given."""
+        entries = [e for e in self.at(position) if e.measured]
         return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def placed(self, position: int, *roles: Role) -> list[Placed]:
         """As `scores`, with the places (`place`)."""
-        entries = [e for e in self.at(position) if e.whole]
+        entries = [e for e in self.at(position) if e.measured]
         return [(self.place(e), e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
-        """The whole loads of a candidate of these roles, of any where there are none; not those of nodes that were off.
+        """The measured launches of a candidate of these roles, else of any; not those of nodes that were off.
 
         Those count where there are no others.
         """
-        whole = [e for e in self.at(position) if e.whole]
+        whole = [e for e in self.at(position) if e.measured]
         chosen = [e for e in whole if e.role in roles] or whole
         return self.alike(chosen) or chosen
 
@@ -281,7 +280,7 @@ class History:
 
         Those on nodes that were off do not count where there are others.
         """
-        entries = [e for e in self.at(position) if e.whole]
+        entries = [e for e in self.at(position) if e.measured]
         chosen = [e for e in entries if not roles or e.role in roles] or entries
         if not chosen:
             return False
@@ -296,5 +295,5 @@ class History:
 
 def _joined(candidates: CandidateSet, launches: Iterable[Launch]) -> dict[int, int]:
     baseline = candidates.items[candidates.baseline].fingerprint
-    joined = twins.counts_as(launches, candidates, baseline)
+    joined = equivalents.canonical_of(launches, candidates, baseline)
     return {candidates.position(one): candidates.position(other) for one, other in joined.items()}

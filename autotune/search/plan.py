@@ -17,15 +17,13 @@ from dataclasses import dataclass
 
 from autotune.search.acquisition import Suggestion
 from autotune.search.budget import before_confirmation, capacity, search_budget, usable_nodes
-from autotune.search.decide import control_runs as checks
-from autotune.search.decide import finals
-from autotune.search.decide import simplify as parsimony
-from autotune.search.decide.ablation import steps_back
+from autotune.search.decide import control_runs, finals, simplify
+from autotune.search.decide.ablation import subsets_towards_default
 from autotune.search.decide.sequential_test import Outcome
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.attribution import most_telling
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Process
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from autotune.search.repeats import challengers, model_of, next_repeat, ranked
 from autotune.study.recommendation import Verdict
@@ -71,12 +69,12 @@ class Plan:
 
     Args:
         kernels: of the candidates, with the prior.
-        suggest: the sampler: what to try after a history, with the opinions or without; None = nothing is left.
+        suggest: the sampler: what to try after a history, with the priors or without; None = nothing is left.
     """
 
     def __init__(self, kernels: Kernels, suggest: Suggest) -> None:
         self._kernels, self._suggest = kernels, suggest
-        self._latest: tuple[object, Process] | None = None
+        self._latest: tuple[object, Posterior] | None = None
 
     def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
         """The next launch, given the finished and the running ones.
@@ -111,7 +109,7 @@ class Plan:
         contested = bool(challengers(history))
         if len(history) >= (search_budget(budget) if contested else budget):
             return None
-        if contested and (node := checks.due(history, places)) is not None:
+        if contested and (node := control_runs.due(history, places)) is not None:
             return Step(Role.DRIFT, history.candidates.baseline, node)
         suggestion = self._suggestion(history)
         position, expected = (suggestion.position, suggestion.improvement) if suggestion else (None, None)
@@ -132,7 +130,7 @@ class Plan:
         leader, worth, new = next_repeat(self._model(history), history, spread, position)
         return leader if worth >= max(GAIN, new if expected is None else expected) else None
 
-    def _model(self, history: History) -> Process:
+    def _model(self, history: History) -> Posterior:
         """The posterior after a history; the latest is kept, as the finals ask for the same one again and again."""
         key = tuple((e.position, e.score, e.pending) for e in history)
         if self._latest is None or self._latest[0] != key:
@@ -140,9 +138,9 @@ class Plan:
         return self._latest[1]
 
     def _suggestion(self, history: History) -> Suggestion | None:
-        """The sampler's; where it expects little, and opinions may be why, what it expects without them."""
+        """The sampler's; where it expects little, and priors may be why, what it expects without them."""
         usual = self._suggest(history, True)
-        if usual is None or usual.improvement is None or usual.improvement >= GAIN or not len(self._kernels.opinions):
+        if usual is None or usual.improvement is None or usual.improvement >= GAIN or not len(self._kernels.priors):
             return usual
         other = self._suggest(history, False)
         if other is None or other.improvement is None or other.improvement <= usual.improvement:
@@ -157,7 +155,7 @@ class Plan:
         leaders = ranked(model, found)
         if not leaders or allowed <= 0:
             return None
-        position = parsimony.next_check(found, model, leaders[0], allowed)
+        position = simplify.next_check(found, model, leaders[0], allowed)
         return None if position is None else Step(Role.SEARCH, position)
 
     def _finals(self, history: History, places: Sequence[str]) -> Decision:
@@ -182,9 +180,9 @@ class Plan:
         found = searched.corrected()
         model = self._model(found)
         for leader in ranked(model, found):
-            short = history.canonical(parsimony.shortened(found, model, leader))
+            short = history.canonical(simplify.shortened(found, model, leader))
             for position in (short, leader):
-                if position != history.candidates.baseline and not finals.fell(history, position):
+                if position != history.candidates.baseline and not finals.eliminated(history, position):
                     return position
         return None
 
@@ -213,11 +211,11 @@ class Plan:
         judgement = judge(history)
         if judgement.winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
             return None
-        steps = steps_back(history.candidates, judgement.winner)
+        steps = subsets_towards_default(history.candidates, judgement.winner)
         if len([p for p in steps if len(finals.finals_of(history, p)) == 1]) >= ABLATIONS:
             return None
         found = history.corrected()
-        return most_telling(found, self._model(found), judgement.winner, parsimony.spread_of(found))
+        return most_telling(found, self._model(found), judgement.winner, simplify.spread_of(found))
 
     def _ending(self, history: History) -> str:
         searched = history.before_finals()
@@ -264,5 +262,5 @@ def _meanwhile(history: History, places: Sequence[str]) -> Decision:
     """What to do while the last launches of the search run: the baseline's half of a pair of the finals, on a node."""
     base = history.candidates.baseline
     alike = [node for node in places if node not in history.off]
-    node = finals.opening(history, alike) if challengers(history) and history.feasible(base) else None
+    node = finals.next_control_node(history, alike) if challengers(history) and history.feasible(base) else None
     return Wait() if node is None else Step(Role.DRIFT, base, node)

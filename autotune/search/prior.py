@@ -8,7 +8,7 @@ from autotune.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
+class Prior:
     """One source's prediction of the objective for every candidate. It may be wrong: trust in it is learned.
 
     Attributes:
@@ -31,7 +31,7 @@ class Opinion:
     def __post_init__(self) -> None:
         shape = self.mean.shape
         if len(shape) != 1:
-            raise ValueError(f"opinion {self.name!r}: the mean has shape {shape}, expected one value per candidate")
+            raise ValueError(f"prior {self.name!r}: the mean has shape {shape}, expected one value per candidate")
         for what, values in (("sd", self.sd), ("starts", self.starts), ("launch_s", self.launch_s)):
             if values is not None and values.shape != shape:
-                raise ValueError(f"opinion {self.name!r}: {what} has shape {values.shape}, the mean has {shape}")
+                raise ValueError(f"prior {self.name!r}: {what} has shape {values.shape}, the mean has {shape}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from autotune.arrays import Floats
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Process
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.search.observations import observations
 
@@ -23,13 +23,13 @@ _CHANCES = np.exp(-0.5 * _POINTS**2) / np.exp(-0.5 * _POINTS**2).sum()
 """Of the launch's outcome, in standard deviations of what it may be."""
 
 
-def model_of(kernels: Kernels, history: History) -> Process:
+def model_of(kernels: Kernels, history: History) -> Posterior:
     """The posterior after a history; running launches count as if they came out as expected."""
     seen = observations(history)
-    process = seen.process(kernels, history.spec.seed)
+    posterior = seen.posterior(kernels, history.spec.seed)
     if not seen.pending or not seen.measured:
-        return process
-    return process.expecting(np.array(seen.pending, dtype=np.int64))
+        return posterior
+    return posterior.condition_on_pending(np.array(seen.pending, dtype=np.int64))
 
 
 def challengers(history: History) -> list[int]:
@@ -38,7 +38,7 @@ def challengers(history: History) -> list[int]:
     return [p for p in history.by_position if p != history.candidates.baseline and history.feasible(p)]
 
 
-def ranked(model: Process, history: History) -> list[int]:
+def ranked(model: Posterior, history: History) -> list[int]:
     """The challengers, the best by the model's mean first."""
     positions = challengers(history)
     if not positions:
@@ -61,7 +61,7 @@ def gradients(means: Floats, covariance: Floats, noise: float) -> Floats:
 
 
 def next_repeat(
-    model: Process, history: History, noise: float, candidate: int | None = None
+    model: Posterior, history: History, noise: float, candidate: int | None = None
 ) -> tuple[int, float, float]:
     """The leader to launch again, what that is worth, and what a launch of a new candidate is worth by this model.
 

@@ -33,7 +33,7 @@ class CandidateSampler(BaseSampler):
     their logarithm, others by their standardised value.
 
     Args:
-        kernels: the candidates, and the opinions on them. None: the study's own search space, made discrete.
+        kernels: the candidates, and the priors on them. None: the study's own search space, made discrete.
         seed: ties are broken by it and the trial's number.
         slos: the limits behind constraints.
     """

@@ -12,21 +12,20 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 from autotune.errors import BadInput, UnknownName
-from autotune.search import SAMPLERS, NoOps, objective
+from autotune.search import SAMPLERS, KnownNoEffects, objective
 from autotune.search import optuna_samplers as peers
 from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import explain
-from autotune.search.explain.predictions import beliefs
+from autotune.search.explain.predictions import predictions
 from autotune.search.front import suggest_front
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.history import History
-from autotune.search.hopeless import hopeless_below
 from autotune.search.observations import observations
 from autotune.search.optuna_journal import Form, Record
 from autotune.search.plan import Plan, Step, Stop
-from autotune.search.prior import Opinion
+from autotune.search.prior import Prior
 from autotune.search.repeats import model_of
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.study.recommendation import Explanation
@@ -53,14 +52,14 @@ class JournaledStudy:
         spec: StudySpec,
         candidates: CandidateSet,
         command_of: Callable[[Candidate], Command],
-        opinions: Sequence[Opinion] = (),
+        priors: Sequence[Prior] = (),
     ) -> None:
         if spec.sampler not in SAMPLERS:
             raise UnknownName("sampler", spec.sampler, SAMPLERS)
         self._spec, self._candidates, self._command_of = spec, candidates, command_of
         encoding = Encoding(candidates)
         self._form = Form(spec, candidates, encoding)
-        self._kernels = Kernels(encoding, opinions)
+        self._kernels = Kernels(encoding, priors)
         self._plan = Plan(self._kernels, self._suggest)
         self._pending: dict[int, Trial] = {}
         self._stop_reason, self._phase = "", "starting"
@@ -119,16 +118,16 @@ class JournaledStudy:
         del self._pending[launch.trial.number]
         self._record.finish(launch)
 
-    def explanation(self, no_ops: NoOps) -> Explanation:
+    def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
         """See `autotune.search.Study`."""
         history = self._history(self.launches).corrected()
         judgement = judge(history)
         with one_thread():
             model = model_of(self._kernels, history)
-            found = explain(history, self.launches, model, judgement, no_ops)
+            found = explain(history, self.launches, model, judgement, no_effect_of)
             if judgement.winner is None:
                 return found
-            untried = beliefs(history, model, self._kernels, judgement.winner, self._command_of)
+            untried = predictions(history, model, self._kernels, judgement.winner, self._command_of)
         return found.model_copy(update={"untried": untried})
 
     def close(self) -> None:
@@ -146,8 +145,6 @@ class JournaledStudy:
     def _trial(self, number: int, step: Step, launches: Sequence[Launch], running: Sequence[Trial] = ()) -> Trial:
         candidate = self._candidates.items[step.position]
         others = [*(launch.trial for launch in launches), *self._pending.values(), *running]
-        before = [row for row in launches if row.trial.number < number]
-        nodes = self._history(before).node_effects() if step.role is Role.SEARCH else {}
         earlier = [t for t in others if t.number < number and t.configuration.fingerprint == candidate.fingerprint]
         return Trial(
             number=number,
@@ -157,7 +154,6 @@ class JournaledStudy:
             command=self._command_of(candidate),
             workloads=objective.workloads_of(self._spec, step.role),
             launch_index=len(earlier),
-            hopeless_below=hopeless_below(self._spec, step.role, before, nodes),
             node=step.node,
         )
 
@@ -165,12 +161,15 @@ class JournaledStudy:
         """The sampler's proposal: a function of the launches in this history and of the seed alone.
 
         Args:
-            believing: whether opinions count; Optuna's samplers know of none.
+            believing: whether priors count; Optuna's samplers know of none.
         """
         if history.exhausted:
             return None
         if self._spec.sampler == "gp":
-            seen, kernels = observations(history.corrected()), self._kernels if believing else self._kernels.unbiased
+            seen, kernels = (
+                observations(history.corrected()),
+                self._kernels if believing else self._kernels.without_prior,
+            )
             criterion = suggest if self._spec.pareto is None else suggest_front
             return criterion(kernels, seen, self._spec.seed, len(history))
         known = {entry.number: entry.position for entry in history}

@@ -10,7 +10,7 @@ from autotune.trial import Evidence, Launch
 _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
 
 
-def begins_s(launches: Iterable[Launch], several: bool = True) -> Mapping[int, float]:
+def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int, float]:
     """Number of a launch to when it began, seconds; since the epoch where real time passed.
 
     Where it did not, every launch begins, in the order of their numbers, as soon as those before it have begun and its

@@ -10,12 +10,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from packaging.version import InvalidVersion, Version
 
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput
+from autotune.notify import Notify, silent
 from autotune.serving.docker_run import newest_image
 from autotune.space.cards import HardwareCard
 from autotune.space.library import Library
@@ -69,11 +70,11 @@ def is_present(image: str) -> bool:
     return _ask("image", "inspect", "--format", "{{.Id}}", image).returncode == 0
 
 
-def fetch_images(images: Sequence[str], tell: Callable[[str], None]) -> None:
+def fetch_images(images: Sequence[str], notify: Notify) -> None:
     """Download the images that are not there yet.
 
     Args:
-        tell: called with each line that Docker prints of its progress.
+        notify: called with each line that Docker prints of its progress.
 
     Raises:
         BadInput: Docker does not answer, or an image cannot be had.
@@ -81,11 +82,11 @@ def fetch_images(images: Sequence[str], tell: Callable[[str], None]) -> None:
     check_docker()
     for image in dict.fromkeys(images):
         if not is_present(image):
-            _pull(image, tell)
+            _pull(image, notify)
 
 
-def _pull(image: str, tell: Callable[[str], None]) -> None:
-    tell(f"pulling {image}, which may take many minutes")
+def _pull(image: str, notify: Notify) -> None:
+    notify(f"pulling {image}, which may take many minutes")
     last = ""
     argv = [docker_program(), "pull", image]
     with subprocess.Popen(
@@ -95,7 +96,7 @@ def _pull(image: str, tell: Callable[[str], None]) -> None:
         try:
             for line in process.stdout:
                 last = line.strip() or last
-                tell(f"pulling {image}: {last}")
+                notify(f"pulling {image}: {last}")
         except BaseException:
             process.terminate()
             raise
@@ -121,7 +122,7 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
 def _asked_version(image: str, distributions: Sequence[str]) -> str:
     check_docker()
     if not is_present(image):
-        _pull(image, lambda _: None)
+        _pull(image, silent)
     done = _ask(
         "run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c", _ASK, *distributions, limit_s=120.0
     )

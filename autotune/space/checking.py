@@ -9,14 +9,10 @@ from pydantic import BaseModel
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.space.expression import names
-from autotune.space.library import SCHEMAS, Library, kind_of, line_of, load, spaces_root
+from autotune.space.library import KINDS, SCHEMAS, Library, documents, kind_of, line_of, load, spaces_root
 from autotune.space.packages import engine_cards
 from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
-_FOLDERS = (
-    *("engines", "models", "hardware", "workloads", "narrowings"),
-    *("simulation", "physics", "calibrations", "emulation"),
-)
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config"})
 
@@ -34,8 +30,9 @@ def check(
     files = [*_files(path or spaces_root()), *(() if path else engine_cards())]
     if engines:
         library = Library()
-        cards = {f"{library.engine(name).engine}.yaml" for name in engines}
-        files = [f for f in files if f.name.lower() in cards and (f.parent.name == "engines" or f in engine_cards())]
+        cards = {library.engine(name).engine for name in engines}
+        named = [*documents(path or spaces_root(), "engines"), *((card.stem, card) for card in engine_cards())]
+        files = [file for name, file in named if name.lower() in cards and file in files]
     for file in files:
         _check_file(file, {**SCHEMAS, **(schemas or {})})
     return files
@@ -47,9 +44,9 @@ def _files(path: Path) -> Iterator[Path]:
         return
     if not path.is_dir():
         raise BadInput(f"{path}: no such file or folder")
-    found = sorted(f for kind in _FOLDERS for f in (path / kind).glob("*.yaml"))
+    found = sorted(file for kind in KINDS for _, file in documents(path, kind))
     if not found:
-        raise BadInput(f"{path}: none of the folders {', '.join(_FOLDERS)} with *.yaml files is in it")
+        raise BadInput(f"{path}: none of the folders {', '.join(KINDS)} with *.yaml files is in it, no */engine.yaml")
     yield from found
 
 

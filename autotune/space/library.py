@@ -29,6 +29,23 @@ def spaces_root() -> Path:
     return inside if inside.is_dir() else beside
 
 
+def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
+    """The files of a kind in a folder laid out like ``search_spaces``, each with its name.
+
+    An engine's lie in a folder of its own (``vllm/engine.yaml``) or, as a user may have them, beside other engines'
+    (``engines/vllm.yaml``).
+    """
+    beside = [(path.stem, path) for path in sorted((root / kind).glob("*.yaml"))]
+    own = sorted(root.glob(f"*/{_ENGINE_FILES[kind]}")) if kind in _ENGINE_FILES else []
+    return [*((path.parent.name, path) for path in own if path.parent.name not in KINDS), *beside]
+
+
+def packaged(kind: str, name: str) -> Path:
+    """Where a packaged document of a kind lies, or would lie."""
+    inside = Path(name, _ENGINE_FILES[kind]) if kind in _ENGINE_FILES else Path(kind, f"{name}.yaml")
+    return spaces_root() / inside
+
+
 def read_document(path: Path) -> dict[str, Any]:
     """A YAML file whose top level is a mapping; raises `MalformedFile` with the line."""
     try:
@@ -91,7 +108,7 @@ def line_of(path: Path, location: Sequence[str | int]) -> int | None:
 
 
 def kind_of(path: Path) -> str:
-    """Which folder of ``search_spaces/`` a document belongs to, by its keys; raises `MalformedFile` otherwise."""
+    """The kind of a document, one of `KINDS`, by its keys; raises `MalformedFile` otherwise."""
     document = read_document(path)
     for key, kind in _KIND_BY_KEY.items():
         if key in document:
@@ -117,6 +134,10 @@ _KIND_BY_KEY = {
     "figures": "physics",
     "refusal": "emulation",
 }
+KINDS = tuple(_KIND_BY_KEY.values())
+"""Kinds of documents. A kind is also the name of the folder that may hold its files."""
+_ENGINE_FILES = {"engines": "engine.yaml", "simulation": "simulator.yaml", "emulation": "emulator.yaml"}
+"""Of what is written once per engine, the file in the engine's folder."""
 
 
 class Library:
@@ -139,16 +160,17 @@ class Library:
         self._files = {path: kind_of(path) for path in files}
 
     def paths(self, kind: str) -> Iterator[Path]:
-        """The files of ``models``, ``hardware``, ``engines`` or ``workloads``; an overlay's hide the packaged ones.
+        """The files of a kind, see `KINDS`; an overlay's hide the packaged ones of the same name.
 
         Installed packages' engines come after the packaged ones. A single file of the user's own comes last, so that
         it replaces what has the same name or id.
         """
         seen: set[str] = set()
-        found = [path for root in self.roots for path in sorted((root / kind).glob("*.yaml"))]
-        for path in [*found, *(engine_cards() if kind == "engines" else ())]:
-            if path.name not in seen:
-                seen.add(path.name)
+        found = [document for root in self.roots for document in documents(root, kind)]
+        installed = engine_cards() if kind == "engines" else ()
+        for name, path in [*found, *((path.stem, path) for path in installed)]:
+            if name not in seen:
+                seen.add(name)
                 yield path
         yield from self.own_files(kind)
 

@@ -1,4 +1,4 @@
-"""The schema of ``search_spaces/engines/<engine>.yaml``: everything that is known of an engine, as data.
+"""The schema of ``search_spaces/<engine>/engine.yaml``: everything that is known of an engine, as data.
 
 A *knob* has a name of the shared vocabulary (or, where only one engine has it, the engine's own
 flag name with underscores), the values that may be tried, its default, how it is written into a
@@ -155,7 +155,7 @@ class Effect(Entry):
 class IdleOption(Entry):
     """Options that cannot change how fast the engine is: they serve another purpose, or nothing at all."""
 
-    flags: list[str] = Field(min_length=1, description="long spellings; those of an option's table in engines/options/")
+    flags: list[str] = Field(min_length=1, description="long spellings; those of a table in options/")
     when: Expression = Field(default="True", description="of the configuration; only where it holds they are idle")
     versions: VersionRange = "*"
     reason: str
@@ -180,13 +180,13 @@ class Requirement(Entry):
 
 
 class EngineCard(Entry):
-    """``search_spaces/engines/<engine>.yaml``."""
+    """``search_spaces/<engine>/engine.yaml``."""
 
     engine: Annotated[str, AfterValidator(str.lower)]
     title: str
     program: list[str] = Field(description="how the command line begins")
     versions: list[str] = Field(
-        min_length=1, description="known versions, oldest first; each with a table in engines/options/, or `options`"
+        min_length=1, description="known versions, oldest first; each with a table in options/, or `options`"
     )
     options: list[DeclaredOption] = Field(default=[], description="of an engine with few; they are its tables")
     programs: list[list[str]] = Field(default=[], description="other ways in which its command line may begin")

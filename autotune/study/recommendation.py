@@ -131,7 +131,7 @@ class Contribution(_Value):
     ci95: tuple[float, float] | None
 
 
-class Inert(_Value):
+class NoEffect(_Value):
     """A knob or flag that did nothing for the objective.
 
     Attributes:
@@ -150,7 +150,7 @@ class Inert(_Value):
     launches: int = 0
 
 
-class Untried(_Value):
+class Prediction(_Value):
     """A configuration that was not launched, and what is believed of it.
 
     Attributes:
@@ -174,8 +174,8 @@ class Explanation(_Value):
     """Why the recommended configuration is as fast as it is, and what else may be said of the candidates."""
 
     contributions: list[Contribution] = []
-    inert: list[Inert] = []
-    untried: list[Untried] = []
+    inert: list[NoEffect] = []
+    untried: list[Prediction] = []
 
 
 class Resolution(_Value):
@@ -265,8 +265,8 @@ class Recommendation(_Value):
     gain_ci95: tuple[float, float] | None
     workloads: dict[str, WorkloadComparison]
     contributions: list[Contribution]
-    inert: list[Inert] = []
-    untried: list[Untried] = []
+    inert: list[NoEffect] = []
+    untried: list[Prediction] = []
     matrix: list[MatrixRow] = []
     front: list[FrontPoint] = []
     launches: int

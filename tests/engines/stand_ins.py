@@ -17,14 +17,14 @@ from typing import Any
 
 import click
 
-OPTIONS = Path(__file__).resolve().parents[2] / "search_spaces" / "engines" / "options"
+SPACES = Path(__file__).resolve().parents[2] / "search_spaces"
 TYPES = {"int": int, "float": float}
 Row = Mapping[str, Any]
 
 
 def rows(engine: str, version: str) -> list[dict[str, Any]]:
     """The options of a shipped table."""
-    found: list[dict[str, Any]] = json.loads((OPTIONS / f"{engine}-{version}.json").read_text())["options"]
+    found: list[dict[str, Any]] = json.loads((SPACES / engine / "options" / f"{version}.json").read_text())["options"]
     return found
 
 

@@ -17,7 +17,7 @@ from autotune.evaluate.readback import Said, read_back
 from autotune.loadgen.request_file import read_requests
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.space.context import Context
-from autotune.space.library import Library, read_document, spaces_root
+from autotune.space.library import Library, packaged, read_document
 from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import Command, Configuration, Evidence, FailureKind, Role, Scalar, State, Trial
 from tests.processes import alive, until
@@ -77,7 +77,7 @@ def test_the_cap_under_speculation_is_caught(tmp_path: Path) -> None:
 
 def test_an_ignored_variable_is_caught(tmp_path: Path) -> None:
     """A space whose author still believes in VLLM_ATTENTION_BACKEND; a leftover of an earlier launch in the log."""
-    space = read_document(spaces_root() / "engines" / "vllm.yaml")
+    space = read_document(packaged("engines", "vllm"))
     space["knobs"]["attention_backend"].update(
         emit=[{"env": {"VLLM_ATTENTION_BACKEND": "{attention_backend}"}}],
         read="env.VLLM_ATTENTION_BACKEND or args.attention_backend",

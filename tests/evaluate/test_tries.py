@@ -36,7 +36,7 @@ class Waits:
 
     @property
     def back_off(self) -> BackOff:
-        return BackOff(pause=self.seconds.append, tell=self.told.append)
+        return BackOff(pause=self.seconds.append, notify=self.told.append)
 
 
 @pytest.fixture

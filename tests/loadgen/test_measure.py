@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from autotune.loadgen import LoadOptions, measure
+from autotune.loadgen.arrivals import arrival_of
 from autotune.loadgen.control import CacheReset, ResetOutcome
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.workloads import Prefix, Workload, load_workload
@@ -89,7 +90,7 @@ def test_a_closed_loop_never_exceeds_its_concurrency():
 
 
 def test_poisson_arrivals_are_sent_on_time_and_in_order():
-    workload = load_workload("random:3:2:40").with_request_rate(100)
+    workload = load_workload("random:3:2:40").with_arrival(arrival_of(request_rate=100))
     with Server() as server:
         measured = measure(server.url, "m", workload, 5, COLD)
     log = measured.points[0].log

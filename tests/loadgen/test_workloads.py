@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
-from autotune.loadgen.arrivals import Arrival
+from autotune.loadgen.arrivals import Arrival, arrival_of
 from autotune.loadgen.client.prompts import PromptKey, Prompts
 from autotune.loadgen.workloads import Workload, load_workload, workload_names
 from autotune.space.library import Library, load
@@ -99,7 +99,7 @@ def test_shared_prefix_has_groups_of_equal_size():
 
 def test_arrivals_replace_those_of_the_workload():
     workload = load_workload("random:10:10:4000")
-    drawn = workload.with_request_rate(20).draw(0, seed=0)
+    drawn = workload.with_arrival(arrival_of(request_rate=20)).draw(0, seed=0)
     assert drawn.send_s[-1] == pytest.approx(3999 / 20)
     assert drawn.concurrency == 4000
     even = workload.with_arrival(Arrival(kind="constant", request_rate=20)).draw(0, seed=0)
@@ -128,7 +128,7 @@ def test_a_curve_has_a_point_per_concurrency_with_prompts_of_its_own(name: str, 
 
 
 def test_a_sweep_becomes_one_load_when_its_arrival_is_replaced():
-    (point,) = load_workload("sweep").with_request_rate(3).points
+    (point,) = load_workload("sweep").with_arrival(arrival_of(request_rate=3)).points
     assert (point.label, point.arrival.kind) == ("", "poisson")
     assert len(load_workload("output-sweep").with_concurrency(7).points) == 4
 

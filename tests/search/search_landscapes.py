@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.search import Study, open_study
-from autotune.search.prior import Opinion
+from autotune.search.prior import Prior
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.cards import Architecture, ModelCard
 from autotune.study.spec import EngineChoice, Slo, StudySpec
@@ -179,8 +179,8 @@ def command_of(candidate: Candidate) -> Command:
 
 
 def opened(folder: Path, spec: StudySpec, candidates: CandidateSet, prior: np.ndarray | None = None) -> Study:
-    opinions = [] if prior is None else [Opinion("made up", prior)]
-    return open_study(folder, spec, candidates, command_of, opinions)
+    priors = [] if prior is None else [Prior("made up", prior)]
+    return open_study(folder, spec, candidates, command_of, priors)
 
 
 def play(study: Study, spec: StudySpec, throughput: Throughput, at_most: int = 10_000) -> list[Launch]:

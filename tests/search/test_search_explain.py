@@ -1,4 +1,4 @@
-"""What a study says beside its winner: contributions that add up, knobs that did nothing, beliefs not tried."""
+"""What a study says beside its winner: contributions that add up, knobs that did nothing, predictions not tried."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from autotune.recommend import recommend
 from autotune.search.decide.estimate import Spread
 from autotune.search.decide.verdict import Gain
 from autotune.search.explain.attribution import anchored, decompose, most_telling, shapley
-from autotune.search.explain.explanation import contributions, searched
+from autotune.search.explain.explanation import contributions, no_effect_by_data
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Process
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.study.recommendation import Inert, Recommendation, Verdict
+from autotune.study.recommendation import NoEffect, Recommendation, Verdict
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration, Launch, Resolved, Role, Scalar, Trial
 
 GRID, SMALL = grid(), small()
 
 
-def nothing_known(_: Trial) -> Sequence[Inert]:
+def nothing_known(_: Trial) -> Sequence[NoEffect]:
     return ()
 
 
@@ -117,11 +117,11 @@ BOTH = two_engines()
 WINNER = len(BOTH) - 1
 
 
-def known(scores: Sequence[tuple[int, float | None]], candidates: CandidateSet = BOTH) -> tuple[History, Process]:
+def known(scores: Sequence[tuple[int, float | None]], candidates: CandidateSet = BOTH) -> tuple[History, Posterior]:
     history = History(make_spec(), candidates, entries(scores))
     done = [e for e in history if e.score is not None]
     kernels = Kernels(Encoding(candidates))
-    return history, Process(kernels, [e.position for e in done], [e.score or 0.0 for e in done])
+    return history, Posterior(kernels, [e.position for e in done], [e.score or 0.0 for e in done])
 
 
 FEW = Spread(0.01, 6)
@@ -193,7 +193,7 @@ def test_a_knob_that_made_no_difference_is_told_with_its_interval_and_one_that_d
     true = [0.3 * row[0] + 0.1 * row[1] for row in knobs]
     scores = [(p, true[p] + 0.01 * rng.standard_normal()) for p in (*range(16), *range(16))]
     history, model = known(scores, CandidateSet(items, 0, (0,)))
-    found = {row.knob: row for row in searched(history, model, 15, {"z"})}
+    found = {row.knob: row for row in no_effect_by_data(history, model, 15, {"z"})}
     assert found.keys() == {"y"}
     row = found["y"]
     assert row.launches == 32

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from autotune.engines import engine
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.loadgen.workloads import Workload
 from autotune.simulator.emulator.card import EmulationCard
 from autotune.simulator.node.calibration import Calibration, Physics
 from autotune.simulator.node.coefficients import SpeedCard
 from autotune.space.checking import check
-from autotune.space.library import Library, spaces_root
+from autotune.space.library import Library, packaged, spaces_root
 
 LLAMA = {
     "model_type": "llama",
@@ -103,6 +104,27 @@ def test_an_overlay_folder_adds_a_node(tmp_path: Path) -> None:
     assert Library((tmp_path,)).node("h200").name == "h200"
 
 
+@pytest.mark.parametrize(
+    ("card", "table"),
+    [("vllm/engine.yaml", "vllm/options/0.99.0.json"), ("engines/vllm.yaml", "engines/options/vllm-0.99.0.json")],
+)
+def test_an_overlay_folder_replaces_an_engine_s_card_and_adds_a_table(tmp_path: Path, card: str, table: str) -> None:
+    text = packaged("engines", "vllm").read_text()
+    for file, content in (
+        (card, text.replace("title: vLLM", "title: Ours").replace('"0.32.0"]', '"0.32.0", "0.99.0"]', 1)),
+        (table, (spaces_root() / "vllm/options/0.32.0.json").read_text().replace('"0.32.0"', '"0.99.0"')),
+    ):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(content)
+    library = Library((tmp_path,))
+    assert (library.engine("vllm").title, library.engine("sglang").title) == ("Ours", "SGLang")
+    assert set(library.engines) == set(Library().engines)
+    kind = engine("vllm", library)
+    assert kind.version() == "0.99.0"
+    assert [kind.table(version).version for version in ("0.99.0", "0.32.0")] == ["0.99.0", "0.32.0"]
+    assert check(tmp_path) == [tmp_path / card]
+
+
 def test_the_packaged_spaces_are_valid() -> None:
     schemas = {
         "workloads": Workload,
@@ -111,17 +133,13 @@ def test_the_packaged_spaces_are_valid() -> None:
         "calibrations": Calibration,
         "emulation": EmulationCard,
     }
-    checked = {path.parent.name for path in check(None, schemas=schemas)}
-    assert checked == {
-        "engines",
-        "models",
-        "hardware",
-        "workloads",
-        "simulation",
-        "emulation",
-        "physics",
-        "calibrations",
-    }
+    checked = check(None, schemas=schemas)
+    engines = ("vllm", "sglang", "tensorrt_llm")
+    for name in engines:
+        files = {path.name for path in checked if path.parent.name == name}
+        assert files == {"engine.yaml", "simulator.yaml", "emulator.yaml"}
+    rest = {path.parent.name for path in checked} - set(engines)
+    assert rest == {"models", "hardware", "workloads", "physics", "calibrations"}
 
 
 def test_a_workload_s_mistake_is_found(tmp_path: Path) -> None:
@@ -134,7 +152,7 @@ def test_a_workload_s_mistake_is_found(tmp_path: Path) -> None:
 
 def engine_file(folder: Path, old: str, new: str) -> tuple[Path, int]:
     """The packaged vLLM file with one text replaced, and the line at which it stands."""
-    text = (spaces_root() / "engines" / "vllm.yaml").read_text()
+    text = packaged("engines", "vllm").read_text()
     assert old in text
     changed = text.replace(old, new, 1)
     path = folder / "vllm.yaml"
@@ -143,7 +161,7 @@ def engine_file(folder: Path, old: str, new: str) -> tuple[Path, int]:
 
 
 def test_check_names_the_line_of_an_unknown_name_in_a_rule(tmp_path: Path) -> None:
-    text = (spaces_root() / "engines" / "vllm.yaml").read_text()
+    text = packaged("engines", "vllm").read_text()
     forbid = next(line for line in text[text.index("\nrules:") :].splitlines() if "forbid:" in line)
     indent = forbid[: forbid.index("forbid:")]
     path, line = engine_file(tmp_path, forbid, f"{indent}forbid: tensor_paralel > 9000")
@@ -153,7 +171,7 @@ def test_check_names_the_line_of_an_unknown_name_in_a_rule(tmp_path: Path) -> No
 
 
 def test_check_names_the_line_of_a_bad_expression(tmp_path: Path) -> None:
-    text = (spaces_root() / "engines" / "vllm.yaml").read_text()
+    text = packaged("engines", "vllm").read_text()
     forbid = next(line for line in text[text.index("\nrules:") :].splitlines() if "forbid:" in line)
     indent = forbid[: forbid.index("forbid:")]
     path, line = engine_file(tmp_path, forbid, f'{indent}forbid: "open(1) > 9000"')

@@ -22,7 +22,7 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 class HealthLimits:
     """Beyond any of these the client, not the server, may have set the numbers.
 
-    ``autotune bench --self-test`` lays them beside the truth. On two cores shared with other work, 1,000 to 40,000
+    ``benchmarks/client_self_test.py`` lays them beside the truth. On two cores shared with other work, 1,000 to 40,000
     chunks per second, they told every load whose p99 of TTFT was more than 20 ms late; biases of 10 to 20 ms passed
     in 3 of 16 loads. There it was the run delay that told: true loads had at most 15 %, untrue ones mostly over 20 %.
 

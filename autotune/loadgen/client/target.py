@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 
 from autotune.errors import BadInput
 
-ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
-
 _MAX_MESSAGE = 300
 
 _TELLING = 8

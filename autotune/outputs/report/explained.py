@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.study.recommendation import Inert, Untried
+from autotune.study.recommendation import NoEffect, Prediction
 
 
 def contributions(study: StudyRecord) -> str:
@@ -40,7 +40,7 @@ def inert(study: StudyRecord) -> str:
     return f"## What did nothing ({words.label(study.recommendation.evidence)})\n\n" + "\n".join(lines)
 
 
-def _inert(row: Inert) -> str:
+def _inert(row: NoEffect) -> str:
     # A switch has no value.
     shown = [value for value in row.values if not (value is True and row.knob.startswith("-"))]
     values = ", ".join(text.code(text.scalar(value)) for value in shown)
@@ -64,7 +64,7 @@ def untried(study: StudyRecord) -> str:
     return f"## Believed, not tried ({words.label(outcome.evidence)})\n\n{note}\n\n{table}"
 
 
-def _untried(row: Untried, limits: bool) -> tuple[str, ...]:
+def _untried(row: Prediction, limits: bool) -> tuple[str, ...]:
     odds = (f"{100 * row.starts:.0f} %", *([f"{100 * row.keeps_slos:.0f} %"] if limits else []))
     return (text.knobs(row.changes), text.percent(row.predicted_gain_percent), _interval(row.ci95), *odds)
 

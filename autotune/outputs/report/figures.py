@@ -8,7 +8,7 @@ from statistics import geometric_mean
 from autotune.metrics.formulas import METRICS
 from autotune.outputs.report import StudyRecord, text
 from autotune.search import objective
-from autotune.search.equivalents import counts_as
+from autotune.search.equivalents import canonical_of
 from autotune.trial import Launch, Role, Scalar, State
 
 
@@ -39,7 +39,7 @@ def joined(study: StudyRecord) -> dict[str, str]:
     """Fingerprint of a configuration to that of its twin, by the engines' own word."""
     launched = {launch.trial.configuration.fingerprint for launch in study.launches}
     baseline = next((row.trial for row in study.launches if row.trial.role is Role.BASELINE), None)
-    return counts_as(study.launches, launched, baseline.configuration.fingerprint if baseline else None)
+    return canonical_of(study.launches, launched, baseline.configuration.fingerprint if baseline else None)
 
 
 def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
@@ -72,13 +72,8 @@ def values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
     return [value for launch in group if (value := objective_value(study, launch)) is not None]
 
 
-def cut_short(study: StudyRecord, launch: Launch) -> float | None:
-    """The standard deviation of ln(objective) of a load that was cut short; None of a whole one."""
-    return launch.result.shortened.get(study.spec.workloads[0])
-
-
 def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
-    """Per engine the best configuration that keeps the SLOs, by whole loads: a launch, the mean, how many launches.
+    """Per engine the best configuration that keeps the SLOs: a launch, the mean, how many launches.
 
     The best engine comes first.
     """
@@ -86,7 +81,6 @@ def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     best: dict[str, tuple[Launch, float, int]] = {}
     for launches in by_configuration(study, study.launches).values():
         group = [launch for launch in counted(launches) if launch.result.state is State.COMPLETE]
-        group = [launch for launch in group if cut_short(study, launch) is None]
         values = values_of(study, group)
         middle = average(values)
         if middle is None or any(broken_slos(study, launch) for launch in group):

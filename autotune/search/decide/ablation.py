@@ -30,7 +30,9 @@ def reference(candidates: CandidateSet, winner: int) -> int | None:
     return next((p for p in named if candidates.items[p].configuration.engine == engine), None)
 
 
-def steps_back(candidates: CandidateSet, winner: int, base: int | None = None) -> dict[int, frozenset[str]]:
+def subsets_towards_default(
+    candidates: CandidateSet, winner: int, base: int | None = None
+) -> dict[int, frozenset[str]]:
     """Position to what is put back, of every candidate between winner and base; the winner itself is not among them.
 
     Args:
@@ -57,7 +59,7 @@ def ablations(candidates: CandidateSet, winner: int) -> list[Ablation]:
     Knobs whose smallest step back is the same candidate share an entry; the largest step is the reference
     itself.
     """
-    between = steps_back(candidates, winner)
+    between = subsets_towards_default(candidates, winner)
     found: dict[int, Ablation] = {}
     for knob in sorted({name for back in between.values() for name in back}):
         position = min((len(back), position) for position, back in between.items() if knob in back)[1]

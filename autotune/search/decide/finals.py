@@ -31,11 +31,11 @@ def finalist(history: History) -> int | None:
 
     Those after it show what the winner's settings add.
     """
-    standing = [e.position for e in history.of_role(Role.FINAL) if not fell(history, e.position)]
+    standing = [e.position for e in history.of_role(Role.FINAL) if not eliminated(history, e.position)]
     return next((p for p in standing if p != history.candidates.baseline), None)
 
 
-def fell(history: History, position: int) -> bool:
+def eliminated(history: History, position: int) -> bool:
     """Whether the finals have put a configuration out: it failed, broke a limit or could not be measured."""
     mute = [e for e in history.at(position) if e.role is Role.FINAL and e.says_nothing]
     if history.broke(position) or len(mute) > MAX_UNINFORMATIVE:
@@ -143,25 +143,25 @@ def next_on_nodes(history: History, position: int, left: int, places: Sequence[s
     base = history.candidates.baseline
     busy = {e.node for e in history.pending if e.node}
     unequal = {node for node, (mine, theirs) in counts.items() if mine != theirs}
-    lone = [node for node in places if node in unequal]
-    owed = len(unequal & {*places, *busy})
-    fresh = [node for node in places if node not in lone and node not in busy]
-    waiting = [node for node in lone if node not in busy]
-    if waiting or (lone and left <= owed):
-        node = (waiting or lone)[0]
-    elif fresh and left > owed:
+    unpaired = [node for node in places if node in unequal]
+    owed_pairs = len(unequal & {*places, *busy})
+    fresh = [node for node in places if node not in unpaired and node not in busy]
+    waiting = [node for node in unpaired if node not in busy]
+    if waiting or (unpaired and left <= owed_pairs):
+        node = (waiting or unpaired)[0]
+    elif fresh and left > owed_pairs:
         node = min(fresh, key=lambda name: sum(counts.get(name, (0, 0))))
-    elif lone:
-        node = lone[0]
+    elif unpaired:
+        node = unpaired[0]
     else:
         return None
     mine, theirs = counts.get(node, (0, 0))
     if mine != theirs:
         return (position if mine < theirs else base), node
-    return (position if mine % 2 == 0 or left - owed < 2 else base), node
+    return (position if mine % 2 == 0 or left - owed_pairs < 2 else base), node
 
 
-def opening(history: History, places: Sequence[str]) -> str | None:
+def next_control_node(history: History, places: Sequence[str]) -> str | None:
     """A node on which the baseline may be launched for the finals to come, while others end the search; or None."""
     start, base = len(history.before_finals()), history.at(history.candidates.baseline)
     taken = {e.node for e in history.entries[start:] if e.role is Role.DRIFT} | {e.node for e in history.pending}

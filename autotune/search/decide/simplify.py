@@ -17,9 +17,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from autotune.arrays import Floats
-from autotune.search.decide.ablation import ablations, steps_back
+from autotune.search.decide.ablation import ablations, subsets_towards_default
 from autotune.search.explain.attribution import Z
-from autotune.search.gp.posterior import Process
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 
 LEAST_GAIN = 0.01
@@ -44,7 +44,7 @@ class _Step:
     back: frozenset[str]
 
 
-def next_check(history: History, model: Process, leader: int, allowed: int) -> int | None:
+def next_check(history: History, model: Posterior, leader: int, allowed: int) -> int | None:
     """The candidate whose fresh launch is likeliest to let settings leave, the number of settings counted in.
 
     It is a shorter candidate, launched before or not, or the leader itself: whichever tells most. All doubtful settings
@@ -73,7 +73,7 @@ def next_check(history: History, model: Process, leader: int, allowed: int) -> i
     return places[best] if worth[best] >= least else None
 
 
-def shortened(history: History, model: Process, leader: int) -> int:
+def shortened(history: History, model: Posterior, leader: int) -> int:
     """The leader without the settings that may leave (see above), the most at once; the leader when none may."""
     return _left(history, model, leader, _steps(history, model, leader)).position
 
@@ -92,7 +92,7 @@ def expected_loss(mean: float, sd: float) -> float:
     return float(sd * (z * ndtr(z) + math.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)))
 
 
-def _left(history: History, model: Process, leader: int, steps: Sequence[_Step]) -> _Step:
+def _left(history: History, model: Posterior, leader: int, steps: Sequence[_Step]) -> _Step:
     """The step that may be taken, the longest, of equals the best."""
     stay = _Step(leader, frozenset())
     ran = [s for s in steps if history.feasible(s.position)]
@@ -107,14 +107,14 @@ def _left(history: History, model: Process, leader: int, steps: Sequence[_Step])
     return max(may, key=lambda row: row[:2])[2] if may else stay
 
 
-def _losses(model: Process, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:
+def _losses(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:
     """What the leader has over each candidate: mean and standard deviation."""
     mean, covariance = model.joint(np.array([leader, *positions], dtype=np.int64))
     variance = covariance[0, 0] + np.diag(covariance)[1:] - 2 * covariance[0, 1:]
     return mean[0] - mean[1:], np.sqrt(np.maximum(variance, 0.0))
 
 
-def _odds(model: Process, leader: int, positions: Sequence[int], places: Sequence[int], spread: float) -> Floats:
+def _odds(model: Posterior, leader: int, positions: Sequence[int], places: Sequence[int], spread: float) -> Floats:
     """The odds that each candidate may take the leader's place after a launch, shape ``(places, positions)``."""
     rows = sorted({leader, *positions, *places})
     mean, covariance = model.joint(np.array(rows, dtype=np.int64))
@@ -148,12 +148,12 @@ def _runs(history: History, position: int) -> bool:
     return any(entry.pending for entry in history.at(position))
 
 
-def _steps(history: History, model: Process, leader: int) -> list[_Step]:
+def _steps(history: History, model: Posterior, leader: int) -> list[_Step]:
     """The shorter candidates worth looking at: all of them, or those that put back what may be doubted."""
     found: Mapping[int, frozenset[str]] = {
         position: back
-        for position, back in steps_back(history.candidates, leader).items()
-        if position not in history.counts_as and position != leader and not history.broke(position)
+        for position, back in subsets_towards_default(history.candidates, leader).items()
+        if position not in history.canonical_of and position != leader and not history.broke(position)
     }
     if len(found) > MOST_STEPS:
         singles = [a for a in ablations(history.candidates, leader) if a.position in found]

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.arrays import Bools, Floats, Ints
-from autotune.search.decide.ablation import ablations, difference, reference, steps_back
-from autotune.search.gp.posterior import Process
+from autotune.search.decide.ablation import ablations, difference, reference, subsets_towards_default
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.trial import Configuration, Scalar
 
@@ -60,7 +60,7 @@ class Decomposition:
     positions: Ints
     matrix: Floats
 
-    def believed(self, model: Process) -> tuple[Floats, Floats]:
+    def believed(self, model: Posterior) -> tuple[Floats, Floats]:
         """Means and covariance of the parts, shapes ``(parts,)`` and ``(parts, parts)``."""
         mean, covariance = model.joint(self.positions)
         return self.matrix @ mean, self.matrix @ covariance @ self.matrix.T
@@ -90,7 +90,7 @@ def decompose(history: History, winner: int) -> Decomposition | None:
     return _joined(history, parts, places, shares)
 
 
-def most_telling(history: History, model: Process, winner: int, spread: float) -> int | None:
+def most_telling(history: History, model: Posterior, winner: int, spread: float) -> int | None:
     """The candidate between reference and winner whose fresh launch narrows the knobs' intervals most, or None.
 
     Only the knobs that may matter count: those whose interval reaches beyond `MATTERS`. None when no launch would
@@ -158,7 +158,7 @@ def _stage(history: History, winner: int) -> int:
     base = reference(history.candidates, winner)
     if base is not None and not history.broke(base):
         return base
-    steps = [] if base is None else steps_back(history.candidates, winner, base).items()
+    steps = [] if base is None else subsets_towards_default(history.candidates, winner, base).items()
     ran = [(len(back), -position) for position, back in steps if history.scores(position)]
     return -max(ran)[1] if ran else winner
 
@@ -167,7 +167,7 @@ def _sets(history: History, winner: int, stage: int) -> dict[int, frozenset[str]
     """Position to the winner's settings that it has: the stage (none) first, the winner (all of them) last."""
     items = history.candidates.items
     everything = frozenset(difference(items[winner].configuration, items[stage].configuration))
-    back = {p: b for p, b in steps_back(history.candidates, winner, stage).items() if not history.broke(p)}
+    back = {p: b for p, b in subsets_towards_default(history.candidates, winner, stage).items() if not history.broke(p)}
     inner = [p for p, b in back.items() if b != everything]
     singles = {a.position for a in ablations(history.candidates, winner)}
     middle = len(everything) / 2

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import stdtrit
 
-from autotune.search import NoOps
-from autotune.search import equivalents as twins
+from autotune.search import KnownNoEffects, equivalents
 from autotune.search.decide.estimate import Spread, percent
 from autotune.search.decide.verdict import Gain, Judgement
 from autotune.search.explain.attribution import Z, anchored, decompose
-from autotune.search.gp.posterior import Process
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
-from autotune.study.recommendation import Contribution, Explanation, Inert
+from autotune.study.recommendation import Contribution, Explanation, NoEffect
 from autotune.trial import Launch, Scalar
 
 SMALL = 0.03
@@ -34,24 +33,24 @@ _NAMED = 8
 
 
 def explain(
-    history: History, launches: Sequence[Launch], model: Process, judgement: Judgement, no_ops: NoOps
+    history: History, launches: Sequence[Launch], model: Posterior, judgement: Judgement, no_effect_of: KnownNoEffects
 ) -> Explanation:
-    """Contributions and knobs that did nothing; what is believed of untried candidates is `beliefs.beliefs`.
+    """Contributions and knobs that did nothing; what is believed of untried candidates is `predictions.predictions`.
 
     Args:
         launches: those of the history.
     """
     winner = judgement.winner
-    inert = [*known(history, launches, winner, no_ops), *told(history, launches)]
+    inert = [*no_effect_by_rule(history, launches, winner, no_effect_of), *no_effect_by_engine(history, launches)]
     if winner is None:
         return Explanation(inert=inert)
-    inert += searched(history, model, winner, {row.knob for row in inert})
+    inert += no_effect_by_data(history, model, winner, {row.knob for row in inert})
     parts = contributions(history, model, winner, (judgement.gain, judgement.spread))
     return Explanation(contributions=parts, inert=inert)
 
 
 def contributions(
-    history: History, model: Process, winner: int, measured: tuple[Gain | None, Spread]
+    history: History, model: Posterior, winner: int, measured: tuple[Gain | None, Spread]
 ) -> list[Contribution]:
     """The engine's and each knob's share of the gain, the largest first; their logarithms add up to that of the gain.
 
@@ -83,22 +82,24 @@ def contributions(
     return sorted(rows, key=lambda row: -abs(row.gain_percent))
 
 
-def known(history: History, launches: Sequence[Launch], winner: int | None, no_ops: NoOps) -> list[Inert]:
+def no_effect_by_rule(
+    history: History, launches: Sequence[Launch], winner: int | None, no_effect_of: KnownNoEffects
+) -> list[NoEffect]:
     """What on the commands of winner and baseline, their twins' included, is known to do nothing."""
     positions = {history.candidates.baseline, *([] if winner is None else [winner])}
     where = {entry.number: entry.position for entry in history}
     rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
     trials = {trial.configuration.fingerprint: trial for trial in rows_of}
-    rows = [row for trial in trials.values() for row in no_ops(trial)]
+    rows = [row for trial in trials.values() for row in no_effect_of(trial)]
     return list({(row.knob, *row.values): row for row in rows}.values())
 
 
-def told(history: History, launches: Sequence[Launch]) -> list[Inert]:
+def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[NoEffect]:
     """The knobs that did nothing by the engines' own word: set, and the engine ran with another value all the same."""
     candidates = history.candidates
-    joined = twins.counts_as(launches, candidates, candidates.items[candidates.baseline].fingerprint)
-    rows: dict[str, Inert] = {}
-    for found in twins.differences(launches, joined):
+    joined = equivalents.canonical_of(launches, candidates, candidates.items[candidates.baseline].fingerprint)
+    rows: dict[str, NoEffect] = {}
+    for found in equivalents.differences(launches, joined):
         if not _is_set(history, found):
             continue
         numbers = ", ".join(map(str, found.launches[:_NAMED])) + (" …" if len(found.launches) > _NAMED else "")
@@ -108,7 +109,7 @@ def told(history: History, launches: Sequence[Launch]) -> list[Inert]:
         earlier = rows.get(found.knob)
         values = [*(earlier.values if earlier else []), found.asked]
         count = len(found.launches) + (earlier.launches if earlier else 0)
-        rows[found.knob] = Inert(
+        rows[found.knob] = NoEffect(
             knob=found.knob,
             values=list(dict.fromkeys(values)),
             reason=earlier.reason if earlier else reason,
@@ -117,7 +118,7 @@ def told(history: History, launches: Sequence[Launch]) -> list[Inert]:
     return list(rows.values())
 
 
-def _is_set(history: History, found: twins.Difference) -> bool:
+def _is_set(history: History, found: equivalents.Difference) -> bool:
     """Whether the knob was set in the command: not left to the engine, nor at the engine's default."""
     candidates = history.candidates
     named = (*candidates.defaults, candidates.baseline)
@@ -126,7 +127,7 @@ def _is_set(history: History, found: twins.Difference) -> bool:
     return found.asked not in (None, default)
 
 
-def searched(history: History, model: Process, winner: int, but: set[str]) -> list[Inert]:
+def no_effect_by_data(history: History, model: Posterior, winner: int, but: set[str]) -> list[NoEffect]:
     """The knobs of the winner's engine that were launched at several values, and made no difference above `SMALL`.
 
     Args:
@@ -151,7 +152,7 @@ def searched(history: History, model: Process, winner: int, but: set[str]) -> li
 
 
 def _effect(
-    history: History, model: Process, bases: list[int], name: str, values: list[Scalar]
+    history: History, model: Posterior, bases: list[int], name: str, values: list[Scalar]
 ) -> tuple[float, float] | None:
     """A knob's largest effect against the winner's value, mean and deviation, if no value's matters; else None."""
     usual, others = values[0], values[1:]
@@ -165,8 +166,8 @@ def _effect(
     return (mean, sd) if abs(mean) + Z * sd <= SMALL else None
 
 
-def _small(name: str, values: list[Scalar], effect: tuple[float, float], launches: int) -> Inert:
-    return Inert(
+def _small(name: str, values: list[Scalar], effect: tuple[float, float], launches: int) -> NoEffect:
+    return NoEffect(
         knob=name,
         values=values,
         reason=f"its effect is below {percent(SMALL):.0f} % with 95 %",
@@ -187,7 +188,7 @@ def _pair(history: History, base: int, name: str, usual: Scalar, other: Scalar) 
     return one, two
 
 
-def _mean_difference(model: Process, pairs: list[tuple[int, int]]) -> tuple[float, float]:
+def _mean_difference(model: Posterior, pairs: list[tuple[int, int]]) -> tuple[float, float]:
     """The second against the first, averaged over pairs: mean and standard deviation."""
     rows = sorted({position for pair in pairs for position in pair})
     weights = np.zeros(len(rows))

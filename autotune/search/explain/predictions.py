@@ -11,12 +11,12 @@ from autotune.search.decide.estimate import percent
 from autotune.search.explain.attribution import ENGINE, Z
 from autotune.search.feasibility import starts
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Process
+from autotune.search.gp.posterior import Posterior
 from autotune.search.gp.shortlist import shortlist
 from autotune.search.history import History
 from autotune.search.observations import observations
 from autotune.space.candidates import Candidate
-from autotune.study.recommendation import Untried
+from autotune.study.recommendation import Prediction
 from autotune.trial import Command, Scalar
 
 UNTRIED = 3
@@ -25,9 +25,9 @@ LIKELY = 0.5
 """Odds of starting and keeping the limits below which a candidate is not worth telling of, while others are."""
 
 
-def beliefs(
-    history: History, model: Process, kernels: Kernels, winner: int, command_of: Callable[[Candidate], Command]
-) -> list[Untried]:
+def predictions(
+    history: History, model: Posterior, kernels: Kernels, winner: int, command_of: Callable[[Candidate], Command]
+) -> list[Prediction]:
     """The untried candidates of which most is expected, of those that are likely to start and keep the limits."""
     seen = observations(history)
     rows = shortlist(kernels, model, seen.done_with, [p for p, _ in seen.measured], (len(history),))
@@ -48,7 +48,7 @@ def beliefs(
         half = Z * float(np.sqrt(max(0.0, covariance[i, i] + covariance[0, 0] - 2 * covariance[0, i])))
         candidate = history.candidates.items[position]
         told.append(
-            Untried(
+            Prediction(
                 engine=candidate.configuration.engine,
                 config=dict(candidate.configuration.knobs),
                 changes=_changes(history, position, winner),

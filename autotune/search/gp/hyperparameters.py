@@ -1,4 +1,4 @@
-"""The hyper-parameters of the process, and samples of their posterior.
+"""The hyper-parameters of the Gaussian process, and samples of their posterior.
 
 With a handful of launches the likeliest hyper-parameters are often confidently wrong, so predictions are averaged over
 samples. All hyper-parameters are functions of independent standard normal variables, which makes elliptical slice
@@ -27,7 +27,7 @@ _ALIKE = 0.7
 _ENGINE = (math.log(0.3), 0.6)
 """The same of the engine, which always matters."""
 _ENGINE_ERROR = (math.log(0.5), 0.4)
-"""The same where opinions are heard: they may be wrong about all of an engine."""
+"""The same where priors are heard: they may be wrong about all of an engine."""
 _ENGINE_LENGTH = (math.log(3.0), 0.5)
 """Of the engine in the interaction: engines that differ in level are alike in what their knobs do."""
 _INTERACTION = (math.log(0.4), 0.5)
@@ -35,13 +35,13 @@ _INTERACTION = (math.log(0.4), 0.5)
 _NOISE = (math.log(0.03), 0.4)
 """Standard deviation of one launch; 3 % is the usual figure between launches."""
 _TRUST = (0.8, 0.5)
-"""Of an opinion's weight: below 0 it is ignored. About one opinion in twenty is worth nothing."""
+"""Of a prior's weight: below 0 it is ignored. About one prior in twenty is worth nothing."""
 _MOST_TRUST = 1.5
 _BURN_IN, _KEPT, _APART = 60, 10, 6
 
 
 @dataclass(frozen=True, slots=True)
-class Hyper:
+class Hyperparameters:
     """One set of hyper-parameters.
 
     Attributes:
@@ -49,7 +49,7 @@ class Hyper:
         lengths: shape ``(knobs,)``: length scales of the interaction.
         interaction: standard deviation of the interaction.
         noise: standard deviation of one launch.
-        weights: shape ``(opinions,)``.
+        weights: shape ``(priors,)``.
     """
 
     effects: Floats
@@ -60,26 +60,26 @@ class Hyper:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class HyperPrior:
     """What the hyper-parameters are of.
 
     Attributes:
         knobs: how many.
         engine: which of them is the engine; None where there is one engine only.
-        opinions: how many.
-        signed: whether an opinion may count the other way round, as for a metric that it is not about.
+        priors: how many.
+        signed: whether a prior may count the other way round, as for a metric that it is not about.
     """
 
     knobs: int
     engine: int | None
-    opinions: int
+    priors: int
     signed: bool = False
 
     @property
     def size(self) -> int:
-        return 3 + 2 * self.knobs + self.opinions
+        return 3 + 2 * self.knobs + self.priors
 
-    def hyper(self, z: Floats) -> Hyper:
+    def hyper(self, z: Floats) -> Hyperparameters:
         """The hyper-parameters of standard normal variables, shape ``(size,)``."""
         d = self.knobs
         scale = _log_normal(z[0], _SCALE)
@@ -87,16 +87,16 @@ class Shape:
         together = math.sqrt(1 - _ALIKE**2) * together - _ALIKE * alone
         effects, lengths = _log_normal(alone, _EFFECT), _log_normal(together, _LENGTH)
         if self.engine is not None:
-            effects[self.engine] = _log_normal(alone[self.engine], _ENGINE_ERROR if self.opinions else _ENGINE)
+            effects[self.engine] = _log_normal(alone[self.engine], _ENGINE_ERROR if self.priors else _ENGINE)
             lengths[self.engine] = _log_normal(together[self.engine], _ENGINE_LENGTH)
         trust = z[3 + 2 * d :]
         weights = trust if self.signed else np.clip(_TRUST[0] + _TRUST[1] * trust, 0.0, _MOST_TRUST)
-        return Hyper(
+        return Hyperparameters(
             effects=scale * effects,
             lengths=lengths,
             interaction=float(scale * _log_normal(z[1], _INTERACTION)),
             noise=float(_log_normal(z[2], _NOISE)),
-            weights=np.asarray(weights / max(1, self.opinions) ** 0.5, dtype=np.float64),
+            weights=np.asarray(weights / max(1, self.priors) ** 0.5, dtype=np.float64),
         )
 
 
@@ -104,18 +104,20 @@ def _log_normal(z: Floats, prior: tuple[float, float]) -> Floats:
     return np.asarray(np.exp(prior[0] + prior[1] * z), dtype=np.float64)
 
 
-def sample(shape: Shape, log_likelihood: Callable[[Hyper], float] | None, seed: int) -> list[Hyper]:
+def sample(
+    prior: HyperPrior, log_likelihood: Callable[[Hyperparameters], float] | None, seed: int
+) -> list[Hyperparameters]:
     """Samples of the posterior, always the same for the same arguments; of the prior without a likelihood."""
-    generator = np.random.default_rng([seed, shape.size])
+    generator = np.random.default_rng([seed, prior.size])
     if log_likelihood is None:
-        return [shape.hyper(generator.standard_normal(shape.size)) for _ in range(_KEPT)]
-    z = np.zeros(shape.size)
-    level = log_likelihood(shape.hyper(z))
+        return [prior.hyper(generator.standard_normal(prior.size)) for _ in range(_KEPT)]
+    z = np.zeros(prior.size)
+    level = log_likelihood(prior.hyper(z))
     kept = []
     for step in range(_BURN_IN + _KEPT * _APART):
-        z, level = _slice(z, level, lambda other: log_likelihood(shape.hyper(other)), generator)
+        z, level = _slice(z, level, lambda other: log_likelihood(prior.hyper(other)), generator)
         if step >= _BURN_IN and (step - _BURN_IN) % _APART == _APART - 1:
-            kept.append(shape.hyper(z))
+            kept.append(prior.hyper(z))
     return kept
 
 

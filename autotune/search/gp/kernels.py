@@ -13,48 +13,46 @@ from threadpoolctl import ThreadpoolController
 
 from autotune.arrays import Floats, Ints
 from autotune.search.gp.encoding import Encoding
-from autotune.search.prior import Opinion
+from autotune.search.prior import Prior
 
 if TYPE_CHECKING:
-    from autotune.search.gp.posterior import Process
+    from autotune.search.gp.posterior import Posterior
 
 Positions = Sequence[int]
 
 _EFFECT_LENGTH = 0.5
 """Of a knob's own effect, where its whole range is 1."""
 _DEPTH = 3.0
-"""An opinion's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
+"""A prior's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
 _LEAST_UNSURE, _MOST_UNSURE = 0.5, 2.0
 
 
 class Kernels:
-    """Similarities of candidates, and the opinions on them.
+    """Similarities of candidates, and the priors on them.
 
     Attributes:
-        opinions: shape ``(opinions, candidates)``, centred and finite.
-        unsure: shape ``(candidates,)``: how unsure the opinions are of it, 1 where they are as usual.
+        priors: shape ``(priors, candidates)``, centred and finite.
+        unsure: shape ``(candidates,)``: how unsure the priors are of it, 1 where they are as usual.
         costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
         lately: posteriors that were computed lately, by what they were computed from.
         starts: shape ``(candidates,)``: the odds of starting before anything was launched.
     """
 
-    def __init__(self, encoding: Encoding, opinions: Sequence[Opinion] = ()) -> None:
+    def __init__(self, encoding: Encoding, priors: Sequence[Prior] = ()) -> None:
         self.encoding = encoding
-        for opinion in opinions:
-            if opinion.mean.shape != (len(encoding),):
-                raise ValueError(
-                    f"the opinion {opinion.name!r} has shape {opinion.mean.shape}, expected ({len(encoding)},)"
-                )
-        centred = [c for c in (_centred(opinion.mean) for opinion in opinions) if np.any(c)]
-        self.opinions: Floats = np.array(centred) if centred else np.zeros((0, len(encoding)))
-        self.unsure = _unsure(opinions, len(encoding))
+        for prior in priors:
+            if prior.mean.shape != (len(encoding),):
+                raise ValueError(f"the prior {prior.name!r} has shape {prior.mean.shape}, expected ({len(encoding)},)")
+        centred = [c for c in (_centred(prior.mean) for prior in priors) if np.any(c)]
+        self.priors: Floats = np.array(centred) if centred else np.zeros((0, len(encoding)))
+        self.unsure = _unsure(priors, len(encoding))
         self.starts: Floats = np.ones(len(encoding))
-        for opinion in opinions:
-            if opinion.starts is not None:
-                self.starts = np.minimum(self.starts, np.clip(np.nan_to_num(opinion.starts, nan=1.0), 0.0, 1.0))
-        self.costs = _costs(opinions, len(encoding))
+        for prior in priors:
+            if prior.starts is not None:
+                self.starts = np.minimum(self.starts, np.clip(np.nan_to_num(prior.starts, nan=1.0), 0.0, 1.0))
+        self.costs = _costs(priors, len(encoding))
         self.columns = np.ascontiguousarray(encoding.codes[:, encoding.varying])
-        self.lately: dict[Hashable, Process] = {}
+        self.lately: dict[Hashable, Posterior] = {}
         self._distances = [encoding.distances[k] for k in encoding.varying]
         self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
 
@@ -64,11 +62,11 @@ class Kernels:
         return len(self._distances)
 
     @cached_property
-    def unbiased(self) -> Kernels:
-        """The same without opinions on the score; odds of starting and costs stay."""
+    def without_prior(self) -> Kernels:
+        """The same without priors on the score; odds of starting and costs stay."""
         other = copy(self)
         other.lately = {}
-        other.opinions, other.unsure = self.opinions[:0], np.ones(len(self.encoding))
+        other.priors, other.unsure = self.priors[:0], np.ones(len(self.encoding))
         return other
 
     def squared_distances(self, rows: Ints, positions: Ints) -> Floats:
@@ -109,9 +107,9 @@ def _centred(mean: Floats) -> Floats:
     return np.asarray(filled - filled.mean(), dtype=np.float64)
 
 
-def _unsure(opinions: Sequence[Opinion], count: int) -> Floats:
-    """How unsure the surest opinion is of each candidate, over its median."""
-    known = [opinion.sd for opinion in opinions if opinion.sd is not None and np.isfinite(opinion.sd).any()]
+def _unsure(priors: Sequence[Prior], count: int) -> Floats:
+    """How unsure the surest prior is of each candidate, over its median."""
+    known = [prior.sd for prior in priors if prior.sd is not None and np.isfinite(prior.sd).any()]
     if not known:
         return np.ones(count)
     least = np.fmin.reduce(known)
@@ -122,9 +120,9 @@ def _unsure(opinions: Sequence[Opinion], count: int) -> Floats:
     return np.asarray(np.clip(relative, _LEAST_UNSURE, _MOST_UNSURE), dtype=np.float64)
 
 
-def _costs(opinions: Sequence[Opinion], count: int) -> Floats:
+def _costs(priors: Sequence[Prior], count: int) -> Floats:
     """Expected seconds of a launch over their median; within a factor of two, since seconds are guesses as well."""
-    known = [opinion.launch_s for opinion in opinions if opinion.launch_s is not None]
+    known = [prior.launch_s for prior in priors if prior.launch_s is not None]
     if not known or not np.isfinite(known[0]).any():
         return np.ones(count)
     relative = known[0] / np.nanmedian(known[0])

@@ -1,8 +1,8 @@
 """A Gaussian process over the enumerated candidates, averaged over samples of its hyper-parameters.
 
-The score (a logarithm) of candidate x is modelled as ``c + Σ w·opinion(x) + f(x) + noise``. The kernel of f is a sum
+The score (a logarithm) of candidate x is modelled as ``c + Σ w·prior(x) + f(x) + noise``. The kernel of f is a sum
 over knobs (each knob adds its part: learned from few launches) plus a Matérn 5/2 kernel over all of them (knobs
-interact), with a scale of its own for every knob. Trust w in each opinion is learned like the rest: opinions that
+interact), with a scale of its own for every knob. Trust w in each prior is learned like the rest: priors that
 mislead lose their weight. (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2, 4, 5.)
 """
 
@@ -19,7 +19,7 @@ from scipy.linalg.lapack import dpotrf, dtrtrs
 
 from autotune.arrays import Floats, Ints
 from autotune.search.gp.encoding import ENGINE
-from autotune.search.gp.hyperparameters import Hyper, Shape, sample
+from autotune.search.gp.hyperparameters import Hyperparameters, HyperPrior, sample
 from autotune.search.gp.kernels import Kernels, Positions
 
 _INTERCEPT_SD = 1.0
@@ -33,7 +33,7 @@ _FEW = 3
 
 
 class Trust(Enum):
-    """What is thought of the opinions."""
+    """What is thought of the priors."""
 
     OBJECTIVE = "they are about this score"
     OTHER = "they are about another metric, which may go with this one or against it"
@@ -44,20 +44,20 @@ class Trust(Enum):
 class _Member:
     """One set of hyper-parameters, fitted: Cholesky factor of the launches' covariance, and what it makes of them."""
 
-    hyper: Hyper
+    hyper: Hyperparameters
     offset: float
     chol: Floats
     alpha: Floats
 
 
-class Process:
+class Posterior:
     """The posterior after some measurements.
 
     Args:
         kernels: of the candidates.
         positions: the measured candidates, repeats allowed.
         scores: shape ``(len(positions),)``, natural-logarithm units.
-        trust: what is thought of the opinions.
+        trust: what is thought of the priors.
         extra_sd: shape ``(len(positions),)``: what is added to a launch's own standard deviation, e.g. of a short load.
         seed: of the samples of the hyper-parameters.
     """
@@ -76,24 +76,24 @@ class Process:
         self._y = np.asarray(scores, dtype=np.float64)
         extra = np.zeros(len(self._y)) if extra_sd is None else np.asarray(extra_sd, dtype=np.float64)
         self._extra_variance = extra**2
-        self._opinions = kernels.opinions if trust is not Trust.NONE else kernels.opinions[:0]
+        self._priors = kernels.priors if trust is not Trust.NONE else kernels.priors[:0]
         varying = kernels.encoding.varying
         names = [kernels.encoding.names[k] for k in varying]
         engine = names.index(ENGINE) if ENGINE in names else None
-        shape = Shape(len(varying), engine, len(self._opinions), trust is Trust.OTHER)
+        shape = HyperPrior(len(varying), engine, len(self._priors), trust is Trust.OTHER)
         learned = _telling(self._y)
         data = _Data.of(
-            kernels, self._opinions, self._positions[learned], self._y[learned], self._extra_variance[learned]
+            kernels, self._priors, self._positions[learned], self._y[learned], self._extra_variance[learned]
         )
         # Less than two launches say nothing of hyper-parameters.
         hypers = sample(shape, data.log_likelihood if len(self._y) > 1 else None, seed)
         whole = data
         if len(learned) < len(self._y):
-            whole = _Data.of(kernels, self._opinions, self._positions, self._y, self._extra_variance)
+            whole = _Data.of(kernels, self._priors, self._positions, self._y, self._extra_variance)
         self._hypers = hypers
         self._members = [whole.fitted(hyper) for hyper in hypers]
 
-    def expecting(self, rows: Ints) -> Process:
+    def condition_on_pending(self, rows: Ints) -> Posterior:
         """The posterior if launches of these candidates, which run now, came out as predicted.
 
         The hyper-parameters stay: what is not known yet teaches nothing, it only keeps parallel launches apart.
@@ -102,15 +102,15 @@ class Process:
         other._positions = np.concatenate([self._positions, rows])
         other._y = np.concatenate([self._y, self.mean(rows)])
         other._extra_variance = np.concatenate([self._extra_variance, np.zeros(len(rows))])
-        data = _Data.of(self._kernels, self._opinions, other._positions, other._y, other._extra_variance)
+        data = _Data.of(self._kernels, self._priors, other._positions, other._y, other._extra_variance)
         other._members = [data.fitted(hyper) for hyper in self._hypers]
         return other
 
-    def rough_mean(self) -> Floats:
+    def additive_mean(self) -> Floats:
         """Every candidate's mean without what knobs do together, shape ``(candidates,)``: cheap where they are many."""
         total = np.zeros(len(self._kernels.encoding))
         for member in self._members:
-            total += member.hyper.weights @ self._opinions
+            total += member.hyper.weights @ self._priors
             pull = member.alpha * self._kernels.unsure[self._positions]
             total += self._kernels.summed_effects(member.hyper.effects**2, self._positions, pull)
         return np.asarray(total / len(self._members), dtype=np.float64)
@@ -134,7 +134,7 @@ class Process:
     def _predicted(self, member: _Member, rows: Ints, distances: Floats, effects: Floats) -> tuple[Floats, Floats]:
         h, unsure = member.hyper, self._kernels.unsure
         cross = _covariance(h, distances, effects, unsure[rows], unsure[self._positions])
-        mean = member.offset + h.weights @ self._opinions[:, rows] + cross @ member.alpha
+        mean = member.offset + h.weights @ self._priors[:, rows] + cross @ member.alpha
         own = (h.interaction**2 + float((h.effects**2).sum())) * unsure[rows] ** 2 + _INTERCEPT_SD**2
         if len(self._positions):
             white = solve_triangular(member.chol, cross.T, lower=True, check_finite=False)
@@ -145,7 +145,7 @@ class Process:
         """The averaged posterior mean."""
         return np.asarray(sum(w * m for w, m, _ in self.predict(rows)), dtype=np.float64)
 
-    def optimistic(self, rows: Ints) -> Floats:
+    def ucb(self, rows: Ints) -> Floats:
         """Mean plus standard deviation under a few samples of the hyper-parameters, the highest, shape ``(rows,)``."""
         few = copy(self)
         few._members = self._members[-_FEW:]
@@ -171,7 +171,7 @@ class Process:
         unsure = self._kernels.unsure
         known = _covariance(member.hyper, *own, unsure[rows], unsure[rows])
         shared = _covariance(member.hyper, *cross, unsure[rows], unsure[self._positions])
-        mean = member.offset + member.hyper.weights @ self._opinions[:, rows] + shared @ member.alpha
+        mean = member.offset + member.hyper.weights @ self._priors[:, rows] + shared @ member.alpha
         if len(self._positions):
             white = solve_triangular(member.chol, shared.T, lower=True, check_finite=False)
             known = known - white.T @ white
@@ -184,7 +184,7 @@ class Process:
 
     @property
     def trust(self) -> Floats:
-        """The learned weight of each opinion, shape ``(opinions,)``."""
+        """The learned weight of each prior, shape ``(priors,)``."""
         return np.asarray(np.mean([member.hyper.weights for member in self._members], axis=0), dtype=np.float64)
 
 
@@ -194,32 +194,32 @@ class _Data:
 
     y: Floats
     extra_variance: Floats
-    opinions: Floats
+    priors: Floats
     distances: Floats
     effects: Floats
     unsure: Floats
 
     @classmethod
-    def of(cls, kernels: Kernels, opinions: Floats, rows: Ints, y: Floats, extra_variance: Floats) -> _Data:
+    def of(cls, kernels: Kernels, priors: Floats, rows: Ints, y: Floats, extra_variance: Floats) -> _Data:
         distances, effects = kernels.squared_distances(rows, rows), kernels.effects(rows, rows)
-        return cls(y, extra_variance, opinions[:, rows], distances, effects, kernels.unsure[rows])
+        return cls(y, extra_variance, priors[:, rows], distances, effects, kernels.unsure[rows])
 
-    def log_likelihood(self, hyper: Hyper) -> float:
+    def log_likelihood(self, hyper: Hyperparameters) -> float:
         """Of the launches, up to a constant."""
         _, white, chol = self._whitened(hyper)
         return -0.5 * float(white @ white) - float(np.log(chol.diagonal()).sum())
 
-    def fitted(self, hyper: Hyper) -> _Member:
+    def fitted(self, hyper: Hyperparameters) -> _Member:
         if not len(self.y):
             return _Member(hyper, 0.0, np.zeros((0, 0)), self.y)
         offset, white, chol = self._whitened(hyper)
         alpha, _ = dtrtrs(chol, white, lower=1, trans=1)
         return _Member(hyper, offset, chol, alpha)
 
-    def _whitened(self, hyper: Hyper) -> tuple[float, Floats, Floats]:
+    def _whitened(self, hyper: Hyperparameters) -> tuple[float, Floats, Floats]:
         k = _covariance(hyper, self.distances, self.effects, self.unsure, self.unsure)
         k.flat[:: len(k) + 1] += hyper.noise**2 + self.extra_variance
-        residual = self.y - hyper.weights @ self.opinions
+        residual = self.y - hyper.weights @ self.priors
         offset = float(residual.mean())
         # Straight to LAPACK: this is called some hundred times per suggestion.
         chol, problem = dpotrf(k, lower=1, clean=1)
@@ -229,7 +229,7 @@ class _Data:
         return offset, white, chol
 
 
-def _covariance(h: Hyper, distances: Floats, effects: Floats, mine: Floats, theirs: Floats) -> Floats:
+def _covariance(h: Hyperparameters, distances: Floats, effects: Floats, mine: Floats, theirs: Floats) -> Floats:
     """Shape ``(rows, positions)`` from shapes ``(knobs, rows, positions)``."""
     shape = distances.shape[1:]
     flat = len(distances), shape[0] * shape[1]

@@ -8,7 +8,7 @@ import numpy as np
 
 from autotune.arrays import Ints
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Process
+from autotune.search.gp.posterior import Posterior
 
 EVERY = 6000
 """Spaces up to this size are looked at whole."""
@@ -17,11 +17,11 @@ _LEADERS = 12
 
 
 def shortlist(
-    kernels: Kernels, process: Process, done_with: Collection[int], measured: Sequence[int], seed: Sequence[int]
+    kernels: Kernels, posterior: Posterior, done_with: Collection[int], measured: Sequence[int], seed: Sequence[int]
 ) -> Ints:
     """The candidates, in ascending order, among which the next launch is chosen; none that is done with.
 
-    In a large space those that a rough mean puts highest (opinions and each knob's own effect, without what knobs do
+    In a large space those that a rough mean puts highest (priors and each knob's own effect, without what knobs do
     together), some at random, and what is one knob away from the best that were measured or looked at.
     """
     free = np.ones(len(kernels.encoding), dtype=np.bool_)
@@ -29,21 +29,21 @@ def shortlist(
     if len(free) <= EVERY:
         return np.flatnonzero(free)
     generator = np.random.default_rng([*seed, len(free)])
-    rough = process.rough_mean()
+    rough = posterior.additive_mean()
     rough[~free] = -np.inf
     chosen = np.argpartition(-rough, _BY_MEAN)[:_BY_MEAN]
     chosen = np.union1d(chosen, generator.choice(len(free), _AT_RANDOM, replace=False))
     if measured:
         known = np.unique(np.array(measured, dtype=np.int64))
-        leaders = known[np.argsort(-process.mean(known), kind="stable")[:_LEADERS]]
+        leaders = known[np.argsort(-posterior.mean(known), kind="stable")[:_LEADERS]]
         chosen = np.union1d(chosen, neighbours(kernels, leaders))
     new = chosen[free[chosen]]
-    chosen, worth = new, process.optimistic(new)
+    chosen, worth = new, posterior.ucb(new)
     for _ in range(_STEPS):
         leaders = chosen[np.argsort(-worth, kind="stable")[:_LEADERS]]
         new = np.setdiff1d(neighbours(kernels, leaders), chosen)
         new = new[free[new]]
-        chosen, worth = np.concatenate([chosen, new]), np.concatenate([worth, process.optimistic(new)])
+        chosen, worth = np.concatenate([chosen, new]), np.concatenate([worth, posterior.ucb(new)])
     return np.sort(chosen)
 
 

@@ -6,7 +6,7 @@
     sources     how these are read, and kept with the study
     tables      the same of a CSV
 
-Each is an `Opinion`: it may be wrong, and the search learns how far to trust it.
+Each is a `Prior`: it may be wrong, and the search learns how far to trust it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.prepare.candidates import Prepared
-from autotune.search.prior import Opinion
+from autotune.search.prior import Prior
 from autotune.search.priors.earlier_studies import learned
 from autotune.search.priors.simulated import physical
 from autotune.search.priors.sources import Source, keep, sources_of
 
-__all__ = ["Source", "keep", "opinions_of", "sources_of"]
+__all__ = ["Source", "keep", "priors_of", "sources_of"]
 
 
-def opinions_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Opinion]:
-    """The opinions that hold for a study, the best founded first; none of a single candidate.
+def priors_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Prior]:
+    """The priors that hold for a study, the best founded first; none of a single candidate.
 
     Args:
         sources: the earlier launches that it learns from, as `sources_of` gives them.
@@ -31,4 +31,4 @@ def opinions_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Opin
     if len(prepared.candidates) == 1:
         return []
     earlier = (learned(source, prepared.candidates) for source in sources)
-    return [*(opinion for opinion in earlier if opinion is not None), *physical(prepared)]
+    return [*(prior for prior in earlier if prior is not None), *physical(prepared)]

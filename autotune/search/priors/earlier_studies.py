@@ -2,7 +2,7 @@
 
 An earlier study may be of another model, engine version, node or load. Its launches are fitted by the search's own
 Gaussian process, over the knobs that they vary; what the process predicts of the candidates, and how surely, is an
-`Opinion`, whose trust the search learns. Failures say which candidates may not start.
+`Prior`, whose trust the search learns. Failures say which candidates may not start.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from autotune.arrays import Floats
 from autotune.search.feasibility import starts
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
-from autotune.search.gp.posterior import Process, Trust
-from autotune.search.prior import Opinion
+from autotune.search.gp.posterior import Posterior, Trust
+from autotune.search.prior import Prior
 from autotune.search.priors.sources import Source
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration, Scalar
 
 
-def learned(source: Source, candidates: CandidateSet) -> Opinion | None:
+def learned(source: Source, candidates: CandidateSet) -> Prior | None:
     """What earlier launches say of the candidates; None where they say nothing of any.
 
     Knobs that no engine's earlier launches varied have no say. Of an engine without earlier launches nothing is known.
@@ -44,7 +44,7 @@ def learned(source: Source, candidates: CandidateSet) -> Opinion | None:
     if not known.any():
         return None
     mean, sd, odds = np.where(known, mean[own], np.nan), np.where(known, sd[own], np.nan), np.where(known, odds[own], 1)
-    return Opinion(source.name, mean, sd, odds if broken else None)
+    return Prior(source.name, mean, sd, odds if broken else None)
 
 
 def _varied(source: Source) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def _key(configuration: Configuration, columns: Sequence[str]) -> tuple[str, tup
 def _posterior(encoding: Encoding, positions: Sequence[int], scores: Sequence[float]) -> tuple[Floats, Floats]:
     """Mean and standard deviation of the true score of everything that is encoded, centred on what was measured."""
     centre = float(np.mean(scores))
-    parts = Process(Kernels(encoding), positions, [s - centre for s in scores], Trust.NONE).predict()
+    parts = Posterior(Kernels(encoding), positions, [s - centre for s in scores], Trust.NONE).predict()
     mean = np.asarray(sum(weight * mu for weight, mu, _ in parts), dtype=np.float64)
     spread = sum(weight * (sd**2 + (mu - mean) ** 2) for weight, mu, sd in parts)
     return mean, np.sqrt(np.asarray(spread, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""Opinions from physics: the calibrated simulator's fast prediction, and the unfitted roofline."""
+"""Priors from physics: the calibrated simulator's fast prediction, and the unfitted roofline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.formulas import METRICS
 from autotune.prepare.candidates import Prepared
-from autotune.search.prior import Opinion
+from autotune.search.prior import Prior
 from autotune.search.priors.rows import Meaning, meanings
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import Calibration, calibration_of
@@ -25,7 +25,7 @@ from autotune.trial import Configuration
 _SAME = {"steady_total_token_throughput": "total_token_throughput"}
 """Objective to the predicted metric that orders the candidates alike."""
 _APPROXIMATION = {"tpot": 0.15, "ttft": 0.2, "e2el": 0.1}
-"""Standard deviation of ln(simulator / its fast prediction) of latencies, from ``benchmarks/opinions.py``."""
+"""Standard deviation of ln(simulator / its fast prediction) of latencies, from ``benchmarks/priors.py``."""
 _OF_RATES = 0.1
 """The same of everything else."""
 _UNSEEN_SHARE = 1 / 3
@@ -40,8 +40,8 @@ Meanings = Sequence[Meaning | None]
 """Of all candidates, in their order."""
 
 
-def physical(prepared: Prepared) -> list[Opinion]:
-    """The simulator's opinion where trials are measured or replayed, and the roofline's.
+def physical(prepared: Prepared) -> list[Prior]:
+    """The simulator's prior where trials are measured or replayed, and the roofline's.
 
     Where the evidence is the simulator itself, its own prediction would be the answer: there the roofline stands alone
     (``docs/decisions/0003``). Nothing is said of a workload that is known by no name, as a replayed table's may be.
@@ -55,8 +55,8 @@ def physical(prepared: Prepared) -> list[Opinion]:
     if not any(found):
         return []
     measured = spec.on not in ("simulator", "emulator") and spec.hardware.vendor != "cpu"
-    opinions = [_calibrated(prepared, found, loads) if measured else None, _crude(spec, found, loads)]
-    return [opinion for opinion in opinions if opinion is not None]
+    priors = [_calibrated(prepared, found, loads) if measured else None, _crude(spec, found, loads)]
+    return [prior for prior in priors if prior is not None]
 
 
 def _shares(spec: StudySpec) -> list[tuple[str, float]]:
@@ -65,7 +65,7 @@ def _shares(spec: StudySpec) -> list[tuple[str, float]]:
     return [(name, weight / total) for name, weight in given.items()]
 
 
-def _calibrated(prepared: Prepared, found: Meanings, loads: Shares) -> Opinion | None:
+def _calibrated(prepared: Prepared, found: Meanings, loads: Shares) -> Prior | None:
     """The simulator's fast prediction, each candidate with the part of its error that is its own."""
     spec, calibration = prepared.spec, calibration_of(prepared.library)
     metric = _SAME.get(spec.objective, spec.objective)
@@ -89,7 +89,7 @@ def _calibrated(prepared: Prepared, found: Meanings, loads: Shares) -> Opinion |
             loading_s = predicted.metrics.get("duration", np.nan)
             launch_s[i] += loading_s + (0.0 if launch_s[i] else predicted.startup_s)
             starts[i] = min(starts[i], LEAST_ODDS if meaning.refused else predicted.starts)
-    return Opinion("the simulator", mean, sd, starts, launch_s) if np.isfinite(mean).any() else None
+    return Prior("the simulator", mean, sd, starts, launch_s) if np.isfinite(mean).any() else None
 
 
 def _predicted(node: SteadyNode, meaning: Meaning) -> Steady | None:
@@ -115,7 +115,7 @@ def _spread(prepared: Prepared, calibration: Calibration, meaning: Meaning, work
     return math.hypot(spread_of(errors, meaning.engine, known_as).row, _UNSEEN_SHARE * unseen, approximation)
 
 
-def _crude(spec: StudySpec, found: Meanings, loads: Shares) -> Opinion | None:
+def _crude(spec: StudySpec, found: Meanings, loads: Shares) -> Prior | None:
     """The roofline: of throughputs only. What does not fit by its arithmetic is as slow as the slowest that does."""
     if METRICS[spec.objective].time_power != 1:
         return None
@@ -129,4 +129,4 @@ def _crude(spec: StudySpec, found: Meanings, loads: Shares) -> Opinion | None:
         starts[np.array(known)[hopeless]] = _CRUDE_ODDS
         told[hopeless] = told[~hopeless].min() if (~hopeless).any() else 0.0
         mean[known] += share * told
-    return Opinion("the roofline", mean, None, starts)
+    return Prior("the roofline", mean, None, starts)

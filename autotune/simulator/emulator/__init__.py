@@ -10,7 +10,7 @@
     engine.py    the simulated node by the wall clock
     prefix.py    prefix caching by token ids
     faults.py    what goes wrong on request
-    card.py      the engines' dialects: search_spaces/emulation/<engine>.yaml
+    card.py      the engines' dialects: search_spaces/<engine>/emulator.yaml
 
 The HTTP server is our own small protocol on httptools and uvloop. With 1000 streams it sends 16,000 tokens/s with 14 %
 of a core and 34,000 with 20 %, the engine's arithmetic included; uvicorn with starlette, doing nothing but pacing,

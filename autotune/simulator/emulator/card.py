@@ -1,4 +1,4 @@
-"""What an engine's server looks like from outside: ``search_spaces/emulation/<engine>.yaml``.
+"""What an engine's server looks like from outside: ``search_spaces/<engine>/emulator.yaml``.
 
 Log lines are templates: ``{name}`` is replaced by a figure of the launch, such as ``{model}``, ``{pid}`` or ``{port}``.
 """
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from autotune.errors import UnknownName
 from autotune.space.entry import VersionRange, in_range
 from autotune.space.expression import Expression, fill_value
-from autotune.space.library import load, spaces_root
+from autotune.space.library import documents, load, packaged, spaces_root
 
 _HOLE = re.compile(r"\{(\w+)\}")
 
@@ -126,7 +126,7 @@ class Api(Entry):
 
 
 class EmulationCard(Entry):
-    """A document of ``search_spaces/emulation``."""
+    """A document of ``search_spaces/<engine>/emulator.yaml``."""
 
     engine: str
     stream: Literal["stdout", "stderr"] = Field(description="where the log goes; progress bars go to stderr")
@@ -149,11 +149,10 @@ class EmulationCard(Entry):
 
 def emulation_card(engine: str) -> EmulationCard:
     """The packaged card of an engine; raises `UnknownName` when there is none."""
-    folder = spaces_root() / "emulation"
-    path = folder / f"{engine}.yaml"
+    path = packaged("emulation", engine)
     if not path.is_file():
         hint = f"Its dialect would stand in {path}; a real server is launched with --on process."
-        raise UnknownName("engine for emulation", engine, (p.stem for p in folder.glob("*.yaml")), hint)
+        raise UnknownName("engine for emulation", engine, dict(documents(spaces_root(), "emulation")), hint)
     return _load(path)
 
 

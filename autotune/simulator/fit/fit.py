@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import BadInput
+from autotune.notify import Notify
 from autotune.simulator.fit.errors import METRICS, Missed, errors_of
 from autotune.simulator.fit.points import Group, MeasuredPoint, era_of, groups
-from autotune.simulator.fit.predicted import HEADLINE, Predicted, Progress
+from autotune.simulator.fit.predicted import HEADLINE, Predicted
 from autotune.simulator.fit.problem import UNCERTAIN, Predictor, Target
 from autotune.simulator.fit.solving import Fitted, fit, leave_out, predictor
 from autotune.simulator.node import Outcome
@@ -37,7 +38,7 @@ class Calibrated:
     predictions: list[Predicted]
 
 
-def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Progress) -> Calibrated:
+def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Notify) -> Calibrated:
     """Fit the factors to points; those that did not start are predicted, not fitted.
 
     Args:
@@ -88,7 +89,7 @@ def _without(
     points: Sequence[MeasuredPoint],
     ran: Sequence[int],
     predict: Predictor,
-    progress: Progress,
+    progress: Notify,
 ) -> Unseen:
     position = {place: i for i, place in enumerate(ran)}
     found: Unseen = defaultdict(dict)

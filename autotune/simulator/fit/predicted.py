@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 HEADLINE = "total_token_throughput"
@@ -32,7 +32,3 @@ class Predicted:
     def throughput(self) -> float:
         """Total token throughput, tokens per second; 0 where it is predicted not to run."""
         return self.metrics.get(HEADLINE, 0.0)
-
-
-Progress = Callable[[str], None]
-"""Is told, in a line, how far the fit is."""

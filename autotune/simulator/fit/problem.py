@@ -18,6 +18,7 @@ import numpy as np
 
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import Workload
+from autotune.notify import silent
 from autotune.simulator.node import ServerSetup, run_server
 from autotune.simulator.node.calibration import OWN, Calibration, Factor, Physics, composed, factors_of, groups_of
 from autotune.simulator.node.coefficients import adjusted, speed_card
@@ -79,8 +80,8 @@ class Predictor:
         on_runs: told how many runs were simulated.
     """
 
-    def __init__(self, pool: Executor | None = None, on_runs: Callable[[int], None] | None = None) -> None:
-        self._pool, self._on_runs = pool, on_runs or (lambda _: None)
+    def __init__(self, pool: Executor | None = None, on_runs: Callable[[int], None] = silent) -> None:
+        self._pool, self._on_runs = pool, on_runs
         self._known: dict[tuple[int, Figures], dict[str, float]] = {}
         self._targets: dict[int, Target] = {}  # kept alive, so that no other one gets its id
 

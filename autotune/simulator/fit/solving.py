@@ -15,11 +15,9 @@ from scipy.optimize import least_squares
 
 from autotune.arrays import Floats
 from autotune.child import die_with_parent
+from autotune.notify import Notify, silent
 from autotune.simulator.fit.problem import Predictor, Problem, Target
 from autotune.simulator.node.calibration import Calibration, Physics, composed, packaged_physics
-
-Progress = Callable[[str], None]
-"""Told what is being done, in a line."""
 
 _ROUNDS = 12
 _TOLD_EVERY = 100
@@ -45,16 +43,15 @@ class Fitted:
 
 
 @contextmanager
-def predictor(progress: Progress | None = None) -> Iterator[Predictor]:
+def predictor(progress: Notify = silent) -> Iterator[Predictor]:
     """Simulates on all cores of the machine."""
-    said = progress or (lambda _: None)
     runs = 0
 
     def count(new: int) -> None:
         nonlocal runs
         runs += new
         if runs // _TOLD_EVERY > (runs - new) // _TOLD_EVERY:
-            said(f"{runs} simulated runs")
+            progress(f"{runs} simulated runs")
 
     with ProcessPoolExecutor(os.cpu_count(), initializer=_with_the_parent, initargs=(os.getpid(),)) as pool:
         try:

@@ -12,7 +12,8 @@ from autotune.simulator.fit.raw import Place, checked
 from autotune.simulator.fit.rows import LeftOut, MeasuredRow, Origin, Outcome, measured
 from autotune.space.context import Context
 from autotune.space.library import Library
-from autotune.study.home import RESULTS, Home
+from autotune.study.home import Home
+from autotune.study.results import RESULTS
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
 from autotune.trial import Evidence, Launch, Metrics, State
@@ -22,7 +23,8 @@ def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterat
     """The launches of a study: a row per workload of a complete one, a row of a failed one.
 
     Left out: measurements that did not count (state ``invalid``), failures that were not the configuration's, loads
-    whose client did not keep up, and servers of somebody else, whose command is not known.
+    whose client did not keep up or that an earlier version cut short, and servers of
+    somebody else, whose command is not known.
 
     Args:
         allow_unmeasured: take simulated, emulated and replayed launches as well.
@@ -59,6 +61,9 @@ def _rows(launch: Launch, spec: StudySpec, library: Library, path: Path) -> Iter
     else:
         for name, metrics in launch.result.metrics.items():
             label = stem if name == launch.trial.workloads[0] else f"{stem} {name}"
+            if name in launch.result.shortened:
+                yield LeftOut(label, spec.study, "its load was cut short: its throughputs are forecasts")
+                continue
             if metrics.get("client_bound"):
                 yield LeftOut(label, spec.study, "its client did not keep up")
                 continue

@@ -1,6 +1,6 @@
 """What the arithmetic needs of an engine: its documented behaviour, and the figures that are fitted.
 
-The arithmetic is the same for every engine. Its behaviour stands in ``search_spaces/simulation/<engine>.yaml``, written
+The arithmetic is the same for every engine. Its behaviour stands in ``search_spaces/<engine>/simulator.yaml``, written
 by hand; the figures are composed in `autotune.simulator.node.calibration`.
 """
 
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from autotune.errors import UnknownName
 from autotune.space.entry import VersionRange, in_range
 from autotune.space.expression import Expression, Namespace, evaluate
-from autotune.space.library import load, spaces_root
+from autotune.space.library import documents, load, packaged, spaces_root
 from autotune.trial import Scalar
 
 
@@ -168,7 +168,7 @@ class Era(_Entry):
 
 
 class SpeedCard(_Entry):
-    """A document of ``search_spaces/simulation``."""
+    """A document of ``search_spaces/<engine>/simulator.yaml``."""
 
     engine: str
     eras: list[Era] = []
@@ -183,11 +183,10 @@ class SpeedCard(_Entry):
 
 def speed_card(engine: str) -> SpeedCard:
     """The packaged card of an engine; raises `UnknownName` when there is none."""
-    folder = spaces_root() / "simulation"
-    path = folder / f"{engine}.yaml"
+    path = packaged("simulation", engine)
     if not path.is_file():
         hint = f"Its figures would stand in {path}; a real server is measured with --on process or autotune bench."
-        raise UnknownName("engine for simulation", engine, (p.stem for p in folder.glob("*.yaml")), hint)
+        raise UnknownName("engine for simulation", engine, dict(documents(spaces_root(), "simulation")), hint)
     return _load(path)
 
 

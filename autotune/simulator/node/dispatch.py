@@ -1,4 +1,4 @@
-"""Which attention replica a request goes to. The rules by engine and version: ``search_spaces/simulation``."""
+"""Which attention replica a request goes to; the rules by version are in ``search_spaces/<engine>/simulator.yaml``."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 An engine captures graphs for a list of sizes at start. A batch runs in the next larger one, padded to it; the padding
 is computed like any other token. With several attention replicas all ranks run the graph of the fullest one. Lists and
-rules by engine and version: ``search_spaces/simulation``.
+rules by engine and version: ``search_spaces/<engine>/simulator.yaml``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Continuous batching: which requests a step computes, how long it takes, and what it changes.
 
 One scheduler, two loops over it: `batching.Batching` in virtual time, and the emulator by the wall clock. What differs
-between engines and versions is in ``search_spaces/simulation``, with its sources.
+between engines and versions is in ``search_spaces/<engine>/simulator.yaml``, with its sources.
 """
 
 from __future__ import annotations

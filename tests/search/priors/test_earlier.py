@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autotune.errors import BadInput, UnknownName
-from autotune.search.priors import keep, opinions_of, sources_of
+from autotune.search.priors import keep, priors_of, sources_of
 from autotune.search.priors.earlier_studies import learned
 from autotune.search.priors.sources import Lesson, Source
 from autotune.study.home import Home
@@ -104,7 +104,7 @@ def test_a_resumed_study_believes_the_same_after_the_earlier_one_has_gone(tmp_pa
     shutil.rmtree(home.studies)
     again = sources_of(spec, study)
     assert again == first
-    one, two = (opinions_of(prepared(rows, on="simulator"), found) for found in (first, again))
+    one, two = (priors_of(prepared(rows, on="simulator"), found) for found in (first, again))
     assert one[0].name == "study before"
     np.testing.assert_array_equal(one[0].mean, two[0].mean)
     np.testing.assert_array_equal(one[0].sd, two[0].sd)

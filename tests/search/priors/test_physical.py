@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.engines import engine
-from autotune.search.priors import opinions_of
+from autotune.search.priors import priors_of
 from autotune.search.priors.rows import meanings
 from autotune.space.context import Context
 from tests.search.priors.prepared import Row, prepared, question
@@ -36,7 +36,7 @@ def _of(on: str, **changes):
     if not on.startswith("replay"):
         # Both engines have this version's rules in no card: what counts is that it is passed on.
         rows, version = rows[:2], engine("vllm").version()
-    return opinions_of(prepared(rows, version, on=on, **changes))
+    return priors_of(prepared(rows, version, on=on, **changes))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def _of(on: str, **changes):
     ],
 )
 def test_the_simulator_does_not_foresee_itself(on, names):
-    assert [opinion.name for opinion in _of(on)] == names
+    assert [prior.name for prior in _of(on)] == names
 
 
 def test_where_it_measures_the_simulator_tells_order_spread_and_odds():
@@ -80,14 +80,14 @@ def test_weights_mean_over_the_logarithms_of_workloads():
     assert (both.launch_s > alone[0].launch_s).all()
 
 
-def test_a_single_candidate_and_a_nameless_workload_have_no_opinions():
-    assert not opinions_of(prepared(LAYOUTS[:1]))
-    assert not opinions_of(prepared(LAYOUTS, workloads=("what the table had",)))
+def test_a_single_candidate_and_a_nameless_workload_have_no_priors():
+    assert not priors_of(prepared(LAYOUTS[:1]))
+    assert not priors_of(prepared(LAYOUTS, workloads=("what the table had",)))
 
 
 def test_no_room_for_a_request_lowers_the_roofline_s_odds_not_its_order():
     rows = [*LAYOUTS, ("vllm", {"tensor_parallel": 1, "data_parallel": 1, "max_running_requests": 256})]
-    crude = opinions_of(prepared(rows))[-1]
+    crude = priors_of(prepared(rows))[-1]
     assert crude.starts is not None
     assert crude.starts[3] < 0.5 < crude.starts[:3].min()
     assert crude.mean[3] == crude.mean.min() == crude.mean[:3].min()
@@ -133,21 +133,21 @@ def test_an_alias_and_what_a_row_leaves_open():
     ],
 )
 def test_a_row_of_nonsense_is_not_known_and_the_others_are(row):
-    for opinion in opinions_of(prepared([*LAYOUTS, ("vllm", row)])):
-        assert np.isnan(opinion.mean[3])
-        assert np.isfinite(opinion.mean[:3]).all()
+    for prior in priors_of(prepared([*LAYOUTS, ("vllm", row)])):
+        assert np.isnan(prior.mean[3])
+        assert np.isfinite(prior.mean[:3]).all()
 
 
 def test_tables_of_which_nothing_is_known():
-    assert not opinions_of(prepared([("mystery", {"tensor_parallel": n, "data_parallel": 1}) for n in (1, 8)]))
-    assert not opinions_of(prepared([("vllm", {"x1": n, "x2": "a"}) for n in range(9)]))
+    assert not priors_of(prepared([("mystery", {"tensor_parallel": n, "data_parallel": 1}) for n in (1, 8)]))
+    assert not priors_of(prepared([("vllm", {"x1": n, "x2": "a"}) for n in range(9)]))
     # One knob is too little to tell one row's throughput from another's.
-    assert not opinions_of(prepared([("vllm", {"speculative_tokens": n, "x2": "a"}) for n in (0, 1)]))
+    assert not priors_of(prepared([("vllm", {"speculative_tokens": n, "x2": "a"}) for n in (0, 1)]))
 
 
 def test_a_rule_that_the_engine_insists_on_lowers_the_odds():
     rows: list[Row] = [*LAYOUTS, ("vllm", {"tensor_parallel": 64, "data_parallel": 1, "max_running_requests": 256})]
-    starts = opinions_of(prepared(rows))[0].starts
+    starts = priors_of(prepared(rows))[0].starts
     assert starts is not None
     assert starts[3] < 0.1 < starts[0]
 
@@ -186,6 +186,6 @@ _COLUMNS = st.sampled_from(
 )
 def test_no_table_raises(rows):
     study = prepared(rows, workloads=("random:50:20:30",))
-    for opinion in opinions_of(study):
-        assert opinion.mean.shape == (len(study.candidates),)
-        assert not np.isinf(opinion.mean).any()
+    for prior in priors_of(study):
+        assert prior.mean.shape == (len(study.candidates),)
+        assert not np.isinf(prior.mean).any()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from autotune.loadgen.arrivals import arrival_of
 from autotune.loadgen.client.requests import Requests
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node import run_server, simulate
@@ -171,7 +172,7 @@ def test_a_sweep_has_a_point_per_load_and_rises_with_concurrency():
 
 
 def test_an_open_loop_below_capacity_keeps_its_rate():
-    workload = load_workload("random:200:50:400").with_request_rate(5)
+    workload = load_workload("random:200:50:400").with_arrival(arrival_of(request_rate=5))
     metrics = simulate(setup("vllm"), workload, 0).metrics
     assert metrics["request_throughput"] == pytest.approx(5, rel=0.15)
 

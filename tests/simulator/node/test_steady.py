@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
+from autotune.loadgen.arrivals import arrival_of
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node import ServerSetup, simulate
 from autotune.simulator.node.steady import SteadyNode
@@ -89,7 +90,7 @@ def test_a_cap_on_requests_costs_throughput_and_waiting():
 @pytest.mark.parametrize("rate", [0.5, 500.0])
 def test_arrivals_over_time_bound_the_throughput(rate):
     """A server that keeps up serves what arrives; one that does not, what it can."""
-    workload = WORKLOAD.with_request_rate(rate)
+    workload = WORKLOAD.with_arrival(arrival_of(request_rate=rate))
     served = SteadyNode(R1, NODE, 8, workload).predict("vllm", "0.13.0", TP8).metrics["request_throughput"]
     most = SteadyNode(R1, NODE, 8, WORKLOAD).predict("vllm", "0.13.0", TP8).metrics["request_throughput"]
     assert served == pytest.approx(min(rate, most), rel=0.25)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from autotune.loadgen.arrivals import arrival_of
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.fit.errors import Missed, errors_of
 from autotune.simulator.node import simulate
@@ -62,7 +63,7 @@ def test_a_model_measured_on_another_gpu_only_is_new_on_this_one():
 
 def test_of_requests_that_arrive_over_time_only_those_served_at_once_are_in_flight():
     server = setup("vllm", model=R1)
-    trickle = load_workload("random:200:50:400").with_request_rate(1.0)
+    trickle = load_workload("random:200:50:400").with_arrival(arrival_of(request_rate=1.0))
     metrics = simulate(server, trickle, 0).metrics
     assert subject_of(server, trickle, metrics).in_flight < 10
     assert subject_of(server, load_workload("random:200:50:400"), metrics).in_flight == 400

@@ -1,4 +1,4 @@
-"""How far a client is from the truth: the paced server as a child process, and what a client saw beside its writes."""
+"""Bias of a load client: the paced server as a child process, and what a client saw against what was written."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 import numpy as np
+from paced_server import read_truth
 
 from autotune.arrays import Ints
-from autotune.loadgen.client.paced_server import read_truth
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
 
 Emission = Literal["even", "lockstep"]
 Times = Ints
 
+_SERVER = Path(__file__).with_name("paced_server.py")
 _TRUTH_S = 60.0
 """For the truth to be handed over: 16 MB per two million tokens."""
 
 
 class PacedServer:
-    """`autotune.loadgen.client.paced_server` in a process of its own; use it as a context manager.
+    """`paced_server` in a process of its own; use it as a context manager.
 
     Args:
         rate: tokens per second, all streams together.
@@ -34,7 +36,7 @@ class PacedServer:
     """
 
     def __init__(self, rate: float, streams: int, emission: Emission, core: int | None = None) -> None:
-        self._command = [sys.executable, "-m", "autotune.loadgen.client.paced_server", "--rate", str(rate)]
+        self._command = [sys.executable, str(_SERVER), "--rate", str(rate)]
         self._command += ["--streams", str(streams), *(["--lockstep"] if emission == "lockstep" else [])]
         self._command += [] if core is None else ["--core", str(core)]
 

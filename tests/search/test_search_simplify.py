@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from search_landscapes import make_spec
 
-from autotune.search.decide.ablation import ablations, steps_back
+from autotune.search.decide.ablation import ablations, subsets_towards_default
 from autotune.search.decide.simplify import expected_loss, next_check, shortened
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
-from autotune.search.gp.posterior import Process
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration, Role
@@ -58,9 +58,9 @@ class Search:
         return History(make_spec(), NODE, tuple(self.entries))
 
     @property
-    def model(self) -> Process:
+    def model(self) -> Posterior:
         ran = [e for e in self.entries if e.score is not None]
-        return Process(KERNELS, [e.position for e in ran], [e.score or 0.0 for e in ran])
+        return Posterior(KERNELS, [e.position for e in ran], [e.score or 0.0 for e in ran])
 
     def shorten(self, checks: int = 3) -> int:
         """Check while that is wanted, then the command that is left."""
@@ -146,7 +146,7 @@ def test_steps_back_are_every_candidate_between_leader_and_default(of: Callable[
     """Found by looking subsets up where there are few, by going through the candidates where there are few of those."""
     candidates = of(NODE)
     leader = len(candidates) - 1
-    found = steps_back(candidates, leader)
+    found = subsets_towards_default(candidates, leader)
     mine = candidates.items[leader].configuration.knobs
     assert found.keys() == set(range(leader))
     for at, back in found.items():

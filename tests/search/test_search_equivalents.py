@@ -13,7 +13,7 @@ from search_landscapes import command_of, decisions, evaluate, make_spec, opened
 
 from autotune.recommend import recommend
 from autotune.search import Study
-from autotune.search.equivalents import counts_as, differences
+from autotune.search.equivalents import canonical_of, differences
 from autotune.search.history import History
 from autotune.trial import Configuration, Evidence, Launch, Resolved, Role, State, Trial, TrialResult
 
@@ -49,10 +49,10 @@ def test_joining_is_order_independent_idempotent_and_keeps_every_launch(
     rows: list[tuple[int, str | None, bool]], shuffler: random.Random
 ) -> None:
     launches = launches_of(rows)
-    joined = counts_as(launches, CANDIDATES, BASELINE)
+    joined = canonical_of(launches, CANDIDATES, BASELINE)
     shuffled = list(launches)
     shuffler.shuffle(shuffled)
-    assert counts_as(shuffled, CANDIDATES, BASELINE) == joined
+    assert canonical_of(shuffled, CANDIDATES, BASELINE) == joined
     assert not set(joined) & set(joined.values()), "what counts as another is counted for by none"
     assert BASELINE not in joined
     one, other = History.of(SPEC, CANDIDATES, launches), History.of(SPEC, CANDIDATES, shuffled)
@@ -61,9 +61,9 @@ def test_joining_is_order_independent_idempotent_and_keeps_every_launch(
     assert sum(len(entries) for entries in one.by_position.values()) == len(launches)
     for number, (asked, _, _) in enumerate(rows):
         assert one.entries[number].position == one.canonical(asked) == one.canonical(one.canonical(asked))
-    again = {position: one.canonical(position) for position in one.counts_as}
-    assert again == one.counts_as
-    assert all(one.spent(position) for position in one.counts_as)
+    again = {position: one.canonical(position) for position in one.canonical_of}
+    assert again == one.canonical_of
+    assert all(one.spent(position) for position in one.canonical_of)
     assert all(one.scores(position) == one.scores(one.canonical(position)) for position in range(len(CANDIDATES)))
 
 
@@ -83,7 +83,7 @@ def test_candidates_that_were_answered_alike_are_never_split(rows: list[tuple[in
 def test_what_the_engine_told_apart_is_not_joined_by_a_chain() -> None:
     """5 was made 6; 6, launched itself, was made 7: whoever ran 5 did not run what 6 ran."""
     rows = [launch(0, 0, None), launch(1, 5, FINGERPRINTS[6]), launch(2, 6, FINGERPRINTS[7])]
-    assert counts_as(rows, CANDIDATES, BASELINE) == {FINGERPRINTS[6]: FINGERPRINTS[7]}
+    assert canonical_of(rows, CANDIDATES, BASELINE) == {FINGERPRINTS[6]: FINGERPRINTS[7]}
 
 
 def test_of_twins_the_command_without_idle_settings_is_recommended() -> None:
@@ -107,13 +107,13 @@ def _changed(position: int) -> list[str]:
 
 def test_a_launch_without_an_answer_is_taken_as_asked() -> None:
     history = History.of(SPEC, CANDIDATES, [launch(0, 0, None), launch(1, 5, FINGERPRINTS[5])])
-    assert history.counts_as == {}
+    assert history.canonical_of == {}
     assert [entry.position for entry in history] == [0, 5]
 
 
 def test_a_twin_that_was_not_launched_gets_the_launch_and_is_done_with() -> None:
     history = History.of(SPEC, CANDIDATES, [launch(0, 0, None), launch(1, 5, FINGERPRINTS[6])])
-    assert history.counts_as == {5: 6}
+    assert history.canonical_of == {5: 6}
     assert history.scores(6) == history.scores(5) != []
     assert history.done_with == {0, 5, 6}
 
@@ -127,7 +127,7 @@ def test_an_answer_that_says_nothing_else_leaves_the_twin_to_be_measured() -> No
 def test_the_baseline_stands_for_its_twins() -> None:
     launches = [launch(0, 0, FINGERPRINTS[4]), launch(1, 4, FINGERPRINTS[4]), launch(2, 3, FINGERPRINTS[4])]
     history = History.of(SPEC, CANDIDATES, launches)
-    assert history.counts_as == {4: 0, 3: 0}
+    assert history.canonical_of == {4: 0, 3: 0}
     assert len(history.scores(0)) == 3
 
 
@@ -184,5 +184,5 @@ def test_a_difference_is_told_once_with_what_it_repeats() -> None:
     odd = launch(1, 5, FINGERPRINTS[0])
     note = Resolved(FINGERPRINTS[0], {"kv_cache_dtype": ("fp8", "auto")}, "toy", {"kv_cache_dtype": "it did nothing"})
     launches = [plain, *(Launch(replace(odd.trial, number=n), replace(odd.result, resolved=note)) for n in (2, 1))]
-    (found,) = differences(launches, counts_as(launches, CANDIDATES))
+    (found,) = differences(launches, canonical_of(launches, CANDIDATES))
     assert (found.note, found.launches, found.repeats_of) == ("it did nothing", (1, 2), 0)

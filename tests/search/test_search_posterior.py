@@ -1,4 +1,4 @@
-"""The process: what it learns of knobs, opinions and noise, and what large spaces and parallel launches do to it."""
+"""The process: what it learns of knobs, priors and noise, and what large spaces and parallel launches do to it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from autotune.search.acquisition import Observations, suggest
 from autotune.search.feasibility import starts
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Process
+from autotune.search.gp.posterior import Posterior
 from autotune.search.gp.shortlist import EVERY, neighbours, shortlist
-from autotune.search.prior import Opinion
+from autotune.search.prior import Prior
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration
 
@@ -30,10 +30,10 @@ def spread_out(count: int) -> list[int]:
 
 def test_joint_agrees_with_predict() -> None:
     some = spread_out(12)
-    process = Process(Kernels(ENCODING), some, TRUTH[some].tolist())
+    posterior = Posterior(Kernels(ENCODING), some, TRUTH[some].tolist())
     rows = np.arange(0, len(GRID), 40)
-    mean, covariance = process.joint(rows)
-    parts = process.predict(rows)
+    mean, covariance = posterior.joint(rows)
+    parts = posterior.predict(rows)
     assert mean == pytest.approx(sum(w * m for w, m, _ in parts))
     variance = sum(w * (sd**2 + (m - mean) ** 2) for w, m, sd in parts)
     assert np.diag(covariance) == pytest.approx(variance, rel=1e-6)
@@ -42,24 +42,24 @@ def test_joint_agrees_with_predict() -> None:
 
 def test_it_is_surest_where_it_was_measured_often() -> None:
     some = [*spread_out(10), 7, 7, 7, 7]
-    process = Process(Kernels(ENCODING), some, TRUTH[some].tolist())
-    _, covariance = process.joint(np.array([7, some[0], 300]))
+    posterior = Posterior(Kernels(ENCODING), some, TRUTH[some].tolist())
+    _, covariance = posterior.joint(np.array([7, some[0], 300]))
     assert covariance[0, 0] < covariance[1, 1] < covariance[2, 2]
 
 
-def test_a_shortened_load_counts_for_less() -> None:
-    """Of two contradicting launches of one candidate the whole load decides."""
+def test_a_less_sure_launch_counts_for_less() -> None:
+    """Of two contradicting launches of one candidate the surer one decides."""
     some = [*spread_out(8), 3, 3]
     told = [*TRUTH[some[:8]].tolist(), float(TRUTH[3]), float(TRUTH[3]) - 0.4]
-    process = Process(Kernels(ENCODING), some, told, extra_sd=[0.0] * 9 + [0.3])
-    assert abs(process.mean(np.array([3]))[0] - TRUTH[3]) < 0.1
+    posterior = Posterior(Kernels(ENCODING), some, told, extra_sd=[0.0] * 9 + [0.3])
+    assert abs(posterior.mean(np.array([3]))[0] - TRUTH[3]) < 0.1
 
 
-def test_trust_in_opinions_is_learned() -> None:
-    good = Opinion("right", 0.8 * TRUTH)
-    wrong = Opinion("wrong", np.random.default_rng(1).permutation(TRUTH))
+def test_trust_in_priors_is_learned() -> None:
+    good = Prior("right", 0.8 * TRUTH)
+    wrong = Prior("wrong", np.random.default_rng(1).permutation(TRUTH))
     some = spread_out(25)
-    right, misled = Process(Kernels(ENCODING, [good, wrong]), some, TRUTH[some].tolist()).trust
+    right, misled = Posterior(Kernels(ENCODING, [good, wrong]), some, TRUTH[some].tolist()).trust
     assert right > 0.4
     assert misled < 0.5 * right
 
@@ -69,7 +69,7 @@ def test_what_an_opinion_thinks_lost_counts_as_lost_before_anything_failed() -> 
     odds = np.ones(len(GRID))
     odds[best] = 0.01
     seen = Observations(measured=[(0, float(TRUTH[0]))], feasible=[True], spent=frozenset({0}))
-    kernels = Kernels(ENCODING, [Opinion("knows all", TRUTH, starts=odds)])
+    kernels = Kernels(ENCODING, [Prior("knows all", TRUTH, starts=odds)])
     suggestion = suggest(kernels, seen, 0, 1)
     assert suggestion is not None
     assert suggestion.position != best
@@ -135,8 +135,8 @@ def test_a_large_space_is_looked_at_in_part_and_its_best_is_found() -> None:
         assert found is not None
         measured.append((found.position, float(truth[found.position])))
     assert max(v for _, v in measured) > truth.max() - 0.1
-    process = Process(kernels, [0], [0.0])
-    rows = shortlist(kernels, process, {0, 1}, [0], (0, 1))
+    posterior = Posterior(kernels, [0], [0.0])
+    rows = shortlist(kernels, posterior, {0, 1}, [0], (0, 1))
     assert len(rows) < EVERY
     assert not {0, 1} & set(rows.tolist())
 
@@ -147,8 +147,8 @@ def test_neighbours_differ_in_one_knob() -> None:
         assert (kernels.columns[row] != kernels.columns[5]).sum() == 1
 
 
-def test_without_any_launch_opinions_decide() -> None:
-    kernels = Kernels(ENCODING, [Opinion("knows all", TRUTH)])
+def test_without_any_launch_priors_decide() -> None:
+    kernels = Kernels(ENCODING, [Prior("knows all", TRUTH)])
     found = suggest(kernels, Observations(), 0, 0)
     assert found is not None
     assert TRUTH[found.position] > math.log(0.9) + TRUTH.max()

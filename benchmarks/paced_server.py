@@ -1,6 +1,6 @@
 """A server whose truth is known: it streams at a set pace and remembers when it wrote what.
 
-``python -m autotune.loadgen.client.paced_server --rate 15000 --streams 1000 [--lockstep]`` listens on loopback, prints
+``python benchmarks/paced_server.py --rate 15000 --streams 1000 [--lockstep]`` listens on loopback, prints
 its port, and lives until its standard input is closed. Each stream gets one token per interval of streams/rate seconds:
 evenly spread over the interval, or all streams in the same instant, as batching engines do.
 
