@@ -27,10 +27,10 @@ from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.request_file import Load, requests_path, write_requests
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
-from autotune.serving import Launcher, Server, ShutdownTimeouts, StartupTimeouts
+from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
 from autotune.serving.command import cache_variables, log_size
 from autotune.serving.docker import DockerLauncher
-from autotune.serving.external import ExternalLauncher
+from autotune.serving.external import connect
 from autotune.serving.ports import NoFreePort
 from autotune.serving.preflight import Node
 from autotune.serving.process import ProcessLauncher
@@ -155,7 +155,7 @@ class Launched:
         memory_before = node.used()
         try:
             with phases.measured("launch"):
-                server = self._launcher().launch(self._command(trial, card), folder, card)
+                server = self._start(trial, card, folder)
         except NoFreePort as error:
             return self._failed(Failure(FailureKind.PORT, f"No server can be launched: {error}."))
         with server:
@@ -184,15 +184,15 @@ class Launched:
             reported = fetch_reported(kind.card.resolved, trial.engine_version, client, server.log, log_offset)
         return read_back(kind, trial, context, reported, folder, server.secrets)
 
-    def _launcher(self) -> Launcher:
+    def _start(self, trial: Trial, card: EngineCard, folder: Path) -> Server:
         spec = self.spec
         if not self._ours:
             key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
-            return ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key)
+            return connect(spec.on.removeprefix("external:"), spec.model.id, key)
         token = read_secret(None, spec.hf_token_file, "--hf-token")
         environment = {} if token is None else {"HF_TOKEN": token}
-        kind = DockerLauncher if spec.on == "docker" else ProcessLauncher
-        return kind(self.shutdown, environment, self.ports)
+        launcher = DockerLauncher if spec.on == "docker" else ProcessLauncher
+        return launcher(self.shutdown, environment, self.ports).launch(self._command(trial, card), folder, card)
 
     def _command(self, trial: Trial, card: EngineCard) -> Command:
         command, version = trial.command, trial.engine_version
