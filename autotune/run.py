@@ -13,7 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 from autotune.errors import BadInput, CannotGoOn, Interrupted
-from autotune.evaluate import Evaluator, evaluator_for
+from autotune.evaluate import Evaluator
+from autotune.evaluate.evaluators import evaluator_for
 from autotune.executors import Executor, Work, executor_for
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.progress import Progress

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.evaluate import evaluator_for
+from autotune.evaluate.evaluators import evaluator_for
 from autotune.executors import Executor, Work, executor_for
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
