@@ -25,11 +25,13 @@ from autotune.loadgen.control import ServerClient
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.request_file import Load, requests_path, write_requests
 from autotune.loadgen.workloads import load_workload
-from autotune.serving import Grace, Launcher, Patience, Server, launcher_for
-from autotune.serving.caches import cache_variables
-from autotune.serving.command import log_size
+from autotune.serving import Launcher, Server, ShutdownTimeouts, StartupTimeouts
+from autotune.serving.command import cache_variables, log_size
+from autotune.serving.docker import DockerLauncher
+from autotune.serving.external import ExternalLauncher
 from autotune.serving.ports import NoFreePort
 from autotune.serving.preflight import Node
+from autotune.serving.process import ProcessLauncher
 from autotune.serving.secrets import read_secret
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.space.context import Context
@@ -61,8 +63,8 @@ class Launched:
     spec: StudySpec
     library: Library
     folder: Path
-    patience: Patience = field(default_factory=Patience)
-    grace: Grace = field(default_factory=Grace)
+    startup: StartupTimeouts = field(default_factory=StartupTimeouts)
+    shutdown: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
     back_off: BackOff = field(default_factory=BackOff)
     ports: Sequence[int] | None = None
     node: Node | None = None
@@ -141,7 +143,7 @@ class Launched:
             return Attempt(Loaded(failure=Failure(FailureKind.PORT, f"No server can be launched: {error}.")))
         with server:
             with phases.measured("ready"):
-                failure = server.wait_ready(self.patience)
+                failure = server.wait_ready(self.startup)
             pids = server.pids
             with phases.measured("ready"):
                 resolved = None if failure else self._resolved(server, trial, folder, said_before)
@@ -167,11 +169,11 @@ class Launched:
         spec = self.spec
         if not self._ours:
             key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
-            return launcher_for(spec.on, spec.model.id, api_key=key)
+            return ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key)
         token = read_secret(None, spec.hf_token_file, "--hf-token")
         environment = {} if token is None else {"HF_TOKEN": token}
-        name = "docker" if spec.on == "docker" else "process"
-        return launcher_for(name, grace=self.grace, ports=self.ports, environment=environment)
+        kind = DockerLauncher if spec.on == "docker" else ProcessLauncher
+        return kind(self.shutdown, environment, self.ports)
 
     def _command(self, trial: Trial, card: EngineCard) -> Command:
         command, version = trial.command, trial.engine_version

@@ -21,7 +21,7 @@ from autotune.prepare.goals import goals_of
 from autotune.replay import file_of
 from autotune.replay.replay_spec import normalised as replay_at
 from autotune.replay.replay_spec import replay_fields
-from autotune.serving.images import asked_images, choose_images
+from autotune.serving.docker_engine import asked_images, choose_images
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
 from autotune.space.cards import HardwareCard, ModelCard
