@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.simulator.fit.reading import study_rows
 from search_landscapes import evaluate, make_spec, opened, play, ridge, small
 
 from autotune.outputs.report import render
@@ -15,6 +14,7 @@ from autotune.recommend import recommend
 from autotune.replay import read_table
 from autotune.search import objective
 from autotune.search.priors.sources import sources_of
+from autotune.simulator.fit.reading import study_rows
 from autotune.simulator.fit.rows import LeftOut
 from autotune.space.library import Library
 from autotune.study.home import Home
