@@ -1,9 +1,8 @@
 """`Trial -> TrialResult`: what a launch comes to, by the way that the study names.
 
-    understanding   a command line as its engine's version understands it, and its prediction
-    simulated       on the simulated node, in virtual time
-    replayed        from a file of recorded launches
-    launched        by launching a server, loading it over HTTP, and stopping it
+    simulated    on the simulated node, in virtual time
+    replayed     from a file of recorded launches
+    launched     by launching a server, loading it over HTTP, and stopping it
 
 An evaluator is a picklable callable; `autotune.evaluate.checked` stands around each, so that no figure leaves it that
 cannot be.
@@ -16,21 +15,9 @@ from typing import Protocol
 
 from autotune.errors import UnknownName
 from autotune.notify import Notify, silent
-from autotune.simulator.resolve_command import Understood, model_of, predict, prediction, understand, understand_as
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Trial, TrialResult
-
-__all__ = [
-    "Evaluator",
-    "Understood",
-    "evaluator_for",
-    "model_of",
-    "predict",
-    "prediction",
-    "understand",
-    "understand_as",
-]
 
 
 class Evaluator(Protocol):
