@@ -21,9 +21,9 @@ from autotune.outputs.tracking import Tracker
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.prepare.no_effect import no_effect_finder
 from autotune.recommend import recommend
-from autotune.search import Study, open_study
 from autotune.search.budget import most_nodes
 from autotune.search.priors import keep, priors_of, sources_of
+from autotune.search.study import Study
 from autotune.serving.docker_engine import fetch_images
 from autotune.space.knobs import gpus_of
 from autotune.study.home import Home
@@ -70,9 +70,7 @@ def run(
         for text in prepared.spec.notes[len(spec.notes) :]:
             progress.note(text)
         progress.opened(folder)
-        study = open_study(
-            folder, prepared.spec, prepared.candidates, prepared.command_of, priors_of(prepared, sources)
-        )
+        study = Study(folder, prepared.spec, prepared.candidates, prepared.command_of, priors_of(prepared, sources))
         with closing(study):
             return _tune(prepared, home, study, executor, progress)
 
