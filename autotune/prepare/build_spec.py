@@ -15,13 +15,14 @@ from autotune.engines import engine, recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import load_workload
-from autotune.machine import has, node
+from autotune.machine.gpu import has
+from autotune.machine.node import node
 from autotune.notify import Notify, silent
 from autotune.prepare.goals import goals_of
 from autotune.replay import file_of
 from autotune.replay.replay_spec import normalised as replay_at
 from autotune.replay.replay_spec import replay_fields
-from autotune.serving.images import asked_images, choose_images
+from autotune.serving.docker_engine import asked_images, choose_images
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
 from autotune.space.cards import HardwareCard, ModelCard

@@ -17,10 +17,10 @@ from autotune.notify import Notify, silent
 from autotune.replay import file_of, table_of
 from autotune.replay.choosing import candidates_of, known_engines
 from autotune.replay.commands import command_of as replayed_command
+from autotune.serving.docker_engine import no_image, version_of
 from autotune.serving.docker_run import in_container
-from autotune.serving.external import ExternalLauncher
-from autotune.serving.images import no_image, version_of
-from autotune.serving.secrets import filled, read_secret
+from autotune.serving.external import connect
+from autotune.serving.secrets import read_secret, resolve_references
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration, enumerate_engine, why_empty
@@ -142,7 +142,7 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     """One server that somebody else runs is the only candidate, and it is its own baseline."""
     # Only asks whether it is there and serves the model: better now than after a study has begun.
     key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
-    server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key).launch()
+    server = connect(spec.on.removeprefix("external:"), spec.model.id, key)
     choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
     kind = engine_of(choice.name, {}, library, silent)
     context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
@@ -286,7 +286,7 @@ def _check_commands(prepared: Prepared) -> None:
     for position, candidate in enumerate(prepared.candidates.items):
         name = candidate.configuration.engine
         if prepared.baseline_command is not None and position == prepared.candidates.baseline:
-            _check_filled(prepared, candidate, "--baseline: ")
+            _check_references(prepared, candidate, "--baseline: ")
             continue
         if name in checked:
             continue
@@ -299,13 +299,13 @@ def _check_commands(prepared: Prepared) -> None:
         except BadInput as error:
             # Without what is passed through, every candidate's command has been parsed.
             raise BadInput(f"--engine-arg {name}={passed!r}: {error}" if passed else str(error)) from error
-        _check_filled(prepared, candidate, "")
+        _check_references(prepared, candidate, "")
 
 
-def _check_filled(prepared: Prepared, candidate: Candidate, whose: str) -> None:
+def _check_references(prepared: Prepared, candidate: Candidate, whose: str) -> None:
     if prepared.spec.on != "simulator":
         try:
-            filled(prepared.command_of(candidate), os.environ)
+            resolve_references(prepared.command_of(candidate), os.environ)
         except BadInput as error:
             raise BadInput(f"{whose}{error}") from error
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from autotune.errors import BadInput, CannotGoOn
-from autotune.evaluate.attempts import BackOff
-from autotune.evaluate.launched import Launched, node_of
-from autotune.serving import Grace
+from autotune.evaluate.launched import BackOff, Launched, node_of
+from autotune.serving import ShutdownTimeouts
 from autotune.serving.ports import lease_port
 from autotune.serving.preflight import Node
 from autotune.study.spec import InstalledEngine
@@ -54,7 +53,9 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def launched(tmp_path: Path, waits: Waits, **more: Any) -> Launched:
     spec = SPEC.model_copy(update={"on": "process"})
     node = more.pop("node", Node(gpus=tuple))
-    return Launched(spec, LIBRARY, tmp_path, grace=Grace(2.0, 10.0), back_off=waits.back_off, node=node, **more)
+    return Launched(
+        spec, LIBRARY, tmp_path, shutdown=ShutdownTimeouts(2.0, 10.0), back_off=waits.back_off, node=node, **more
+    )
 
 
 def failing(tmp_path: Path, times: int, words: str, number: int = 3) -> Trial:
