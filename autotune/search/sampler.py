@@ -11,20 +11,12 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, create_trial
 
-<<<<<<< HEAD
 from autotune.errors import BadInput
 from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.front import suggest_front
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import History
 from autotune.search.observations import observations
-=======
-from autotune.metrics.formulas import Slo
-from autotune.search.acquisition import Observations, Suggestion, suggest
-from autotune.search.discretised import Discretised
-from autotune.search.gp.kernels import Kernels, one_thread
-from autotune.search.observations import scaled
->>>>>>> house
 
 GAIN = 0.005
 """The stated gain, score units: what is expected to add less than 0.5 % is not worth a launch."""

@@ -13,13 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.special import stdtrit
 
-<<<<<<< HEAD
 from autotune.search import equivalents
-from autotune.search.decide.estimate import Spread, percent
-=======
-from autotune.search import KnownNoEffects, equivalents
 from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent
->>>>>>> house
 from autotune.search.decide.verdict import Gain, Judgement
 from autotune.search.explain.attribution import anchored, decompose
 from autotune.search.gp.posterior import Posterior
