@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import optuna
-from landscapes import Landscape, command_of
+from landscape import Landscape, command_of
 from optuna.trial import TrialState
 
 from autotune.recommend import recommend

@@ -67,7 +67,7 @@ class CandidateSampler(BaseSampler):
 
     def _suggest(self, history: History, kernels: Kernels) -> Suggestion | None:
         criterion = suggest if history.spec.pareto is None else suggest_front
-        return criterion(kernels, observations(history.corrected()), self._seed, len(history))
+        return criterion(kernels, observations(history.adjusted()), self._seed, len(history))
 
     def reseed_rng(self) -> None:
         """Reseed what draws parameters that are no knobs, as parallel workers need it."""

@@ -35,7 +35,7 @@ _PHASES = {
     Role.START: "good starts",
     Role.SEARCH: "search",
     Role.FINAL: "finals",
-    Role.DRIFT: "drift check",
+    Role.CONTROL: "control run",
 }
 
 
@@ -136,7 +136,7 @@ class Study:
         Args:
             no_effect_of: what on a launch's command is known to have no effect without measuring it.
         """
-        history = self._history(self.launches).corrected()
+        history = self._history(self.launches).adjusted()
         judgement = judge(history)
         with one_thread():
             model = model_of(self._kernels, history)
