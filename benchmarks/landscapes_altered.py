@@ -54,7 +54,8 @@ def toy() -> Landscape:
     prior = np.array([0.1 * math.log2(float(str(i.configuration.knobs["max_running_requests"]))) for i in items])
     spec = study_of("toy", "deepseek-ai/DeepSeek-R1-0528", ["vllm"])
     words = "24 made-up candidates; the prior knows one of five knobs"
-    return Landscape("toy", words, "useful", spec, CandidateSet(tuple(items), 0), values, (Prior("made up", prior),))
+    candidates = CandidateSet(tuple(items), 0, monotone_memory=Library().monotone_memory)
+    return Landscape("toy", words, "useful", spec, candidates, values, (Prior("made up", prior),))
 
 
 def needle() -> Landscape:

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from autotune.engines.engine import Engine, ParsedCommand
 from autotune.errors import BadInput, UnknownName
-from autotune.space.library import Library
+from autotune.space.library import Library, canonical
 from autotune.space.packages import engine_points
 from autotune.trial import Command
 
@@ -29,7 +29,6 @@ __all__ = [
     "split_command",
 ]
 
-_ALIASES = {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
@@ -44,7 +43,7 @@ def engine(name: str, library: Library | None = None) -> Engine:
     Args:
         library: where its card and tables are found; the packaged ``search_spaces`` by default.
     """
-    return _load(_ALIASES.get(name.lower(), name.lower()), library or _packaged())
+    return _load(canonical(name), library or _packaged())
 
 
 @lru_cache(maxsize=1)

@@ -87,7 +87,8 @@ class EngineConformance(UnderTest):
         """A misspelt ``args.x`` or ``config.x`` would read as "not given" for ever."""
         for knob, entry in self.card.knobs.items():
             for reading in [Reading(value=entry.read)] if isinstance(entry.read, str) else entry.read:
-                tables = [self.kind.table(v) for v in self.card.versions if in_range(v, reading.versions)]
+                versions = [v for v in self.card.versions if in_range(v, reading.versions) and entry.exists_in(v)]
+                tables = [self.kind.table(version) for version in versions]
                 assert tables, (knob, reading.versions)
                 for option in re.findall(r"\bargs\.(\w+)", reading.value):
                     assert any(option in table.defaults for table in tables), (knob, option)

@@ -57,6 +57,9 @@ class Engine:
     hyphens: ClassVar[bool] = False
     """Whether it takes underscores for the hyphens of long options."""
 
+    flags_in_file: ClassVar[str] = "*"
+    """The versions that read flags in a ``--config`` file right."""
+
     def __init__(self, card: EngineCard, roots: Sequence[Path] = ()) -> None:
         self.card = card
         self.program: tuple[str, ...] = tuple(card.program)
@@ -179,7 +182,7 @@ class Engine:
         changed = scope[name] != default_of(knob, scope, version)
         if not (changed or knob.emit_default) or not evaluate(knob.active, scope):
             return []
-        additions = _holding(knob.emit, scope, version)
+        additions = _holding(knob.emit, scope, version) if knob.exists_in(version) else []
         if changed and not additions:
             raise BadInput(f"{self.name} {version} has no option for {name}={scope[name]!r}")
         return additions
@@ -249,10 +252,10 @@ class Engine:
         return Configuration(self.name, knobs)
 
     def _read(self, knob: str, scope: Mapping[str, Any], version: str) -> Scalar:
-        read = self.card.knobs[knob].read
-        readings = [Reading(value=read)] if isinstance(read, str) else read
+        entry = self.card.knobs[knob]
+        readings = [Reading(value=entry.read)] if isinstance(entry.read, str) else entry.read
         reading = next((r for r in readings if in_range(version, r.versions)), None)
-        if reading is None:
+        if reading is None or not entry.exists_in(version):
             return None
         try:
             value: Scalar = evaluate(reading.value, scope)

@@ -104,7 +104,7 @@ def compare(engine: Engine, asked: Configuration, context: Context, command: Com
 def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
     """The first reading that is told; raises `_NotTold` when none is."""
     readings = [Reading(value=knob.resolved)] if isinstance(knob.resolved, str) else knob.resolved
-    for reading in readings:
+    for reading in readings if knob.exists_in(version) else ():
         if not in_range(version, reading.versions):
             continue
         try:

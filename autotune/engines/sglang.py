@@ -12,6 +12,8 @@ from autotune.trial import Command
 class SGLang(Engine):
     """``python3 -m sglang.launch_server --model-path MODEL …``."""
 
+    flags_in_file = ">=0.5.8"  # https://github.com/sgl-project/sglang/pull/16638
+
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Put the options of a ``--config`` file in front of the given ones."""
         del version

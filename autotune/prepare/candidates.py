@@ -265,7 +265,9 @@ def _with_baseline(
     positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
     defaults = [_effective(space, {}) for space in spaces.values()]
     starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
-    candidates = CandidateSet(listed, 0, _positions(defaults, positions), _positions(starts, positions))
+    candidates = CandidateSet(
+        listed, 0, _positions(defaults, positions), _positions(starts, positions), library.monotone_memory
+    )
     prepared = Prepared(spec, library, candidates, spaces, excluded, command)
     _check_commands(prepared)
     return prepared

@@ -222,8 +222,7 @@ def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
 def _engines(request: Request, library: Library) -> list[EngineCard]:
     if not request.engines:
         searched = [card for name, card in library.engines.items() if name in (library.narrowed or library.engines)]
-        # vLLM first: it is the default baseline, and first in every table.
-        return sorted(searched, key=lambda card: (card.engine != "vllm", card.engine))
+        return sorted(searched, key=lambda card: (not card.default_baseline, card.engine))
     return list({card.engine: card for card in map(library.engine, request.engines)}.values())
 
 

@@ -95,7 +95,8 @@ def candidates_of(spec: StudySpec, table: Table, known: Known, library: Library)
     listed = left if any(c is baseline for c in left) else [*left, baseline]
     _check_figures(spec, table, listed)
     items = tuple(Candidate(c, table.repeats[table.key(c)][0].engine_version) for c in listed)
-    return CandidateSet(items, next(i for i, c in enumerate(listed) if c is baseline))
+    position = next(i for i, c in enumerate(listed) if c is baseline)
+    return CandidateSet(items, position, monotone_memory=library.monotone_memory)
 
 
 def _left(table: Table, engines: Sequence[str], pins: Mapping[str, Scalar]) -> list[Configuration]:
@@ -119,12 +120,13 @@ def _left(table: Table, engines: Sequence[str], pins: Mapping[str, Scalar]) -> l
 
 
 def _closest_to_defaults(left: Sequence[Configuration], engines: Sequence[str], known: Known) -> Configuration:
-    """The vLLM row, else the first engine's, with most knobs at that engine's defaults; the first of equals.
+    """The row, of the engine that is the default baseline or else the first, with most knobs at the engine's defaults.
 
     A knob that is not set, or ``auto``, is at its default; of one that we do not know that is all that can be said.
     """
     there = {c.engine for c in left}
-    first = next(name for name in ("vllm", *engines) if name in there)
+    by_default = [name for name in engines if name in known and known[name][0].card.default_baseline]
+    first = next(name for name in [*by_default, *engines] if name in there)
     kind, context = known.get(first, (None, None))
     defaults = kind.default_knobs(context) if kind is not None and context is not None else {}
 

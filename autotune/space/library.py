@@ -29,6 +29,11 @@ def spaces_root() -> Path:
     return inside if inside.is_dir() else beside
 
 
+def canonical(engine: str) -> str:
+    """An engine's name as its card has it, from a name or an alias in any case."""
+    return {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(engine.lower(), engine.lower())
+
+
 def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
     """The files of a kind in a folder laid out like ``search_spaces``, each with its name.
 
@@ -194,6 +199,12 @@ class Library:
         return {card.engine: card for card in (_cached(path, EngineCard) for path in self.paths("engines"))}
 
     @cached_property
+    def monotone_memory(self) -> frozenset[str]:
+        """The knobs, of any engine, of which a larger value never needs less GPU memory."""
+        cards = self.engines.values()
+        return frozenset(name for card in cards for name, knob in card.knobs.items() if knob.monotone_memory)
+
+    @cached_property
     def narrowed(self) -> dict[str, NarrowedEngine]:
         """What space files narrow the engines to, by engine; empty when there is none."""
         narrowed: dict[str, NarrowedEngine] = {}
@@ -254,7 +265,7 @@ class Library:
 
     def engine(self, name: str) -> EngineCard:
         """An engine's card by its name or alias."""
-        name = {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(name.lower(), name.lower())
+        name = canonical(name)
         if name not in self.engines:
             raise UnknownName("engine", name, self.engines)
         return self.engines[name]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from autotune.space.entry import Entry, VersionRange
+from autotune.space.entry import Entry, KnownVersion, VersionRange, in_range
 from autotune.space.expression import Expression, Template
 from autotune.space.installing import InstallationFacts, Renamed
 from autotune.space.serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
@@ -64,7 +64,7 @@ class Knob(Entry):
     long spelling, hyphens as underscores), ``env`` and ``config`` (the engine's own config file), beside
     ``model``, ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which is the default.
     Of a list of readings the first whose versions hold counts; where none does, the version cannot set the
-    knob.
+    knob. Nor can one before `since`: `search`, `emit`, `read` and `resolved` are about the versions from it on.
 
     `resolved` gives the value that a running engine says it has, from what the card's `resolved` sources tell, each
     under its name; None is again the default. Of several readings the first that is told counts: one that needs a
@@ -72,6 +72,7 @@ class Knob(Entry):
     """
 
     help: str
+    since: KnownVersion | None = Field(default=None, description="first version that has the knob; None: all have it")
     default: Scalar | list[Case] = None
     search: list[Scalar] | list[Values] = Field(description="the values that enumeration tries")
     choices: list[Scalar] | None = Field(default=None, description="every value `--set` may pin; None: any value")
@@ -82,7 +83,12 @@ class Knob(Entry):
     emit_default: bool = Field(default=False, description="write it also when it equals the default")
     read: Expression | list[Reading]
     resolved: Expression | list[Reading] = []
+    monotone_memory: bool = Field(default=False, description="a larger value never needs less GPU memory")
     source: str = ""
+
+    def exists_in(self, version: str) -> bool:
+        """Whether a version has the knob; where it has not, the knob keeps its default."""
+        return self.since is None or in_range(version, f">={self.since}")
 
     @property
     def _may_be_left_to_the_engine(self) -> bool:
@@ -206,6 +212,7 @@ class EngineCard(Entry):
     serving: Serving = Serving()
     resolved: list[ResolvedSource] = []
     progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")
+    default_baseline: bool = Field(default=False, description="comes first, so that its default is the baseline")
     images: list[ContainerImage] = Field(
         default=[], description="where it is found in a container; the first that fits"
     )
