@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.engines.detect import find
 from autotune.engines.options import OptionParser, OptionTable, declared_table, read_table
 from autotune.errors import BadInput
 from autotune.space.context import Context
@@ -135,14 +134,6 @@ class Engine:
             scope = context.scope({**fixed, **knobs})
             knobs[name] = fixed[name] if name in fixed else default_of(knob, scope, context.version)
         return knobs
-
-    def missing(self) -> str | None:
-        """Why this machine cannot start the engine from its PATH, in words; None when it can."""
-        try:
-            find(self)
-        except BadInput as error:
-            return str(error)
-        return None
 
     def command(self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()) -> Command:
         """The command that serves a configuration: knobs that differ from their default, then what always goes along.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from autotune.engines import Engine, recognise, settings_in_front, split_command
 from autotune.engines.accepted_options import RULE, Parser
 from autotune.engines.choose import engine_of, from_here
+from autotune.engines.detect import why_missing
 from autotune.engines.installed_options import Tell
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
@@ -176,7 +177,7 @@ def _unavailable(spec: StudySpec, kind: Engine) -> str | None:
     if spec.on == "process":
         if kind.name in spec.installed:
             return None
-        return kind.missing() or f"{kind.card.title} was not installed when the study began"
+        return why_missing(kind.card) or f"{kind.card.title} was not installed when the study began"
     if spec.on == "docker":
         return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
     return _unknown_to(spec.on, kind.name)

@@ -13,6 +13,7 @@ import yaml
 
 from autotune.engines import engine, recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
+from autotune.engines.detect import why_missing
 from autotune.engines.installed_options import Tell
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import load_workload
@@ -150,7 +151,9 @@ def _on(request: Request, library: Library, hardware: HardwareCard) -> str:
     # A program that was named, and is none, is an error and no reason to simulate: found out when it is asked.
     binaries = named_binaries(request.engine_bins, library)
     engines = [engine(card.engine, library) for card in _engines(request, library)]
-    return "process" if any(kind.name in binaries or kind.missing() is None for kind in engines) else "simulator"
+    return (
+        "process" if any(kind.name in binaries or why_missing(kind.card) is None for kind in engines) else "simulator"
+    )
 
 
 def _check_model_path(model: str, on: str) -> None:

@@ -16,9 +16,9 @@ class InstallationFacts(Entry):
         default=[], description="Python distributions that are the engine; the first that is there tells the version"
     )
     help: list[str] | None = Field(
-        default=None, description="arguments after the program that print every option; None: it is not asked"
+        default=None, description="arguments after the program to print every option; None: its parser is not asked"
     )
-    parser: Literal["argparse", "click"] = Field(default="argparse", description="whose layout the help text has")
+    parser: Literal["argparse", "click"] | None = Field(default=None, description="of earlier cards; not used")
 
 
 class Renamed(Entry):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autotune.engines import recognise
-from autotune.engines.versions import as_measured
+from autotune.engines.installed_options import as_measured
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import Workload
 from autotune.simulator.fit import cold_start as cold
