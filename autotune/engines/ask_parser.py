@@ -89,7 +89,7 @@ def _watch_argparse() -> None:
             _tell([_row(a) for a in actions if type(a).__name__ != "_VersionAction"])
         return parse(self, *args, **kwargs)
 
-    argparse.ArgumentParser.parse_known_args = asked  # type: ignore[assignment, method-assign]
+    argparse.ArgumentParser.parse_known_args = asked  # type: ignore[method-assign]
 
 
 def _watch_click() -> None:

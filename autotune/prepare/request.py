@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from autotune.engines import engine, recognise, settings_in_front, split_command
+from autotune.engines import recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
 from autotune.engines.installed_options import Tell
@@ -150,10 +150,8 @@ def _on(request: Request, library: Library, hardware: HardwareCard) -> str:
         return "simulator"
     # A program that was named, and is none, is an error and no reason to simulate: found out when it is asked.
     binaries = named_binaries(request.engine_bins, library)
-    engines = [engine(card.engine, library) for card in _engines(request, library)]
-    return (
-        "process" if any(kind.name in binaries or why_missing(kind.card) is None for kind in engines) else "simulator"
-    )
+    startable = any(card.engine in binaries or why_missing(card) is None for card in _engines(request, library))
+    return "process" if startable else "simulator"
 
 
 def _check_model_path(model: str, on: str) -> None:
