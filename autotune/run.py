@@ -19,7 +19,7 @@ from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.prepare.no_effect import no_ops_of
+from autotune.prepare.no_effect import no_effect_finder
 from autotune.recommend import recommend
 from autotune.search import Study, open_study
 from autotune.search.budget import most_nodes
@@ -89,7 +89,7 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
                 tracker.record(launch)
             executor.close()
             progress.phase("writing the report")
-            explanation = study.explanation(no_ops_of(prepared))
+            explanation = study.explanation(no_effect_finder(prepared))
             recommendation = recommend(
                 spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
             )

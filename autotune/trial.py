@@ -172,7 +172,6 @@ class Trial:
         command: how the server is started.
         workloads: names of the workloads to measure on this launch, the objective's first.
         launch_index: how many earlier launches this configuration had; with the seed it fixes noise and prompts.
-        hopeless_below: where the objective can no longer reach this value, the load may be cut short; None: never.
         node: the one of the executor's nodes on which it must run; empty: any.
     """
 
@@ -183,7 +182,6 @@ class Trial:
     command: Command
     workloads: tuple[str, ...]
     launch_index: int = 0
-    hopeless_below: float | None = None
     node: str = ""
 
 
@@ -228,8 +226,8 @@ class TrialResult:
         times_s: seconds per phase (``launch, ready, warmup, load, stop``), of the node's clock:
             virtual seconds when the evidence is simulated; of all tries together.
         resolved: what the engine made of the configuration; None where nobody told.
-        shortened: workload to the standard deviation of ln(objective) that a load which was cut short adds to a
-            launch's own; a workload that is absent was measured in full.
+        shortened: only in studies of earlier versions: the workloads whose load was cut short, with the standard
+            deviation of ln(objective). Their throughputs are forecasts and are not scored.
         quarantine: why nothing more may be launched on this node; empty where it is as clean as before.
         node: where it ran, by the name that the executor gives its nodes.
         gpu_ids: the GPUs of that node that were reserved for it, where an executor reserves them.

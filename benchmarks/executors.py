@@ -20,9 +20,9 @@ from pathlib import Path
 
 from autotune.evaluate import evaluator_for
 from autotune.executors import Executor, Work, executor_for
+from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.prepare.request import build_spec
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
 from autotune.trial import Role, Trial
 
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--gpus", type=int, default=8)
     arguments = parser.parse_args()
-    request = Request(
+    request = RunOptions(
         model="openai/gpt-oss-120b",
         hardware="h200",
         gpus=arguments.gpus,

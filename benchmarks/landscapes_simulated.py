@@ -15,13 +15,13 @@ from landscapes import Landscape, Sources, believed
 
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import load_workload
+from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.prepare.request import build_spec
 from autotune.simulator.node.calibration import OWN, Calibration, packaged_calibration, packaged_physics
 from autotune.simulator.resolve_command import predict, understand_as
 from autotune.space.candidates import CandidateSet
 from autotune.space.library import Library
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Failure
 
@@ -93,7 +93,7 @@ def simulated(name: str, sources: Sources) -> Landscape:
 
 def _prepared(case: _Case) -> Prepared:
     """What a study of the product would choose from, thinned."""
-    request = Request(
+    request = RunOptions(
         model=case.model, hardware="8xh200", on="simulator", workloads=(case.workload,), study="search-benchmark"
     )
     spec = build_spec(request)

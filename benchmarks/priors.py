@@ -22,14 +22,14 @@ from scipy.stats import spearmanr
 
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import load_workload
+from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
-from autotune.prepare.request import build_spec
 from autotune.simulator.fit.points import MeasuredPoint, points_of
-from autotune.simulator.fit.readers import read_file
+from autotune.simulator.fit.reading import read_file
 from autotune.simulator.node import ServerSetup, simulate
 from autotune.simulator.node.roofline import roofline
 from autotune.simulator.node.steady import SteadyNode
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
 
 _HEADLINE = "total_token_throughput"
@@ -52,7 +52,7 @@ def _error(predicted: Floats, true: Floats) -> float:
 
 
 def _against_the_simulation(model: str, hardware: str, name: str, sample: int) -> None:
-    spec = build_spec(Request(model=model, hardware=hardware, on="simulator", workloads=(name,)))
+    spec = build_spec(RunOptions(model=model, hardware=hardware, on="simulator", workloads=(name,)))
     prepared, workload = prepare(spec, library_of(spec)), load_workload(name)
     items = prepared.candidates.items
     begin = process_time()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.cli.main import cli
-from autotune.prepare.request import build_spec
-from autotune.study.options import Request
+from autotune.prepare.build_spec import build_spec
+from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +30,7 @@ def asked(words: list[str]) -> StudySpec:
     options = parsed(words)
     for name in ("home", "as_json", "dry_run"):
         options.pop(name)
-    return build_spec(replace(Request(**options), on="simulator"))
+    return build_spec(replace(RunOptions(**options), on="simulator"))
 
 
 def stand_in(folder: Path, name: str, script: str) -> None:

@@ -41,7 +41,7 @@ SLOW_FIRST = (
     "serving/test_kill.py",
     "evaluate/test_tries.py",
     "product/test_bad_input.py",
-    "product/test_no_ops.py",
+    "product/test_no_effect.py",
     "product/test_secrets.py",
     "product/test_prefix_cache_proof.py",
     "product/test_bench.py",

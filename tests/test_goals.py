@@ -14,7 +14,7 @@ from autotune.outputs.report import StudyRecord, conclusion, render
 from autotune.prepare.goals import goals_of, slos_of
 from autotune.recommend import recommend
 from autotune.search import objective
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import Slo, StudySpec
 from autotune.trial import Launch, Role
@@ -25,8 +25,8 @@ _weight = st.floats(1e-300, 1e300)
 _value = st.floats(1e-3, 1e6)
 
 
-def request(**asked: object) -> Request:
-    return Request(model="m", hardware="h200", **asked)  # type: ignore[arg-type]
+def request(**asked: object) -> RunOptions:
+    return RunOptions(model="m", hardware="h200", **asked)  # type: ignore[arg-type]
 
 
 @given(_value, _value, _weight, _weight)

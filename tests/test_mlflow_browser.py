@@ -17,10 +17,10 @@ from autotune.evaluate import Evaluator, evaluator_for
 from autotune.outputs.progress import ConsoleProgress
 from autotune.outputs.report import StudyRecord, render
 from autotune.outputs.tracking import ARTIFACTS, Tracker, database_uri, experiment_name
-from autotune.prepare.request import build_spec
+from autotune.prepare.build_spec import build_spec
 from autotune.run import run
 from autotune.study.home import Home
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Trial, TrialResult
 from tests import small_study
@@ -218,7 +218,7 @@ def test_a_study_whose_server_stops_and_comes_back_is_there_once(
 
     server = ServerProcess(f"sqlite:///{tmp_path}/server.db", tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-    asked = Request("deepseek-ai/DeepSeek-V3.2", "h200", launches=14, workloads=["random:64:16:16"], on="simulator")
+    asked = RunOptions("deepseek-ai/DeepSeek-V3.2", "h200", launches=14, workloads=["random:64:16:16"], on="simulator")
     spec = build_spec(asked).model_copy(update={"study": "stopped"})
     screen = StringIO()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.text import Text
 from autotune.cli.output import MESSAGES, print_json
 from autotune.cli.studies import finished
 from autotune.errors import BadInput
-from autotune.study.home import RESULTS, Home
+from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation, Verdict
 from autotune.study.results import is_held
 from autotune.study.spec import StudySpec
@@ -107,16 +106,17 @@ def _row(home: Home, name: str) -> dict[str, Any]:
 
 def _readable(home: Home, name: str, spec: StudySpec, done: Recommendation | None) -> dict[str, Any]:
     path = home.study_folder(name)
-    count, nodes, seen = _launches(path / RESULTS)
+    results = [launch.result for launch in home.launches(name)]
+    nodes = list(dict.fromkeys(result.node for result in results if result.node))
     age_h = (datetime.now(UTC).timestamp() - (path / "study.yaml").stat().st_mtime) / 3600
     gained = done if done is not None and _has_gain(done) else None
     state = "finished" if done else "running" if is_held(path) else "interrupted"
     values = (
         *(name, spec.model.id, f"{spec.gpus}x{spec.hardware.name}"),
-        done.evidence.value if done else seen,
+        done.evidence.value if done else results[0].evidence.value if results else None,
         done.verdict.value if done else "unfinished",
         f"{gained.gain_percent:+.1f} %" if gained else None,
-        *(count, round(age_h, 1), state, spec.launches, nodes),
+        *(len(results), round(age_h, 1), state, spec.launches, nodes),
         done.recommended.engine if done and done.recommended else None,
         gained.gain_percent if gained else None,
         gained.gain_ci95 if gained else None,
@@ -130,16 +130,3 @@ def _has_gain(done: Recommendation) -> bool:
         return False
     same = done.recommended and done.baseline and done.recommended.fingerprint == done.baseline.fingerprint
     return not same
-
-
-def _launches(path: Path) -> tuple[int, list[str], str | None]:
-    """How many launches are finished, their nodes, their evidence; a line that is no launch counts as none."""
-    rows = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            row = json.loads(line)
-            rows.append((str(row["node"]), str(row["evidence"])))
-        except (ValueError, KeyError, TypeError):
-            continue
-    nodes = list(dict.fromkeys(node for node, _ in rows if node))
-    return len(rows), nodes, rows[0][1] if rows else None

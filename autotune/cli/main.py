@@ -113,9 +113,9 @@ def cli() -> None:
 def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     """Tune: search, measure, and end with one serving command."""
     from autotune.cli import tuning
-    from autotune.study.options import Request
+    from autotune.study.options import RunOptions
 
-    tuning.run(Request(**options), home, as_json, dry_run)
+    tuning.run(RunOptions(**options), home, as_json, dry_run)
 
 
 @cli.command()
@@ -141,9 +141,9 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 def simulate(home: Path, as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
     from autotune.cli import prediction
-    from autotune.study.options import Simulation
+    from autotune.study.options import SimulateOptions
 
-    prediction.simulate(Simulation(**options), home, as_json)
+    prediction.simulate(SimulateOptions(**options), home, as_json)
 
 
 @cli.command()
@@ -290,9 +290,9 @@ def space() -> None:
 def show(as_json: bool, **options: Any) -> None:
     """Print the candidates that remain per engine, and what each rule removed."""
     from autotune.cli import spaces
-    from autotune.study.options import Request
+    from autotune.study.options import RunOptions
 
-    spaces.space_show(Request(**options), as_json)
+    spaces.space_show(RunOptions(**options), as_json)
 
 
 @space.command()

@@ -10,10 +10,10 @@ import click
 
 from autotune.cli.output import print_json, say
 from autotune.errors import BadInput
-from autotune.prepare.request import check_gpus
+from autotune.prepare.build_spec import check_gpus
 from autotune.simulator.node.calibration import calibration_in
 from autotune.space.library import Library
-from autotune.study.options import Simulation
+from autotune.study.options import SimulateOptions
 from autotune.study.user_library import calibration_of_home, library_for
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.loadgen.workloads import Workload
 
 
-def simulate(asked: Simulation, home: Path, as_json: bool) -> None:
+def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     """``autotune simulate``."""
     from autotune.evaluate import prediction
     from autotune.loadgen.workloads import load_workload
@@ -48,7 +48,7 @@ def simulate(asked: Simulation, home: Path, as_json: bool) -> None:
 
 
 def _understood(
-    words: Sequence[str], version: str | None, asked: Simulation, library: Library, load: Workload
+    words: Sequence[str], version: str | None, asked: SimulateOptions, library: Library, load: Workload
 ) -> Understood:
     """A typed engine command line on the node that was asked for."""
     from autotune.engines import command_of

@@ -10,8 +10,8 @@ import click
 from pydantic import BaseModel
 
 from autotune.cli.output import print_json
-from autotune.prepare.request import build_spec
-from autotune.study.options import Request
+from autotune.prepare.build_spec import build_spec
+from autotune.study.options import RunOptions
 from autotune.study.user_library import library_for
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.space.cards import ModelCard
 
 
-def space_show(request: Request, as_json: bool) -> None:
+def space_show(request: RunOptions, as_json: bool) -> None:
     """``autotune space show``."""
     from autotune.prepare.candidates import prepare
 

@@ -12,17 +12,17 @@ import click
 from autotune.cli.output import MESSAGES, print_json, say
 from autotune.cli.studies import finished
 from autotune.errors import MalformedFile, NothingFeasible, StudyLocked, UnknownName
-from autotune.prepare.request import build_spec
+from autotune.prepare.build_spec import build_spec
 from autotune.replay import file_of
 from autotune.space.library import LOCAL
 from autotune.study.home import Home
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import calibration_of_home, library_of
 
 
-def run(request: Request, home: Path, as_json: bool, dry_run: bool) -> None:
+def run(request: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     """``autotune run``."""
     calibration = calibration_of_home(request.calibration, home)
     sources = tuple(dict.fromkeys(str(Home(home).source(text)) for text in request.sources))

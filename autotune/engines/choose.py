@@ -11,9 +11,10 @@ from pathlib import Path
 
 from autotune.engines import Engine, engine, recognise, split_command
 from autotune.engines.detect import Installation, find, why_missing
-from autotune.engines.installed_options import Tell, options_of, stand_in
+from autotune.engines.installed_options import options_of, stand_in
 from autotune.engines.translate import translate_arguments, translate_text
 from autotune.errors import BadInput
+from autotune.notify import Notify
 from autotune.space.library import Library
 from autotune.study.spec import InstalledEngine
 from autotune.trial import Command
@@ -53,7 +54,7 @@ def choose(
     binaries: Mapping[str, Path],
     on: str,
     library: Library,
-    tell: Tell,
+    notify: Notify,
     containers: Mapping[str, str],
 ) -> Chosen:
     """Look for the engines where they are launched from this machine, and translate what was asked of them.
@@ -72,11 +73,11 @@ def choose(
     installed: dict[str, InstalledEngine] = {}
     if on == "process":
         binaries, said = _with_baseline_s(baseline, owner, binaries, library)
-        installed, warnings = look_for(names, binaries, library, tell)
+        installed, warnings = look_for(names, binaries, library, notify)
         notes += [*said, *warnings]
     elif binaries:
         notes.append(f"--engine-bin is not used: trials on {on.partition(':')[0]} start no engine of this machine")
-    kinds = {name: engine_of(name, installed, library, tell) for name in names}
+    kinds = {name: engine_of(name, installed, library, notify) for name in names}
     versions = {name: containers.get(name, kind.version()) for name, kind in kinds.items()}
     if baseline is not None and owner is not None:
         baseline, said = translate_text(kinds[owner], split_command(baseline), baseline, versions[owner])
@@ -155,7 +156,7 @@ def _owner(baseline: str | None, library: Library) -> str | None:
 
 
 def look_for(
-    wanted: Iterable[str], binaries: Mapping[str, Path], library: Library, tell: Tell
+    wanted: Iterable[str], binaries: Mapping[str, Path], library: Library, notify: Notify
 ) -> tuple[dict[str, InstalledEngine], list[str]]:
     """The engines that are installed here, by name, each asked for its options; and warnings.
 
@@ -172,7 +173,7 @@ def look_for(
         if kind.name not in binaries and why_missing(kind.card) is not None:
             continue
         installation = find(kind.card, binaries.get(kind.name))
-        _, warning = options_of(kind, installation, tell)
+        _, warning = options_of(kind, installation, notify)
         warnings += [warning] if warning else []
         found[kind.name] = InstalledEngine(
             program=installation.program, version=installation.version, asked=warning is None
@@ -180,7 +181,7 @@ def look_for(
     return found, warnings
 
 
-def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Library, tell: Tell) -> Engine:
+def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Library, notify: Notify) -> Engine:
     """An engine of a study.
 
     Raises `BadInput` when it was installed as the study began, and is gone or of another version now.
@@ -190,7 +191,7 @@ def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Libr
     if chosen is None:
         return kind
     now = _again(kind, chosen)
-    table = options_of(kind, now, tell)[0] if chosen.asked else stand_in(kind, now.release)
+    table = options_of(kind, now, notify)[0] if chosen.asked else stand_in(kind, now.release)
     return kind.installed(chosen.program, table)
 
 

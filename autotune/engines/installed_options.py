@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from autotune.engines.detect import Installation, output_of
 from autotune.engines.engine import Engine
 from autotune.engines.options import Option, OptionTable
 from autotune.errors import BadInput
+from autotune.notify import Notify
 from autotune.space.entry import release_of
 from autotune.study.home import expanded, write_atomically
 
@@ -27,10 +27,8 @@ PARSER_S = 300.0
 """An engine imports PyTorch and its kernels before it parses its options: 20 to 60 s, more from a cold disk."""
 _PREFIX = re.compile(r"\d+(\.\d+)?")
 
-Tell = Callable[[str], None]
 
-
-def options_of(engine: Engine, installed: Installation, tell: Tell) -> tuple[OptionTable, str | None]:
+def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple[OptionTable, str | None]:
     """The table of an installation's options, and a warning where it is not its own.
 
     What its parser says is kept below `cache_folder`. Where the parser cannot be asked, the shipped table of its
@@ -43,7 +41,7 @@ def options_of(engine: Engine, installed: Installation, tell: Tell) -> tuple[Opt
     path = cache_folder() / _file_name(engine, installed)
     table = _table(_cached(path, installed), shipped, installed)
     if table is None:
-        tell(f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)")
+        notify(f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)")
         rows = _asked(engine, installed)
         table = _table(rows, shipped, installed)
         if table is not None:

@@ -11,11 +11,11 @@ cannot be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from autotune.errors import UnknownName
+from autotune.notify import Notify, silent
 from autotune.simulator.resolve_command import Understood, model_of, predict, prediction, understand, understand_as
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
@@ -46,20 +46,18 @@ class Evaluator(Protocol):
         ...
 
 
-def evaluator_for(
-    spec: StudySpec, library: Library, folder: Path, tell: Callable[[str], None] | None = None
-) -> Evaluator:
+def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Notify = silent) -> Evaluator:
     """The evaluator that a study names; raises `UnknownName`.
 
     Args:
         folder: the study's, for what launches leave behind.
-        tell: is told when a launch is tried again.
+        notify: called when a launch is tried again.
     """
     # Imported when asked for: HTTP clients and event loops take time that a simulated study need not spend.
     if spec.on == "simulator":
         from autotune.evaluate.simulated import Simulated
 
-        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed, spec.objective)
+        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
     if spec.on.startswith("replay:"):
         from autotune.evaluate.replayed import Replayed
 
@@ -68,6 +66,6 @@ def evaluator_for(
         from autotune.evaluate.attempts import BackOff
         from autotune.evaluate.launched import Launched
 
-        return Launched(spec, library, folder, back_off=BackOff() if tell is None else BackOff(tell=tell))
+        return Launched(spec, library, folder, back_off=BackOff(notify=notify))
     known = ["simulator", "emulator", "process", "docker", "external:URL", "replay:FILE"]
     raise UnknownName("way to run trials", spec.on, known)

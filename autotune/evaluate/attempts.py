@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from autotune.notify import Notify, silent
 from autotune.trial import Failure, FailureKind, Metrics, Resolved, State
 
 
@@ -33,13 +34,11 @@ class Loaded:
 
     Attributes:
         invalid: why the measurement does not count, though the server did its part.
-        shortened: see `TrialResult.shortened`.
     """
 
     metrics: dict[str, Metrics] = field(default_factory=dict)
     failure: Failure | None = None
     invalid: str = ""
-    shortened: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +83,6 @@ class Attempt:
         return State.INVALID if self.failure is not None else State.COMPLETE
 
 
-def _nobody(text: str) -> None:
-    del text
-
-
 @dataclass(frozen=True, slots=True)
 class BackOff:
     """How often a launch is tried again that failed for a reason that is not the configuration's.
@@ -95,9 +90,9 @@ class BackOff:
     Attributes:
         waits_s: before each further try.
         pause: waits so many seconds.
-        tell: is told before each wait.
+        notify: called before each wait.
     """
 
     waits_s: tuple[float, ...] = (1.0, 10.0, 60.0)
     pause: Callable[[float], None] = time.sleep
-    tell: Callable[[str], None] = _nobody
+    notify: Notify = silent

@@ -44,7 +44,6 @@ class Checked:
             result,
             metrics={name: _cleaned(metrics) for name, metrics in result.metrics.items()},
             times_s={name: float(s) for name, s in result.times_s.items() if _possible(s)},
-            shortened={name: float(sd) for name, sd in result.shortened.items() if _possible(sd)},
         )
         if problem is None:
             return result
@@ -60,9 +59,6 @@ class Checked:
             for metric, value in metrics.items():
                 if metric in METRICS and value is not None and not _possible(value):
                     yield f"{name}: {metric} is {_said(value)}; {_meaning(value)}"
-        for name, sd in result.shortened.items():
-            if not _possible(sd):
-                yield f"{name}: the standard deviation of a shortened load is {_said(sd)}; {_meaning(sd)}"
 
 
 def _no_objective(name: str, objective: str, metrics: Mapping[str, Any] | None) -> Iterator[str]:

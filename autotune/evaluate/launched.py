@@ -19,18 +19,19 @@ import yaml
 from autotune.engines import engine
 from autotune.errors import CannotGoOn
 from autotune.evaluate.attempts import Attempt, BackOff, Loaded, Phases
-from autotune.evaluate.early_stopping import race_of
 from autotune.evaluate.readback import listen, read_back
 from autotune.loadgen import LoadOptions, Measurement, Target, measure
 from autotune.loadgen.control import ServerClient
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.request_file import Load, requests_path, write_requests
 from autotune.loadgen.workloads import load_workload
-from autotune.serving import Grace, Launcher, Patience, Server, launcher_for
-from autotune.serving.caches import cache_variables
-from autotune.serving.command import log_size
+from autotune.serving import Launcher, Server, ShutdownTimeouts, StartupTimeouts
+from autotune.serving.command import cache_variables, log_size
+from autotune.serving.docker import DockerLauncher
+from autotune.serving.external import ExternalLauncher
 from autotune.serving.ports import NoFreePort
 from autotune.serving.preflight import Node
+from autotune.serving.process import ProcessLauncher
 from autotune.serving.secrets import read_secret
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.space.context import Context
@@ -62,8 +63,8 @@ class Launched:
     spec: StudySpec
     library: Library
     folder: Path
-    patience: Patience = field(default_factory=Patience)
-    grace: Grace = field(default_factory=Grace)
+    startup: StartupTimeouts = field(default_factory=StartupTimeouts)
+    shutdown: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
     back_off: BackOff = field(default_factory=BackOff)
     ports: Sequence[int] | None = None
     node: Node | None = None
@@ -96,7 +97,6 @@ class Launched:
             started_at=started_at,
             resolved=attempt.resolved,
             quarantine=attempt.quarantine,
-            shortened={} if attempt.loaded.failure else attempt.loaded.shortened,
         )
 
     def _check(self, attempt: Attempt, trial: Trial) -> None:
@@ -121,7 +121,7 @@ class Launched:
             if not attempt.again or attempt.failure is None:
                 break
             tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
-            self.back_off.tell(f"launch {trial.number}: {attempt.failure.message} ({tries})")
+            self.back_off.notify(f"launch {trial.number}: {attempt.failure.message} ({tries})")
             with phases.measured("launch"):
                 self.back_off.pause(wait_s)
             attempt = self._attempt(trial, phases)
@@ -143,7 +143,7 @@ class Launched:
             return Attempt(Loaded(failure=Failure(FailureKind.PORT, f"No server can be launched: {error}.")))
         with server:
             with phases.measured("ready"):
-                failure = server.wait_ready(self.patience)
+                failure = server.wait_ready(self.startup)
             pids = server.pids
             with phases.measured("ready"):
                 resolved = None if failure else self._resolved(server, trial, folder, said_before)
@@ -169,11 +169,11 @@ class Launched:
         spec = self.spec
         if not self._ours:
             key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
-            return launcher_for(spec.on, spec.model.id, api_key=key)
+            return ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key)
         token = read_secret(None, spec.hf_token_file, "--hf-token")
         environment = {} if token is None else {"HF_TOKEN": token}
-        name = "docker" if spec.on == "docker" else "process"
-        return launcher_for(name, grace=self.grace, ports=self.ports, environment=environment)
+        kind = DockerLauncher if spec.on == "docker" else ProcessLauncher
+        return kind(self.shutdown, environment, self.ports)
 
     def _command(self, trial: Trial, card: EngineCard) -> Command:
         command, version = trial.command, trial.engine_version
@@ -192,7 +192,6 @@ class Launched:
     def _load(self, server: Server, trial: Trial, card: EngineCard, folder: Path, phases: Phases) -> Loaded:
         """Every workload in turn on the warm server: its prefix cache is emptied and the prompts are new each time."""
         metrics: dict[str, Metrics] = {}
-        shortened: dict[str, float] = {}
         for name in trial.workloads:
             with phases.measured("load"):
                 measurement = self._measure(server, name, trial, card)
@@ -204,16 +203,13 @@ class Launched:
             except OSError as error:
                 problem = f"What was measured cannot be kept in {folder}: {error.strerror or error}."
                 return Loaded(failure=Failure(FailureKind.INFRASTRUCTURE, problem))
-            if (cut := measurement.shortened) is not None:
-                shortened[name] = cut.sd
-                self.back_off.tell(f"launch {trial.number}: {name} {cut.sentence()}")
             if measurement.invalid:
                 return Loaded(metrics, invalid=f"{name}: {measurement.invalid}")
             if measurement.failure:
                 died = server.failure(within_s=DEATH_S)
                 return Loaded(failure=died or Failure(FailureKind.LOAD_ERRORS, f"{name}: {measurement.failure}"))
         died = server.failure()
-        return Loaded(metrics, failure=died, shortened=shortened)
+        return Loaded(metrics, failure=died)
 
     def _measure(self, server: Server, name: str, trial: Trial, card: EngineCard) -> Measurement:
         workload = load_workload(name, self.library)
@@ -224,7 +220,6 @@ class Launched:
                 vocabulary=self.spec.model.architecture.vocab_size,
                 cache=PrefixCache.of(client, [card], trial.engine_version),
                 slos=self.spec.slos,
-                race=race_of(trial, name, self.spec.objective),
             )
             return measure(server.url, server.model, workload, self.spec.seed + trial.launch_index, options)
 
@@ -235,8 +230,6 @@ class Launched:
         path = folder / f"{safe}.json"
         evidence = Evidence.EMULATED if server.emulated else self.evidence
         about: dict[str, object] = {"workload": name, "seed": measurement.seed, "evidence": evidence.value}
-        if measurement.shortened is not None:
-            about["stopped"] = measurement.shortened.stop.sentence()
         loads = [Load(point.label, measurement.seed, point.log) for point in measurement.points]
         write_requests(requests_path(path), loads, about)
         result = {**about, **measurement.to_json(), "requests_file": requests_path(path).name}

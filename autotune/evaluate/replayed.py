@@ -35,14 +35,12 @@ class Replayed:
         turn = [*repeats[first:], *repeats[:first]]
         row = turn[0]
         metrics: dict[str, Metrics] = {}
-        shortened: dict[str, float] = {}
         factor = noise_factor(self.spec.noise, self.spec.seed, trial)
         for name in trial.workloads:
             key = table.answers_for(name, objective=name == self.spec.workloads[0])
             source = _with_figures(turn, key) if row.failure is None and key is not None else None
             if source is not None and key is not None:
                 metrics[name] = scaled(source.metrics[key], factor) if self.spec.noise else dict(source.metrics[key])
-                shortened |= {name: source.shortened[key]} if source.shortened.get(key) else {}
         return TrialResult(
             state=State.COMPLETE if row.failure is None else State.FAILED,
             evidence=self.evidence,
@@ -52,7 +50,6 @@ class Replayed:
             gpus=self.spec.gpus,
             node=f"replayed-{self.spec.hardware.name}",
             started_at=started_at,
-            shortened=shortened,
         )
 
 

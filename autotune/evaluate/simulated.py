@@ -6,15 +6,13 @@ It is given a command line, not knobs: it parses the trial's own command as the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from autotune.engines import engine
 from autotune.engines.report_back import Heard, compare
-from autotune.evaluate.early_stopping import race_of, raced
 from autotune.evaluate.noise import noise_factor, scaled
 from autotune.loadgen.workloads import load_workload
-from autotune.simulator.node import Outcome
 from autotune.simulator.resolve_command import Understood, predict, understand
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
@@ -28,7 +26,6 @@ class Simulated:
 
     Attributes:
         noise: sigma of the log-normal factor that one launch's throughput gets.
-        objective: the metric that a trial's first load may be cut short for.
     """
 
     library: Library
@@ -37,7 +34,6 @@ class Simulated:
     gpus: int
     noise: float
     seed: int
-    objective: str = "total_token_throughput"
     evidence: Evidence = Evidence.SIMULATED
 
     def __call__(self, trial: Trial) -> TrialResult:
@@ -48,7 +44,6 @@ class Simulated:
         understood = understand(trial.command, self.library, context, trial.engine_version)
         factor = noise_factor(self.noise, self.seed, trial)
         metrics: dict[str, Metrics] = {}
-        shortened: dict[str, float] = {}
         times_s = {"launch": 0.0, "ready": 0.0, "warmup": 0.0, "load": 0.0, "stop": 0.0}
         failure: Failure | None = None
         for name, workload in workloads.items():
@@ -58,10 +53,8 @@ class Simulated:
             if outcome.failure is not None:
                 failure = outcome.failure
                 break
-            seen, took_s, sd = self._raced(trial, name, outcome, factor)
-            metrics[name] = scaled(seen, factor)
-            times_s["load"] += took_s / factor
-            shortened |= {name: sd} if sd is not None else {}
+            metrics[name] = scaled(outcome.metrics, factor)
+            times_s["load"] += float(outcome.metrics["duration"]) / factor
         return TrialResult(
             state=State.FAILED if failure else State.COMPLETE,
             evidence=self.evidence,
@@ -72,22 +65,7 @@ class Simulated:
             node=f"simulated-{self.hardware.name}",
             started_at=started_at,
             resolved=None if failure else self._resolved(trial, understood),
-            shortened={} if failure else shortened,
         )
-
-    def _raced(self, trial: Trial, name: str, outcome: Outcome, factor: float) -> tuple[Metrics, float, float | None]:
-        """Metrics of a load, its seconds and, where it was cut short, the standard deviation of its figures."""
-        whole = outcome.metrics, float(outcome.metrics["duration"]), None
-        race = race_of(trial, name, self.objective)
-        if race is None:
-            return whole
-        # On the clock of a node without the launch's own speed.
-        race = replace(race, below=race.below / factor)
-        seed = self.seed + trial.launch_index
-        workload = load_workload(name, self.library)
-        loads = [workload.draw(position, seed) for position in range(len(workload.points))]
-        cut = raced(race, loads, outcome.runs)
-        return whole if cut is None else (cut[0], cut[1].elapsed_s, cut[1].sd)
 
     def _resolved(self, trial: Trial, understood: Understood) -> Resolved:
         """What the simulated engine made of the command line; something was passed through, where it differs."""

@@ -19,6 +19,7 @@ from autotune.evaluate import Evaluator
 from autotune.evaluate.checked import Checked
 from autotune.executors import environment
 from autotune.executors.local import LocalExecutor
+from autotune.notify import Notify
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec, check_executor
 from autotune.trial import Launch, Trial
@@ -31,18 +32,18 @@ class Work:
     Attributes:
         make: makes one; arguments as of `autotune.evaluate.evaluator_for`.
         folder: the study's on this machine; made by whoever opens the study.
-        tell: is told what a person should know while trials run.
+        notify: shows what a person should know while trials run.
     """
 
     make: Callable[..., Evaluator]
     spec: StudySpec
     library: Library
     folder: Path
-    tell: Callable[[str], None]
+    notify: Notify
 
     def evaluator(self) -> Evaluator:
         """The study's evaluator, whose results are checked."""
-        return Checked(self.make(self.spec, self.library, self.folder, self.tell), self.spec)
+        return Checked(self.make(self.spec, self.library, self.folder, self.notify), self.spec)
 
 
 class Executor(Protocol):

@@ -8,8 +8,6 @@
     metrics       every formula
     measuring     one workload on one warm server, over HTTP
     measurement   what it is asked for and what came of it
-    forecast      how long a load that is under way will take
-    racing        whether it is worth going on with
     workers       the processes that send a load together; what runs in them is `autotune.loadgen.client`
     request_file  one row per request, in a columnar file
     control       `ServerClient`: all else that is said to a server (not imported here: httpx is slow to load)

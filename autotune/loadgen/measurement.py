@@ -15,7 +15,6 @@ from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.tokenizers import Tokenizer
 from autotune.loadgen.early_stop import EarlyStop
 from autotune.loadgen.prefix_cache import CacheReport, PrefixCache
-from autotune.loadgen.pruning import Race, Shortened
 from autotune.metrics.steady import Steady
 from autotune.study.spec import Slo
 from autotune.trial import Metrics
@@ -45,7 +44,6 @@ class LoadOptions:
         slos: limits for ``request_goodput``.
         must_beat: total token throughput in tokens per s; a load that can no longer exceed it is stopped. Only for
             workloads of one load point.
-        race: what a workload is up against: it is cut short where it cannot win; None = it runs to its end.
         stop_on_lost_slo: whether a load that can no longer keep an SLO is stopped, too.
         workers: worker processes that send each load; None = as many as it needs, and more when the client did not
             keep up.
@@ -65,7 +63,6 @@ class LoadOptions:
     warm_up: bool = True
     slos: Sequence[Slo] = ()
     must_beat: float | None = None
-    race: Race | None = None
     stop_on_lost_slo: bool = False
     workers: int | None = None
     health: HealthLimits = field(default_factory=HealthLimits)
@@ -99,7 +96,6 @@ class PointMeasurement:
         steady: its steady state, beside the whole run that the metrics are of.
         steady_drift: see `load.steady.halves_disagree`.
         stopped: why it was not run to its end; the metrics are then those of what had ended.
-        shortened: what it says of the whole workload, where that was cut short in it.
     """
 
     label: str
@@ -113,7 +109,6 @@ class PointMeasurement:
     steady: Steady = field(default_factory=lambda: Steady(0.0, 0.0, ""))
     steady_drift: float | None = None
     stopped: EarlyStop | None = None
-    shortened: Shortened | None = None
 
     @property
     def client(self) -> ClientHealth:
@@ -148,8 +143,7 @@ class Measurement:
     Attributes:
         metrics: of the whole workload, its load points one after the other, under the names of `metrics.METRICS`,
             with ``client_bound``, and ``cache_hit_rate`` when the server tells.
-        points: in order; fewer than the workload has when the server answered no request of a warm-up, or when it was
-            cut short.
+        points: in order; fewer than the workload has when the server answered no request of a warm-up.
         warm_up_s: seconds spent on requests that are not counted.
         warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing else was sent.
         min_success_rate: see `LoadOptions`.
@@ -162,11 +156,6 @@ class Measurement:
     warm_up_s: float = 0.0
     warm_up_failed: tuple[Outcome, ...] = ()
     min_success_rate: float = 1.0
-
-    @property
-    def shortened(self) -> Shortened | None:
-        """How the workload was cut short, in its last load point: its throughputs are then forecasts."""
-        return self.points[-1].shortened if self.points else None
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -216,6 +205,5 @@ class Measurement:
             "failure": self.failure or None,
             "stale_connections": retries,
             "warm_up_s": self.warm_up_s,
-            "shortened": self.shortened.to_json() if self.shortened else None,
             "points": [point.to_json(columns) for point in self.points],
         }

@@ -21,7 +21,6 @@ from autotune.loadgen.client.worker_task import Share
 from autotune.loadgen.early_stop import EarlyStop, LoadTotals, hopeless
 from autotune.loadgen.measurement import Attempt, LoadOptions, Measurement, PointMeasurement, needed
 from autotune.loadgen.prefix_cache import CacheReport
-from autotune.loadgen.pruning import Racing, Shortened, seen_of
 from autotune.loadgen.workers import WorkerDied, Workers, processors, workers_for
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import summarize, summarize_loads
@@ -50,7 +49,6 @@ class _Try:
     cache: CacheReport
     client_bound: str
     stopped: EarlyStop | None = None
-    shortened: Shortened | None = None
 
 
 class _Watch:
@@ -58,26 +56,19 @@ class _Watch:
 
     Attributes:
         stopped: why it is not.
-        shortened: what it says of the workload all the same.
     """
 
-    def __init__(
-        self, options: LoadOptions, workload: Workload, position: int, requests: Requests, racing: Racing | None
-    ) -> None:
+    def __init__(self, options: LoadOptions, workload: Workload, position: int, requests: Requests) -> None:
         self._options, self._point = options, workload.points[position]
         self._alone = len(workload.points) == 1
-        self._requests, self._racing, self._streaming = requests, racing, workload.streaming
+        self._requests = requests
         self.stopped: EarlyStop | None = None
-        self.shortened: Shortened | None = None
 
     def keep_on(self, overview: Overview) -> bool:
         if self._options.on_progress is not None:
             self._options.on_progress(self._point.label, overview.progress)
         if self._alone and (self._options.must_beat is not None or self._options.stop_on_lost_slo):
             self.stopped = self._hopeless(overview)
-        if self._racing is not None and (seen := seen_of(self._requests, overview, self._streaming)) is not None:
-            self.shortened = self._racing.judge(seen)
-            self.stopped = self.shortened.stop if self.shortened else self.stopped
         return self.stopped is None
 
     def _hopeless(self, overview: Overview) -> EarlyStop | None:
@@ -138,7 +129,6 @@ class _Measuring:
             options.temperature,
             as_text=options.as_text,
         )
-        self._racing: Racing | None = None
         self._warm_streams = 0
         self._warm_up_s = 0.0
         self._chunks_per_stream = 0.0  # per second, as last seen
@@ -149,16 +139,11 @@ class _Measuring:
         self._check_open_files()
         tokenizer, positions = self._options.tokenizer, range(len(self._workload.points))
         loads = [self._workload.draw(position, self._seed, tokenizer) for position in positions]
-        self._racing = Racing(self._options.race, loads) if self._options.race else None
         for position, requests in enumerate(loads):
             failed = self._warm_up(requests, position)
             if failed:
                 break
             points.append(self._point(requests, position))
-            if points[-1].shortened:
-                break
-            if self._racing is not None:
-                self._racing.done(points[-1].metrics["duration"])
         return Measurement(
             self._workload.name,
             self._seed,
@@ -205,7 +190,6 @@ class _Measuring:
             steady=steady(counted),
             steady_drift=halves_disagree(counted),
             stopped=last.stopped,
-            shortened=last.shortened,
         )
 
     def _failed(self, log: RequestLog) -> bool:
@@ -230,13 +214,13 @@ class _Measuring:
     def _try(self, requests: Requests, position: int, workers: int, attempt: int) -> _Try:
         cache = self._options.cache
         emptied, before = cache.empty(), cache.probe()
-        watch = _Watch(self._options, self._workload, position, requests, self._racing)
+        watch = _Watch(self._options, self._workload, position, requests)
         try:
             log, clients = self._send(requests, self._key(position, attempt), workers, watch.keep_on)
         except WorkerDied as error:
             return _Try(RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), CacheReport(), str(error))
         problem = ClientHealth.of_all(clients).excess(self._options.health)
-        return _Try(log, clients, cache.report(requests, log, before, emptied), problem, watch.stopped, watch.shortened)
+        return _Try(log, clients, cache.report(requests, log, before, emptied), problem, watch.stopped)
 
     def _warm_up(self, requests: Requests, position: int) -> tuple[Outcome, ...]:
         """Send requests that are not counted; their outcomes when none succeeded, else nothing."""
@@ -278,8 +262,7 @@ class _Measuring:
         use = CacheUse.total([point.cache.use for point in points])
         if use is not None:
             metrics["cache_hit_rate"] = use.hit_rate
-        shortened = points[-1].shortened if points else None
-        return shortened.over(metrics) if shortened else metrics
+        return metrics
 
 
 def _warm_up_requests(requests: Requests, streams: int) -> Requests:

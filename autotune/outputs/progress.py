@@ -78,8 +78,7 @@ class ConsoleProgress:
         head = f"{number}  {trial.role.value:<8}  {trial.configuration.engine:<12}"
         value = achieved(self._spec, launch)
         if value is not None:
-            cut = ", cut short" if self._spec.workloads[0] in result.shortened else ""
-            outcome = f"{value:>10,.1f}  {result.evidence.value}{cut}"
+            outcome = f"{value:>10,.1f}  {result.evidence.value}"
         else:
             kind = result.failure.kind.value if result.failure else "unknown"
             phase = f" ({result.failure.phase.value})" if result.failure and result.failure.phase else ""

@@ -12,16 +12,16 @@ from autotune.engines import Engine, recognise, settings_in_front, split_command
 from autotune.engines.accepted_options import RULE, Parser
 from autotune.engines.choose import engine_of, from_here
 from autotune.engines.detect import why_missing
-from autotune.engines.installed_options import Tell
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
+from autotune.notify import Notify, silent
 from autotune.replay import file_of, table_of
 from autotune.replay.choosing import candidates_of, known_engines
 from autotune.replay.commands import command_of as replayed_command
+from autotune.serving.docker_engine import no_image, version_of
 from autotune.serving.docker_run import in_container
 from autotune.serving.external import ExternalLauncher
-from autotune.serving.images import no_image, version_of
-from autotune.serving.secrets import filled, read_secret
+from autotune.serving.secrets import read_secret, resolve_references
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration, enumerate_engine, why_empty
@@ -99,11 +99,11 @@ class Prepared:
         return in_container(command, image, card, self.spec.hardware)
 
 
-def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, *, anywhere: bool = False) -> Prepared:
+def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywhere: bool = False) -> Prepared:
     """Enumerate what may be tried; raises `BadInput` when nothing may be.
 
     Args:
-        tell: is given a line before something that takes long.
+        notify: called before something that takes long.
         anywhere: also what cannot be run where the study's trials run.
     """
     if file_of(spec.on) is not None:
@@ -117,7 +117,7 @@ def prepare(spec: StudySpec, library: Library, tell: Tell = lambda _text: None, 
     for choice in spec.engines:
         card = library.engine(choice.name)
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
-        kind = engine_of(card.engine, spec.installed, library, tell)
+        kind = engine_of(card.engine, spec.installed, library, notify)
         reason = unsuited(card, context) or _unpinnable(card, spec.pins)
         if reason is None and not anywhere:
             reason = _unavailable(spec, kind)
@@ -145,7 +145,7 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
     server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key).launch()
     choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
-    kind = engine_of(choice.name, {}, library, lambda _text: None)
+    kind = engine_of(choice.name, {}, library, silent)
     context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
     found = Configuration(kind.name, {"url": spec.on.removeprefix("external:")})
     candidate = Candidate(found, choice.version)
@@ -289,7 +289,7 @@ def _check_commands(prepared: Prepared) -> None:
     for position, candidate in enumerate(prepared.candidates.items):
         name = candidate.configuration.engine
         if prepared.baseline_command is not None and position == prepared.candidates.baseline:
-            _check_filled(prepared, candidate, "--baseline: ")
+            _check_references(prepared, candidate, "--baseline: ")
             continue
         if name in checked:
             continue
@@ -302,13 +302,13 @@ def _check_commands(prepared: Prepared) -> None:
         except BadInput as error:
             # Without what is passed through, every candidate's command has been parsed.
             raise BadInput(f"--engine-arg {name}={passed!r}: {error}" if passed else str(error)) from error
-        _check_filled(prepared, candidate, "")
+        _check_references(prepared, candidate, "")
 
 
-def _check_filled(prepared: Prepared, candidate: Candidate, whose: str) -> None:
+def _check_references(prepared: Prepared, candidate: Candidate, whose: str) -> None:
     if prepared.spec.on != "simulator":
         try:
-            filled(prepared.command_of(candidate), os.environ)
+            resolve_references(prepared.command_of(candidate), os.environ)
         except BadInput as error:
             raise BadInput(f"{whose}{error}") from error
 
@@ -317,7 +317,7 @@ def _parse_baseline(
     spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace], longest: int
 ) -> tuple[Candidate, EngineSpace]:
     named = recognise(command.argv, library).name
-    kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, lambda _text: None)
+    kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, silent)
     version = next((c.version for c in spec.engines if c.name == kind.name), None)
     if version is None:
         image = spec.images.get(kind.name)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from autotune.errors import BadInput, UnknownName
 from autotune.metrics.formulas import METRICS
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.spec import Slo
 
 _WEIGHT = re.compile(r"\s*(?P<workload>.+?)\s*=(?P<weight>[^,=]*)(?:,|$)")
@@ -32,7 +32,7 @@ class Goals:
     notes: tuple[str, ...]
 
 
-def goals_of(request: Request, workloads: Sequence[str]) -> Goals:
+def goals_of(request: RunOptions, workloads: Sequence[str]) -> Goals:
     """The goals of a request; raises `BadInput` for what cannot be asked, saying what contradicts what."""
     objective = _goal(request.objective, "objective")
     weights = _weights(request.weights, workloads)
@@ -97,7 +97,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _notes(request: Request, pareto: str | None) -> tuple[str, ...]:
+def _notes(request: RunOptions, pareto: str | None) -> tuple[str, ...]:
     if pareto is None or request.sampler == "gp":
         return ()
     alone = f"--sampler {request.sampler} looks for the objective alone"

@@ -19,10 +19,10 @@ from autotune.study.recommendation import NoEffect
 from autotune.trial import Configuration, Scalar, Trial
 
 
-def no_ops_of(prepared: Prepared) -> Callable[[Trial], Sequence[NoEffect]]:
+def no_effect_finder(prepared: Prepared) -> Callable[[Trial], Sequence[NoEffect]]:
     """For a launch of the study, what on its command, or asked for, does nothing."""
 
-    def no_ops(trial: Trial) -> list[NoEffect]:
+    def no_effect_of(trial: Trial) -> list[NoEffect]:
         space = prepared.spaces.get(trial.configuration.engine)
         if space is None:
             # A replayed table may have engines that nothing is known of.
@@ -30,7 +30,7 @@ def no_ops_of(prepared: Prepared) -> Callable[[Trial], Sequence[NoEffect]]:
         typed = prepared.baseline_command is not None and trial.configuration == _baseline(prepared)
         return [*_on_command(space, trial, typed), *([] if typed else _pinned(space, trial.configuration))]
 
-    return no_ops
+    return no_effect_of
 
 
 def _baseline(prepared: Prepared) -> Configuration:

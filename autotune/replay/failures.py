@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from autotune.serving.logs import Signs, told_failure
+from autotune.serving.logs import LogPatterns, failure_in
 from autotune.trial import Failure, FailureKind
 
 _KINDS = {kind.value: kind for kind in FailureKind}
@@ -21,17 +21,17 @@ RAN = frozenset({"false", "none", "no", "0", "nan", "null", "n/a", "-"})
 _EXCERPT_CHARACTERS = 500
 
 
-def failure_of(text: str, signs: Signs) -> Failure:
+def failure_of(text: str, patterns: LogPatterns) -> Failure:
     """The failure that a cell tells: a kind, with or without a message behind a colon, or words of a log.
 
     Args:
-        signs: of the row's engine; empty where it is not known.
+        patterns: of the row's engine; empty where it is not known.
     """
     head, _, message = text.partition(":")
     kind = _KINDS.get(re.sub(r"[\s-]+", "_", head.strip().lower()))
     if kind is not None:
         return Failure(kind, message.strip() or f"The table says {kind.value}, and nothing else.")
-    found = told_failure(text, signs)
+    found = failure_in(text, patterns)
     if found is not None:
         return found
     common = next((kind for pattern, kind in _COMMON if pattern.search(text)), FailureKind.CRASHED)

@@ -12,7 +12,7 @@ from autotune.errors import MalformedFile, UnknownName
 from autotune.metrics.formulas import METRICS
 from autotune.replay.failures import RAN, failure_of
 from autotune.replay.table import Row
-from autotune.serving.logs import Signs, patterns_of
+from autotune.serving.logs import LogPatterns, patterns_of
 from autotune.space.library import Library
 from autotune.trial import Failure
 
@@ -51,11 +51,11 @@ class Reader:
         if text.lower() in RAN:
             raise self.refuse(f"failure is {text!r}; leave the cell empty where the launch ran", line)
         if (engine, text) not in self._failures:
-            self._failures[engine, text] = failure_of(text, self._signs.get(engine, Signs(())))
+            self._failures[engine, text] = failure_of(text, self._patterns.get(engine, LogPatterns(())))
         return self._failures[engine, text]
 
     @cached_property
-    def _signs(self) -> dict[str, Signs]:
+    def _patterns(self) -> dict[str, LogPatterns]:
         return {name: patterns_of(card) for name, card in self.library.engines.items()}
 
     def check_figure(self, name: str, value: Any, line: int) -> None:

@@ -11,7 +11,7 @@ from autotune.replay.choosing import setting
 from autotune.replay.reading import engine_name
 from autotune.replay.table import PLAIN, Table
 from autotune.space.library import Library
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.spec import EngineChoice
 
 _SHOWN = 12
@@ -22,7 +22,7 @@ def normalised(path: str) -> str:
     return f"{REPLAY}{Path(path).expanduser().absolute()}"
 
 
-def replay_fields(request: Request, on: str, library: Library) -> dict[str, Any]:
+def replay_fields(request: RunOptions, on: str, library: Library) -> dict[str, Any]:
     """The fields of a `StudySpec` that a file decides; raises `BadInput`.
 
     Args:
@@ -48,7 +48,7 @@ def replay_fields(request: Request, on: str, library: Library) -> dict[str, Any]
     }
 
 
-def _refuse_unused(request: Request) -> None:
+def _refuse_unused(request: RunOptions) -> None:
     """What concerns servers: nothing is launched."""
     options = {
         "--engine-arg": request.engine_args,
@@ -83,7 +83,7 @@ def _of_another_load(table: Table, workload: str) -> list[str]:
     return [f"the figures of {workload} are those that {table.path} has of {table.workload}"]
 
 
-def _idle(request: Request, table: Table) -> list[str]:
+def _idle(request: RunOptions, table: Table) -> list[str]:
     notes = []
     if request.space is not None:
         notes.append(f"--space tells what models, nodes and engines are; only rows of {table.path} are tried")

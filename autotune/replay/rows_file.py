@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 
@@ -10,19 +9,28 @@ from autotune.metrics.formulas import METRICS
 from autotune.replay.cells import unmixed, whole
 from autotune.replay.reading import FLAGS, Reader
 from autotune.replay.table import PLAIN, UNKNOWN, VERSION, Row, Table
+from autotune.study.results import parse_rows
 from autotune.trial import Configuration, Launch, Metrics, Scalar, State
 
 
 def read_rows(reader: Reader, text: str) -> Table:
     """The table of a study's rows; raises `MalformedFile`.
 
-    What the study did not learn from is left out: measurements that did not count, and failures of the machine.
+    What says nothing of a configuration is left out: measurements that did not count, failures of the machine, and
+    loads that an older version cut short (`TrialResult.shortened`).
     """
-    launches, notes = _launches(reader, text)
+    found = parse_rows(reader.path, text.encode())
+    if found.torn and not found.launches:
+        raise found.torn
+    launches = enumerate(found.launches, start=1)
     counted = [(line, launch) for line, launch in launches if launch.result.state is not State.INVALID]
-    if len(counted) < len(launches):
-        notes.append(f"{len(launches) - len(counted)} rows are left out: their measurements did not count")
-    rows = _versions_told_apart([_row(reader, line, launch) for line, launch in counted])
+    notes = ["the last line is cut off and left out"] if found.torn else []
+    if len(counted) < len(found.launches):
+        notes.append(f"{len(found.launches) - len(counted)} rows are left out: their measurements did not count")
+    whole = [(line, launch) for line, launch in counted if not launch.result.shortened]
+    if len(whole) < len(counted):
+        notes.append(f"{len(counted) - len(whole)} rows are left out: their loads were cut short")
+    rows = _versions_told_apart([_row(reader, line, launch) for line, launch in whole])
     kept, more = reader.told(rows)
     values: dict[str, set[Scalar]] = {}
     metrics: dict[str, dict[str, None]] = {}
@@ -40,32 +48,14 @@ def read_rows(reader: Reader, text: str) -> Table:
     return Table(str(reader.path), tuple(values), kept, known, first, (*notes, *more))
 
 
-def _launches(reader: Reader, text: str) -> tuple[list[tuple[int, Launch]], list[str]]:
-    """Line number and launch of every row; a last line that was cut off is none."""
-    lines = text.split("\n")
-    last = max(i for i, line in enumerate(lines) if line.strip())
-    found: list[tuple[int, Launch]] = []
-    for number, line in enumerate(lines[: last + 1], start=1):
-        try:
-            found.append((number, Launch.from_json(json.loads(line))))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number - 1 < last or not found:
-                problem = f"not a row of a study's results.jsonl ({type(error).__name__}: {error})"
-                raise reader.refuse(problem, number) from error
-            return found, ["the last line is cut off and left out"]
-    return found, []
-
-
 def _row(reader: Reader, line: int, launch: Launch) -> Row:
     trial, result = launch.trial, launch.result
     knobs = {name: _value(reader, name, value, line) for name, value in trial.configuration.knobs.items()}
     metrics: dict[str, Metrics] = {}
-    shortened = dict(result.shortened)
     if result.failure is None:
         metrics = {workload: _checked(reader, line, measured) for workload, measured in result.metrics.items()}
         if trial.workloads and trial.workloads[0] in metrics:
             metrics[PLAIN] = metrics[trial.workloads[0]]
-            shortened = {**shortened, PLAIN: shortened.get(trial.workloads[0], 0.0)} if shortened else {}
     return Row(
         line=line,
         configuration=Configuration(reader.engine(trial.configuration.engine), knobs),
@@ -73,7 +63,6 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
         failure=result.failure,
         metrics=metrics,
         times_s=result.times_s,
-        shortened=shortened,
     )
 
 
@@ -106,4 +95,4 @@ def _versions_told_apart(rows: list[Row]) -> list[Row]:
 
 def _with_version(row: Row) -> Row:
     configuration = row.configuration.with_knobs(**{VERSION: row.engine_version})
-    return Row(row.line, configuration, row.engine_version, row.failure, row.metrics, row.times_s, row.shortened)
+    return Row(row.line, configuration, row.engine_version, row.failure, row.metrics, row.times_s)

@@ -27,7 +27,6 @@ class Row:
         failure: why the configuration did not run; None: it ran.
         metrics: workload to its metrics; `PLAIN` is the objective's.
         times_s: seconds per phase of the launch; empty where the file does not tell them.
-        shortened: as in `autotune.trial.TrialResult`, with `PLAIN` beside the names.
     """
 
     line: int
@@ -36,7 +35,6 @@ class Row:
     failure: Failure | None = None
     metrics: Mapping[str, Metrics] = field(default_factory=dict)
     times_s: Mapping[str, float] = field(default_factory=dict)
-    shortened: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

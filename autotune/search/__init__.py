@@ -52,11 +52,11 @@ class Study(Protocol):
     def tell(self, launch: Launch) -> None:
         """Keep a finished launch: on disk when this returns. Raises ``ValueError`` on a trial that was not asked."""
 
-    def explanation(self, no_ops: KnownNoEffects) -> Explanation:
+    def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
         """What each knob of the winner adds, what did nothing, and what is believed of untried candidates.
 
         Args:
-            no_ops: what on a launch's command is known to do nothing without measuring it.
+            no_effect_of: what on a launch's command is known to do nothing without measuring it.
         """
 
     def close(self) -> None:

@@ -18,11 +18,11 @@ class Entry:
     Attributes:
         position: of the candidate that it measures: the one that the engine says it ran.
         score: logarithm of the objective, more is better; None unless it was measured.
-        shortened_sd: what a load that was cut short adds to the standard deviation of `score`; 0 for a whole one.
         second: score of the second goal, where there is one and it was measured.
         violations: SLO to value beyond its limit, <= 0 keeps it.
         broke: the configuration failed.
         out_of_memory: it did because memory did not suffice.
+        cut_short: an earlier version ended its load as hopeless: no score, but no reason to launch it again.
         pending: not finished.
         seconds: that it took.
         began_s: when, on the study's own clock (`timeline.start_times`).
@@ -34,11 +34,11 @@ class Entry:
     role: Role
     position: int
     score: float | None = None
-    shortened_sd: float = 0.0
     second: float | None = None
     violations: Mapping[str, float] | None = None
     broke: bool = False
     out_of_memory: bool = False
+    cut_short: bool = False
     pending: bool = False
     seconds: float = 0.0
     began_s: float = 0.0
@@ -50,14 +50,9 @@ class Entry:
         return self.score is not None
 
     @property
-    def whole(self) -> bool:
-        """Measured by a whole load: only then is it evidence, or a place in the finals."""
-        return self.measured and not self.shortened_sd
-
-    @property
     def says_nothing(self) -> bool:
         """It ended without a word about the configuration: the measurement or the machine failed."""
-        return not (self.pending or self.broke or self.measured)
+        return not (self.pending or self.broke or self.measured or self.cut_short)
 
 
 def entry_of(
@@ -70,11 +65,11 @@ def entry_of(
         role=launch.trial.role,
         position=joined.get(position, position),
         score=objective.score(spec, launch),
-        shortened_sd=objective.shortened_sd(spec, launch),
         second=objective.second(spec, launch),
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
         out_of_memory=objective.ran_out_of_memory(launch),
+        cut_short=bool(launch.result.shortened),
         seconds=timeline.seconds(launch),
         began_s=began_s,
         node=launch.result.node or launch.trial.node,

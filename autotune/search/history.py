@@ -89,7 +89,7 @@ class History:
 
     @property
     def spread(self) -> Spread:
-        """The standard deviation of one launch, from whole loads that were repeated, in the finals or before.
+        """The standard deviation of one launch, from configurations that were repeated, in the finals or before.
 
         A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
         The baseline was not, and has one group. On a drifting node only what was launched in turn tells of the spread.
@@ -97,7 +97,7 @@ class History:
         rows = [
             ((e.position, e.role is Role.FINAL and e.position != self.candidates.baseline), self.place(e), e.score)
             for e in self.entries
-            if e.score is not None and not e.shortened_sd and (self.drift is None or e.role is Role.FINAL)
+            if e.score is not None and (self.drift is None or e.role is Role.FINAL)
         ]
         if self.several:
             return additive_spread(rows)
@@ -132,7 +132,7 @@ class History:
     def _fresh(self, entry: Entry) -> bool:
         """Whether a launch on a node was not chosen for its outcome."""
         chosen = entry.position != self.candidates.baseline and entry.role is not Role.FINAL
-        return entry.whole and bool(entry.node) and not chosen
+        return entry.measured and bool(entry.node) and not chosen
 
     @property
     def off(self) -> frozenset[str]:
@@ -238,21 +238,21 @@ class History:
         return len(self.done_with) == len(self.candidates)
 
     def scores(self, position: int, *roles: Role) -> list[float]:
-        """The scores of a candidate's whole loads, of these roles only when any are given."""
-        entries = [e for e in self.at(position) if e.whole]
+        """The scores of a candidate's launches, of these roles only when any are given."""
+        entries = [e for e in self.at(position) if e.measured]
         return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def placed(self, position: int, *roles: Role) -> list[Placed]:
         """As `scores`, with the places (`place`)."""
-        entries = [e for e in self.at(position) if e.whole]
+        entries = [e for e in self.at(position) if e.measured]
         return [(self.place(e), e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
-        """The whole loads of a candidate of these roles, of any where there are none; not those of nodes that were off.
+        """The measured launches of a candidate of these roles, else of any; not those of nodes that were off.
 
         Those count where there are no others.
         """
-        whole = [e for e in self.at(position) if e.whole]
+        whole = [e for e in self.at(position) if e.measured]
         chosen = [e for e in whole if e.role in roles] or whole
         return self.alike(chosen) or chosen
 
@@ -280,7 +280,7 @@ class History:
 
         Those on nodes that were off do not count where there are others.
         """
-        entries = [e for e in self.at(position) if e.whole]
+        entries = [e for e in self.at(position) if e.measured]
         chosen = [e for e in entries if not roles or e.role in roles] or entries
         if not chosen:
             return False

@@ -43,8 +43,8 @@ def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
 
 
 def value(launch: Launch, metric: str, workload: str) -> float | None:
-    """A metric of a finished launch; None where it was not measured, or is no finite number of at least 0."""
-    if launch.result.state is not State.COMPLETE:
+    """A metric of a finished launch; None where no whole load gave a finite number of at least 0."""
+    if launch.result.state is not State.COMPLETE or workload in launch.result.shortened:
         return None
     number = launch.result.metrics.get(workload, {}).get(metric)
     if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
@@ -96,12 +96,6 @@ def achieved(spec: StudySpec, launch: Launch) -> float | None:
         return None if mean is None else from_score(spec, mean)
     number = value(launch, spec.objective, next(iter(shares)))
     return number or None
-
-
-def shortened_sd(spec: StudySpec, launch: Launch) -> float:
-    """What loads that were cut short add to the standard deviation of `score`; the workloads' errors are their own."""
-    parts = [share * launch.result.shortened.get(name, 0.0) for name, share in weights(spec).items()]
-    return math.hypot(*parts)
 
 
 def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:

@@ -18,7 +18,7 @@ def observations(history: History) -> Observations:
     measured = [e for e in history if e.score is not None]
     return Observations(
         measured=[(e.position, e.score) for e in measured if e.score is not None],
-        sds=[math.hypot(e.shortened_sd, e.node_sd) for e in measured],
+        sds=[e.node_sd for e in measured],
         feasible=[history.feasible(e.position) for e in measured],
         slos={str(slo): scaled(slo, _violations(history, slo)) for slo in history.spec.slos},
         second=[(e.position, e.second) for e in history if e.second is not None],

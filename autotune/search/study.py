@@ -22,7 +22,6 @@ from autotune.search.front import suggest_front
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.history import History
-from autotune.search.hopeless import hopeless_below
 from autotune.search.observations import observations
 from autotune.search.optuna_journal import Form, Record
 from autotune.search.plan import Plan, Step, Stop
@@ -119,13 +118,13 @@ class JournaledStudy:
         del self._pending[launch.trial.number]
         self._record.finish(launch)
 
-    def explanation(self, no_ops: KnownNoEffects) -> Explanation:
+    def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
         """See `autotune.search.Study`."""
         history = self._history(self.launches).corrected()
         judgement = judge(history)
         with one_thread():
             model = model_of(self._kernels, history)
-            found = explain(history, self.launches, model, judgement, no_ops)
+            found = explain(history, self.launches, model, judgement, no_effect_of)
             if judgement.winner is None:
                 return found
             untried = predictions(history, model, self._kernels, judgement.winner, self._command_of)
@@ -146,8 +145,6 @@ class JournaledStudy:
     def _trial(self, number: int, step: Step, launches: Sequence[Launch], running: Sequence[Trial] = ()) -> Trial:
         candidate = self._candidates.items[step.position]
         others = [*(launch.trial for launch in launches), *self._pending.values(), *running]
-        before = [row for row in launches if row.trial.number < number]
-        nodes = self._history(before).node_effects() if step.role is Role.SEARCH else {}
         earlier = [t for t in others if t.number < number and t.configuration.fingerprint == candidate.fingerprint]
         return Trial(
             number=number,
@@ -157,7 +154,6 @@ class JournaledStudy:
             command=self._command_of(candidate),
             workloads=objective.workloads_of(self._spec, step.role),
             launch_index=len(earlier),
-            hopeless_below=hopeless_below(self._spec, step.role, before, nodes),
             node=step.node,
         )
 

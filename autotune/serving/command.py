@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from autotune.errors import BadInput
 from autotune.serving.processes import MARKER
 from autotune.space.serving import Serving
+from autotune.study.home import expanded
 from autotune.trial import Command
 
 LOG_NAME = "server.log"
@@ -55,19 +56,19 @@ def find_program(name: str, environment: Mapping[str, str], title: str) -> str:
     )
 
 
-def anchored(argv: Sequence[str], files: Mapping[str, str]) -> tuple[str, ...]:
+def absolute_paths(argv: Sequence[str], files: Mapping[str, str]) -> tuple[str, ...]:
     """Arguments that name an existing path relative to the caller's folder, made absolute.
 
     The server runs in the trial's folder, where such a path would lead nowhere. Only words with a slash, and folders
     that hold a ``config.json``, are taken for paths: ``serve`` stays a word though a folder may have that name.
     """
-    return tuple(word if word in files else _anchor(word) for word in argv)
+    return tuple(word if word in files else _absolute(word) for word in argv)
 
 
-def _anchor(word: str) -> str:
+def _absolute(word: str) -> str:
     option, equals, value = word.partition("=")
     if word.startswith("-") and equals:
-        return f"{option}={_anchor(value)}"
+        return f"{option}={_absolute(value)}"
     path = Path(word)
     if word.startswith(("-", "{", "[")) or path.is_absolute() or len(word) > 1024:
         return word
@@ -103,3 +104,50 @@ def log_size(folder: Path) -> int:
     """Bytes of the log that lies in a trial's folder already."""
     log = folder / LOG_NAME
     return log.stat().st_size if log.is_file() else 0
+
+
+def _cache_root() -> Path:
+    """``autotune/jit`` in the user's cache folder (XDG Base Directory Specification 0.8: ``$XDG_CACHE_HOME``)."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if os.path.isabs(given) else expanded("~", "XDG_CACHE_HOME") / ".cache"
+    return base / "autotune" / "jit"
+
+
+def cache_variables(
+    caches: Mapping[str, str], engine: str, version: str, gpu: str, given: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables that keep what engines compile from one launch to the next, each with a folder that exists.
+
+    A first start compiles kernels for 10 to 20 minutes. Its results are good for the same engine, version and kind of
+    GPU only, so each of these has folders of its own: what an older version left can neither slow a launch nor break
+    it.
+
+    Args:
+        caches: variable to its folder's name, as in the engine's YAML.
+        gpu: the kind of GPU, e.g. ``h200``.
+        given: what the command itself sets; that and the user's own environment are left as they are.
+
+    Raises:
+        BadInput: a folder cannot be made.
+    """
+    parts = (_safe(engine), _safe(version), _safe(gpu))
+    found = {}
+    for variable, name in caches.items():
+        if variable in given or os.environ.get(variable):
+            continue
+        folder = _cache_root().joinpath(*parts, name)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"the cache folder {folder} cannot be made ({error.strerror}); set XDG_CACHE_HOME to a folder that can "
+                f"be written, or {variable} to one of your own"
+            ) from error
+        found[variable] = str(folder)
+    return found
+
+
+def _safe(name: str) -> str:
+    """A name that is one folder, whatever stands in a file of the user's own."""
+    safe = "".join(c if c.isalnum() or c in "._-+" else "-" for c in name)
+    return safe if safe.strip(".") else f"-{safe}"

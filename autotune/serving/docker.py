@@ -10,24 +10,26 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from autotune.errors import BadInput
-from autotune.serving import Grace
-from autotune.serving.command import environment_of, prepare_folder, with_serving
 from autotune.serving.docker_engine import docker_program
 from autotune.serving.docker_run import PLACE, RUN, docker_card, models_folder
-from autotune.serving.logs import Signs, known_failure, unknown_exit
-from autotune.serving.ports import LOOPBACK, PortLease, lease_port
-from autotune.serving.process import Origin, ProcessServer
-from autotune.serving.processes import Ending, descendants, process_table
-from autotune.serving.removal import DOCKER_FAILED, LABEL, Contained, remove_container
-from autotune.serving.secrets import api_key_of, filled, secret_values
-from autotune.serving.watchdog import Request
-from autotune.serving.watchdog_client import Guard
+from autotune.serving.logs import LogPatterns, known_failure, unknown_exit
+from autotune.serving.process import ProcessLauncher, ProcessServer
+from autotune.serving.processes import (
+    DOCKER_FAILED,
+    LABEL,
+    MARKER,
+    Container,
+    Termination,
+    descendants,
+    process_table,
+    remove_container,
+)
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Failure, FailureKind
 
@@ -37,59 +39,121 @@ there ("Exit status" of its documentation). A shell that is an image's entry poi
 _INSPECT_S = 10.0
 
 
+class ContainerServer(ProcessServer):
+    """A server in a container of this machine's Docker."""
+
+    _first = 0
+    """Process id of the container's first process; 0 until the daemon has told it."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The docker command's, and the container's where this machine sees them."""
+        if self._report is None:
+            self._pids = (*super().pids, *self._pids_inside())
+        return self._pids
+
+    def _pids_inside(self) -> list[int]:
+        self._ask_first()
+        table = process_table()
+        return sorted({self._first, *descendants(table, [self._first])}) if self._first in table else []
+
+    def _ask_first(self) -> None:
+        self._first = self._first or int(self._inspect("{{.State.Pid}}") or 0)
+
+    def _inspect(self, form: str) -> str:
+        """What ``docker inspect`` says of the container; empty when it says nothing."""
+        request = self._context.request
+        argv = [request.docker, "inspect", "--type", "container", "--format", form]
+        try:
+            done = subprocess.run(
+                [*argv, container_name(request.marker)],
+                env=request.env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_INSPECT_S,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    def _port_conflict(self) -> Failure | None:
+        # A daemon elsewhere (another machine, a virtual one) does not show its processes: nothing can be said then.
+        return super()._port_conflict() if self._pids_inside() else None
+
+    def _cause(self) -> Failure | None:
+        # Whether it has ever been there cannot be asked any more once the daemon is gone.
+        if self._watchdog.exit_code is None:
+            self._ask_first()
+        return super()._cause()
+
+    def _explain_exit(self, code: int) -> Failure:
+        title, state = self._context.card.title, json.loads(self._inspect("{{json .State}}") or "{}")
+        if code in _NOT_THE_ENGINE:
+            return self._docker_failure(code, str(state.get("StartedAt", "0001")))
+        if state.get("OOMKilled"):
+            message = (
+                f"{title} ended because its container used up the machine's memory (OOMKilled, exit code "
+                f"{code}). Not the GPU's memory: keep less in main memory, or give the machine or Docker more."
+            )
+            return Failure(FailureKind.OUT_OF_MEMORY, message)
+        # The shell's way to say that a signal ended it.
+        signal_or_code = 128 - code if 128 < code < 192 else code
+        return super()._explain_exit(signal_or_code)
+
+    def _docker_failure(self, code: int, started_at: str) -> Failure:
+        offset = self._context.log_offset
+        known = known_failure(self.log, LogPatterns(docker_card().failures), offset)
+        if known is not None:
+            return known
+        if self._first or not started_at.startswith("0001"):
+            return replace(unknown_exit(self.log, code, "The container", offset), kind=FailureKind.INFRASTRUCTURE)
+        failure = unknown_exit(self.log, code, "Docker", offset)
+        message = f"The container did not start. {failure.message}"
+        return replace(failure, kind=FailureKind.INFRASTRUCTURE, message=message)
+
+    def _end(self) -> Termination:
+        termination = super()._end()
+        # The watchdog does not know that there was a container, which a daemon that is gone for now may have left.
+        in_doubt = self._watchdog.exit_code == DOCKER_FAILED and self._first > 0 and not termination.survivors
+        if self._watchdog.ended is not None and not in_doubt:
+            return termination
+        request = self._context.request
+        container = Container(request.docker, request.marker, request.env)
+        left = remove_container(container, None, self._context.timeouts.kill_s)
+        return replace(termination, survivors=(*termination.survivors, *left))
+
+
 @dataclass(frozen=True, slots=True)
-class DockerLauncher:
+class DockerLauncher(ProcessLauncher):
     """Starts each server by ``docker run`` under a watchdog, on the host's network and a leased loopback port.
 
-    Attributes:
-        environment: what servers get besides the command's own; may hold secrets, so it goes in by name.
-        ports: those to choose from.
+    Its commands carry their container, see `docker_run.in_container`. `environment` goes in by name, as it may hold
+    secrets.
     """
 
-    grace: Grace = field(default_factory=Grace)
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    ports: Sequence[int] | None = None
+    server: ClassVar[type[ProcessServer]] = ContainerServer
 
-    def launch(self, command: Command, folder: Path, card: EngineCard) -> ContainerServer:
-        """See `Launcher.launch`; returns as soon as the docker command runs.
-
-        Args:
-            command: with its container, see `docker_run.in_container`.
-        """
-        marker, docker = uuid.uuid4().hex, docker_program()
-        asked, command = command, filled(command, os.environ)
-        environment = {**environment_of(command, card.serving, marker), **self.environment}
-        folder = folder.absolute()
-        log = prepare_folder(folder, command.files)
+    def _words(
+        self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
+    ) -> tuple[list[str], list[str]]:
+        """``docker run …`` as it is launched: kept after its end, so that it can be asked how it ended; findable."""
         _make_models_folder({**os.environ, **command.env})
-        secrets = secret_values(asked, command, environment)
-        key = api_key_of(command.argv, self._inside(command), card.serving)
-        origin = Origin(card, log, log.stat().st_size, marker, self.grace, frozenset(secrets), key)
-        lease = lease_port(self.ports)
-        try:
-            engine = with_serving(command.argv, card.serving, LOOPBACK, lease.port)
-            argv = [docker, *self._run_words(command, marker, folder, card), *engine]
-            place = (environment, str(folder), str(log), marker)
-            request = Request(argv, *place, os.getpid(), docker, sorted(secrets))
-            return ContainerServer(Guard(request, [lease.lock.fileno()]), lease, origin, request)
-        except BaseException:
-            lease.release()
-            raise
+        marker = environment[MARKER]
+        words = [docker_program(), "run", "--name", container_name(marker), "--label", f"{LABEL}={marker}"]
+        for name, value in card.serving.environment.items():
+            words += ["--env", f"{name}={value}"]
+        for name in self.environment:
+            words += ["--env", name]
+        mounts = {f"./{name}:{PLACE}/{name}:ro": f"{folder / name}:{PLACE}/{name}:ro" for name in command.files}
+        words += [mounts.get(word, word) for word in command.container[len(RUN) :]]
+        return words, list(command.argv)
 
-    def _inside(self, command: Command) -> dict[str, str]:
-        """The variables that the container has, as far as they come from here."""
+    def _inside(self, command: Command, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """As far as they come from here."""
+        del environment
         passed = {name: os.environ[name] for name in docker_card().variables if name in os.environ}
         return {**passed, **self.environment, **command.env}
-
-    def _run_words(self, command: Command, marker: str, folder: Path, card: EngineCard) -> Iterator[str]:
-        """``run …`` as it is launched: kept after its end, so that it can be asked how it ended; findable; in place."""
-        yield from ("run", "--name", container_name(marker), "--label", f"{LABEL}={marker}")
-        for name, value in card.serving.environment.items():
-            yield from ("--env", f"{name}={value}")
-        for name in self.environment:
-            yield from ("--env", name)
-        mounts = {f"./{name}:{PLACE}/{name}:ro": f"{folder / name}:{PLACE}/{name}:ro" for name in command.files}
-        yield from (mounts.get(word, word) for word in command.container[len(RUN) :])
 
 
 def _make_models_folder(environment: Mapping[str, str]) -> None:
@@ -107,89 +171,3 @@ def _make_models_folder(environment: Mapping[str, str]) -> None:
 def container_name(marker: str) -> str:
     """How a launch's container is called."""
     return f"autotune-{marker[:16]}"
-
-
-class ContainerServer(ProcessServer):
-    """A server in a container of this machine's Docker; see `Server`."""
-
-    def __init__(self, guard: Guard, lease: PortLease, origin: Origin, request: Request) -> None:
-        super().__init__(guard, lease, origin)
-        self._request = request
-        self._first = 0
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The docker command's, and the container's where this machine sees them."""
-        if self._report is None:
-            self._pids = (*super().pids, *self._inside())
-        return self._pids
-
-    def _inside(self) -> list[int]:
-        self._look()
-        table = process_table()
-        return sorted({self._first, *descendants(table, [self._first])}) if self._first in table else []
-
-    def _look(self) -> None:
-        self._first = self._first or int(self._state("{{.State.Pid}}") or 0)
-
-    def _state(self, form: str) -> str:
-        """What ``docker inspect`` says of the container; empty when it says nothing."""
-        argv = [self._request.docker, "inspect", "--type", "container", "--format", form]
-        try:
-            done = subprocess.run(
-                [*argv, container_name(self._origin.marker)],
-                env=self._request.env,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_INSPECT_S,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    def _stranger(self) -> Failure | None:
-        # A daemon elsewhere (another machine, a virtual one) does not show its processes: nothing can be said then.
-        return super()._stranger() if self._inside() else None
-
-    def _cause(self) -> Failure | None:
-        # Whether it has ever been there cannot be asked any more once the daemon is gone.
-        if self._guard.exit_code is None:
-            self._look()
-        return super()._cause()
-
-    def _explain_exit(self, code: int) -> Failure:
-        origin, state = self._origin, json.loads(self._state("{{json .State}}") or "{}")
-        if code in _NOT_THE_ENGINE:
-            return self._docker_failure(code, str(state.get("StartedAt", "0001")))
-        if state.get("OOMKilled"):
-            message = (
-                f"{origin.card.title} ended because its container used up the machine's memory (OOMKilled, exit code "
-                f"{code}). Not the GPU's memory: keep less in main memory, or give the machine or Docker more."
-            )
-            return Failure(FailureKind.OUT_OF_MEMORY, message)
-        # The shell's way to say that a signal ended it.
-        signal_or_code = 128 - code if 128 < code < 192 else code
-        return super()._explain_exit(signal_or_code)
-
-    def _docker_failure(self, code: int, started_at: str) -> Failure:
-        origin = self._origin
-        known = known_failure(origin.log, Signs(docker_card().failures), origin.log_offset)
-        if known is not None:
-            return known
-        if self._first or not started_at.startswith("0001"):
-            told = unknown_exit(origin.log, code, "The container", origin.log_offset)
-            return Failure(FailureKind.INFRASTRUCTURE, told.message, told.log_excerpt)
-        told = unknown_exit(origin.log, code, "Docker", origin.log_offset)
-        message = f"The container did not start. {told.message}"
-        return Failure(FailureKind.INFRASTRUCTURE, message, told.log_excerpt)
-
-    def _end(self) -> Ending:
-        ending = super()._end()
-        # The watchdog does not know that there was a container, which a daemon that is gone for now may have left.
-        in_doubt = self._guard.exit_code == DOCKER_FAILED and self._first > 0 and not ending.survivors
-        if self._guard.ended is not None and not in_doubt:
-            return ending
-        contained = Contained(self._request.docker, self._request.marker, self._request.env)
-        left = remove_container(contained, None, self._origin.grace.kill_s)
-        return Ending(ending.seconds, ending.signals, (*ending.survivors, *left))

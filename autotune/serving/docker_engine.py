@@ -1,4 +1,4 @@
-"""What is asked of Docker itself: does it answer, is an image there, which version does it hold.
+"""Docker and its images: does the daemon answer, which image does an engine run in, which version does it hold.
 
 By the docker command, whose options are the same for years and which knows contexts, logins and remote hosts. A session
 with the daemon by a library would be one more dependency and one more way to log in.
@@ -10,10 +10,18 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from packaging.version import InvalidVersion, Version
+
+from autotune.engines import Engine, engine
 from autotune.engines.detect import VERSION_SCRIPT, told_version
 from autotune.errors import BadInput
+from autotune.notify import Notify, silent
+from autotune.serving.docker_run import newest_image
+from autotune.space.cards import HardwareCard
+from autotune.space.library import Library
+from autotune.space.schema import EngineCard
 
 PROGRAM = "docker"
 _ANSWER_S = 30.0
@@ -50,11 +58,11 @@ def is_present(image: str) -> bool:
     return _ask("image", "inspect", "--format", "{{.Id}}", image).returncode == 0
 
 
-def fetch_images(images: Sequence[str], tell: Callable[[str], None]) -> None:
+def fetch_images(images: Sequence[str], notify: Notify) -> None:
     """Download the images that are not there yet.
 
     Args:
-        tell: called with each line that Docker prints of its progress.
+        notify: called with each line that Docker prints of its progress.
 
     Raises:
         BadInput: Docker does not answer, or an image cannot be had.
@@ -62,11 +70,11 @@ def fetch_images(images: Sequence[str], tell: Callable[[str], None]) -> None:
     check_docker()
     for image in dict.fromkeys(images):
         if not is_present(image):
-            _pull(image, tell)
+            _pull(image, notify)
 
 
-def _pull(image: str, tell: Callable[[str], None]) -> None:
-    tell(f"pulling {image}, which may take many minutes")
+def _pull(image: str, notify: Notify) -> None:
+    notify(f"pulling {image}, which may take many minutes")
     last = ""
     argv = [docker_program(), "pull", image]
     with subprocess.Popen(
@@ -76,7 +84,7 @@ def _pull(image: str, tell: Callable[[str], None]) -> None:
         try:
             for line in process.stdout:
                 last = line.strip() or last
-                tell(f"pulling {image}: {last}")
+                notify(f"pulling {image}: {last}")
         except BaseException:
             process.terminate()
             raise
@@ -102,7 +110,7 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
 def _asked_version(image: str, distributions: Sequence[str]) -> str:
     check_docker()
     if not is_present(image):
-        _pull(image, lambda _: None)
+        _pull(image, silent)
     asking = ("--entrypoint", "python3", image, "-c", VERSION_SCRIPT, *distributions)
     done = _ask("run", "--rm", "--network", "none", *asking, limit_s=120.0)
     version = told_version(done.stdout)
@@ -128,3 +136,67 @@ def _ask(*arguments: str, limit_s: float = _ANSWER_S) -> subprocess.CompletedPro
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
+
+
+def asked_images(texts: Sequence[str], on: str, library: Library) -> dict[str, str]:
+    """The images of ``--image ENGINE=IMAGE``, by engine; raises `BadInput`."""
+    asked: dict[str, str] = {}
+    for text in texts:
+        name, equals, image = (part.strip() for part in text.partition("="))
+        if not (name and equals and image) or any(sign.isspace() for sign in image):
+            raise BadInput(f"--image {text!r}: write engine=image, e.g. sglang=lmsysorg/sglang:v0.5.6.post2")
+        asked[library.engine(name).engine] = image
+    if asked and on != "docker":
+        raise BadInput(f"--image is for --on docker, and this study runs on {on}")
+    return asked
+
+
+def choose_images(
+    asked: Mapping[str, str], cards: Iterable[EngineCard], hardware: HardwareCard, library: Library
+) -> dict[str, tuple[str, str]]:
+    """Engine to known version and image: the one that was asked for, else the newest that is known for the hardware.
+
+    An engine without one is left out. Raises `BadInput` when an image does not tell its version.
+    """
+    chosen: dict[str, tuple[str, str]] = {}
+    for card in cards:
+        if card.engine in asked:
+            image = asked[card.engine]
+            version = known_version(engine(card.engine, library), _version_in(image, card))
+            chosen[card.engine] = (version, image)
+        elif (found := newest_image(card, hardware)) is not None:
+            chosen[card.engine] = found
+    return chosen
+
+
+def _version_in(image: str, card: EngineCard) -> str:
+    return version_in(image, card.installation.distributions or [card.engine])
+
+
+def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
+    """The known version that stands for what an image of a study holds; raises `BadInput` when it does not tell."""
+    newest = newest_image(kind.card, hardware)
+    if newest is not None and newest[1] == image:
+        return newest[0]
+    return known_version(kind, _version_in(image, kind.card))
+
+
+def known_version(kind: Engine, found: str) -> str:
+    """The known version whose parser and rules stand for a version: the same, else the newest that is not newer."""
+    try:
+        return kind.version(found)
+    except BadInput:
+        versions = kind.card.versions
+    try:
+        older = [version for version in versions if Version(version) <= Version(found)]
+    except InvalidVersion:
+        older = []
+    return older[-1] if older else versions[0]
+
+
+def no_image(card: EngineCard, hardware: HardwareCard) -> str:
+    """Why an engine without an image is left out."""
+    return (
+        f"no container image of {card.title} for {hardware.vendor} {hardware.generation} is known; name one with "
+        f"--image {card.engine}=IMAGE"
+    )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from autotune.serving.command import anchored
+from autotune.serving.command import absolute_paths
 from autotune.space.cards import HardwareCard
 from autotune.space.entry import Entry, in_range
 from autotune.space.schema import EngineCard
@@ -78,7 +78,7 @@ def in_container(command: Command, image: str, card: EngineCard, hardware: Hardw
     Paths of this machine that it names are mounted at the same place, read-only; so are its own files.
     """
     docker = docker_card()
-    argv = (command.argv[0], *anchored(command.argv[1:], command.files))
+    argv = (command.argv[0], *absolute_paths(command.argv[1:], command.files))
     options = [word for option in (*docker.options, *docker.devices[hardware.vendor]) for word in option]
     mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
     mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")

@@ -6,16 +6,15 @@ import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from autotune import redact
 from autotune.errors import BadInput, UnknownName
-from autotune.serving import Patience, StopReport
-from autotune.serving.readiness import PATHS, Readiness, Watched, authorization, served_models
+from autotune.serving import Server, StartupTimeouts, StopReport
+from autotune.serving.readiness import PATHS, Readiness, StartupProbe, authorization, served_models
 from autotune.space.schema import EngineCard
 from autotune.trial import EMULATOR_NAME, Command, Failure, FailureKind
 
@@ -47,68 +46,33 @@ class ExternalLauncher:
         if self.model is not None and self.model not in served:
             raise UnknownName(f"model at {url}:", self.model, served)
         emulated = answer.headers.get("server") == EMULATOR_NAME
-        about = About(self.model or served[0], emulated, _owner(answer.json()))
-        return ExternalServer(url, about, self.api_key)
+        return ExternalServer(url, self.model or served[0], self.api_key, emulated, _owner(answer.json()))
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a server tells of itself.
+class ExternalServer(Server):
+    """A server of which only the URL is known. `stop` leaves it running.
 
-    Attributes:
-        model: the name under which it serves the model.
+    Args:
         emulated: whether it stands in for an engine.
         owner: the engine, as its model list names it (``owned_by``); empty where it does not.
     """
 
-    model: str
-    emulated: bool = False
-    owner: str = ""
+    def __init__(self, url: str, model: str, api_key: str | None, emulated: bool, owner: str) -> None:
+        self.url, self.model, self.api_key = url, model, api_key
+        self.emulated, self.owner = emulated, owner
+        self.secrets = frozenset() if api_key is None else frozenset({api_key})
 
+    def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0)) -> Failure | None:  # noqa: B008
+        """See `Server.wait_ready`; without a log there is no progress to see, so the shorter timeout counts."""
 
-class ExternalServer:
-    """A server of which only the URL is known; see `Server`. `stop` leaves it running."""
+        def nothing_known() -> None:
+            return None
 
-    def __init__(self, url: str, about: About, api_key: str | None = None) -> None:
-        self._url, self._about, self.api_key = url, about, api_key
-
-    @property
-    def secrets(self) -> frozenset[str]:
-        return frozenset() if self.api_key is None else frozenset({self.api_key})
-
-    @property
-    def emulated(self) -> bool:
-        return self._about.emulated
-
-    @property
-    def owner(self) -> str:
-        """See `About.owner`."""
-        return self._about.owner
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def model(self) -> str:
-        return self._about.model
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        return ()
-
-    @property
-    def log(self) -> None:
-        return None
-
-    def wait_ready(self, patience: Patience = Patience(total_s=120.0, silence_s=120.0)) -> Failure | None:  # noqa: B008
-        """See `Server.wait_ready`; without a log there is no progress to see, so the shorter patience counts."""
-        nothing_wrong = _Unknown()
         # A gateway may have no health check, but it has served its models a moment ago.
-        watched = Watched(self._url, PATHS[0], nothing_wrong, lambda: 0, time.sleep, listening=nothing_wrong)
-        patience = Patience(min(patience.total_s, patience.silence_s), math.inf)
-        with httpx.Client(base_url=self._url, headers=authorization(self.api_key)) as client:
-            failure = Readiness(client, watched, patience).wait(self.model)
+        probe = StartupProbe(self.url, PATHS[0], nothing_known, lambda: 0, time.sleep, port_conflict=nothing_known)
+        timeouts = StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf)
+        with httpx.Client(base_url=self.url, headers=authorization(self.api_key)) as client:
+            failure = Readiness(client, probe, timeouts).wait(self.model)
         if failure is None or self.api_key is None:
             return failure
         said, line = (redact.text(words, [self.api_key]) for words in (failure.message, failure.log_excerpt))
@@ -118,30 +82,15 @@ class ExternalServer:
         """Whether it still answers; one request."""
         try:
             headers = authorization(self.api_key)
-            httpx.get(f"{self._url}/v1/models", headers=headers, timeout=max(_ANSWER_S, within_s))
+            httpx.get(f"{self.url}/v1/models", headers=headers, timeout=max(_ANSWER_S, within_s))
         except httpx.TransportError as error:
-            message = f"{self._url} does not answer any more ({_reason(error)})."
+            message = f"{self.url} does not answer any more ({_reason(error)})."
             return Failure(FailureKind.INFRASTRUCTURE, message)
         return None
 
     def stop(self) -> StopReport:
         """Nothing is stopped that was not started."""
         return StopReport()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-
-class _Unknown:
-    """Of somebody else's server nothing more is known than what it answers."""
-
-    def __call__(self) -> None:
-        return None
 
 
 def normalised(url: str) -> str:

@@ -138,14 +138,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class LogPatterns:
     """What an engine's log may tell: why it failed, and how far it had come."""
 
     failures: Sequence[LogPattern]
     progress: Sequence[ProgressMark] = ()
 
 
-def patterns_of(card: EngineCard) -> Signs:
+def patterns_of(card: EngineCard) -> LogPatterns:
     """The messages of an engine's rules, word for word, then its ``failures``; and its marks of progress."""
     rules = [
         LogPattern(
@@ -157,52 +157,47 @@ def patterns_of(card: EngineCard) -> Signs:
         for rule in card.rules
         if rule.kind not in (FailureKind.RULE, FailureKind.LOAD_ERRORS)
     ]
-    return Signs([*rules, *card.failures], card.progress)
+    return LogPatterns([*rules, *card.failures], card.progress)
 
 
-def known_failure(log: Path, signs: Signs, offset: int = 0, served: bool = False) -> Failure | None:
+def known_failure(log: Path, patterns: LogPatterns, offset: int = 0, served: bool = False) -> Failure | None:
     """The failure that an engine's patterns find in a log; None when none matches.
 
     Args:
         offset: where in the log this launch begins, bytes.
         served: it had been ready, so what failed, failed under load.
     """
-    match = _first_match(read_lines(log, offset), signs.failures)
+    match = _first_match(read_lines(log, offset), patterns.failures)
     if match is None:
         return None
     pattern, found = match
     phase = pattern.phase
     if phase is None and pattern.kind is FailureKind.OUT_OF_MEMORY:
-        phase = Phase.SERVING if served else _phase(read_lines(log, offset), found.string, signs.progress)
+        phase = Phase.SERVING if served else _phase(read_lines(log, offset), found.string, patterns.progress)
     return _from_pattern(pattern, found, phase)
 
 
-def told_failure(text: str, signs: Signs) -> Failure | None:
+def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
     """The failure that an engine's patterns find in lines of its log that somebody kept; None when none matches."""
-    match = _first_match(text.splitlines(), signs.failures)
+    match = _first_match(text.splitlines(), patterns.failures)
     return None if match is None else _from_pattern(*match, match[0].phase)
 
 
-def explain_exit(log: Path, signs: Signs, exit_code: int, title: str, offset: int = 0) -> Failure:
-    """Why a server's process ended before it had served.
+def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Failure:
+    """Why a server's process ended, where none of its engine's patterns matches.
 
     Args:
         exit_code: of its first process; negative = ended by that signal.
         title: the engine's, for the message.
         offset: where in the log this launch begins, bytes.
     """
-    return known_failure(log, signs, offset) or unknown_exit(log, exit_code, title, offset)
-
-
-def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Failure:
-    """Why a server's process ended, where none of its engine's patterns matches; arguments as of `explain_exit`."""
     line = _best_line(read_lines(log, offset))
     said = f"its log says: {line}" if line else "its log is empty"
     message = f"{title} ended {_how(exit_code)}; {said}"
     return Failure(FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line)
 
 
-def trouble_with(log: Path) -> str:
+def log_problem(log: Path) -> str:
     """What keeps a server from writing its log, in words; empty when nothing does.
 
     A server that cannot print may die of it, and cannot say so.

@@ -101,7 +101,7 @@ def _from_somewhere(ports: range) -> list[int]:
     return [*ports[start:], *ports[:start]]
 
 
-def strangers_on(port: int, members: Callable[[], Iterable[int]]) -> bool:
+def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:
     """Whether anybody but these processes listens on a port of this machine, as far as it can be seen.
 
     Several processes may listen on one port (``SO_REUSEPORT``, which vLLM sets), and a stranger's answers would be

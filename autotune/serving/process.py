@@ -8,22 +8,20 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import ClassVar
 
 import httpx
 
 from autotune import redact
-from autotune.serving import Grace, Patience, StopReport
-from autotune.serving.command import anchored, environment_of, find_program, prepare_folder, with_serving
-from autotune.serving.logs import Progress, known_failure, last_line, patterns_of, trouble_with, unknown_exit
-from autotune.serving.masking import mask_file
-from autotune.serving.ports import LOOPBACK, PortLease, is_free, lease_port, strangers_on
-from autotune.serving.processes import Ending, Membership, end
-from autotune.serving.readiness import PATHS, Readiness, Watched, authorization
-from autotune.serving.secrets import api_key_of, filled, secret_values
-from autotune.serving.watchdog import Request
-from autotune.serving.watchdog_client import Guard
+from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts, StopReport
+from autotune.serving.command import absolute_paths, environment_of, find_program, prepare_folder, with_serving
+from autotune.serving.logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
+from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
+from autotune.serving.processes import Membership, Termination, end
+from autotune.serving.readiness import PATHS, Readiness, StartupProbe, authorization
+from autotune.serving.secrets import api_key_of, resolve_references, secret_values
+from autotune.serving.watchdog import Request, mask_file
+from autotune.serving.watchdog_client import WatchdogClient
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Failure, FailureKind
 
@@ -31,91 +29,41 @@ _PORT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessLauncher:
-    """Starts each server in a session of its own, under a watchdog, on a leased loopback port.
+class LaunchContext:
+    """What was launched, and how it will be ended.
 
     Attributes:
-        environment: what servers get besides the inherited environment and the command's own; may hold secrets.
-        ports: those to choose from.
-    """
-
-    grace: Grace = field(default_factory=Grace)
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    ports: Sequence[int] | None = None
-
-    def launch(self, command: Command, folder: Path, card: EngineCard) -> ProcessServer:
-        """See `Launcher.launch`; returns as soon as the server's process runs."""
-        marker = uuid.uuid4().hex
-        asked, command = command, filled(command, os.environ)
-        environment = {**environment_of(command, card.serving, marker), **self.environment}
-        program = find_program(command.argv[0], environment, card.title)
-        arguments = anchored(command.argv[1:], command.files)
-        folder = folder.absolute()
-        log = prepare_folder(folder, command.files)
-        secrets = secret_values(asked, command, environment)
-        key = api_key_of(command.argv, environment, card.serving)
-        origin = Origin(card, log, log.stat().st_size, marker, self.grace, frozenset(secrets), key)
-        lease = lease_port(self.ports)
-        try:
-            argv = with_serving((program, *arguments), card.serving, LOOPBACK, lease.port)
-            request = Request(
-                list(argv), environment, str(folder), str(log), marker, os.getpid(), secrets=sorted(secrets)
-            )
-            return ProcessServer(Guard(request, [lease.lock.fileno()]), lease, origin)
-        except BaseException:
-            lease.release()
-            raise
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a server comes from.
-
-    Attributes:
+        request: what the watchdog was asked to start.
         log_offset: bytes that the log held before this launch.
-        marker: see `processes.MARKER`.
-        secrets: values that its messages must not hold.
-        api_key: what it wants of its clients.
+        api_key: the bearer token that the server wants of its clients.
     """
 
     card: EngineCard
-    log: Path
+    request: Request
     log_offset: int
-    marker: str
-    grace: Grace
-    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    timeouts: ShutdownTimeouts
     api_key: str | None = field(default=None, repr=False)
 
+    @property
+    def log(self) -> Path:
+        return Path(self.request.log)
 
-class ProcessServer:
-    """A server that runs as a process group of this machine; see `Server`."""
 
-    emulated = False
+class ProcessServer(Server):
+    """A server that runs as a process group of this machine."""
 
-    def __init__(self, guard: Guard, lease: PortLease, origin: Origin) -> None:
-        self._guard, self._lease, self._origin = guard, lease, origin
-        self._members = Membership(origin.marker, guard.leader, guard.pid)
-        self._pids: tuple[int, ...] = (guard.leader,)
+    log: Path
+
+    def __init__(self, watchdog: WatchdogClient, lease: PortLease, context: LaunchContext) -> None:
+        self._watchdog, self._lease, self._context = watchdog, lease, context
+        self._members = Membership(context.request.marker, watchdog.leader, watchdog.pid)
+        self._pids: tuple[int, ...] = (watchdog.leader,)
         self._failure: Failure | None = None
         self._report: StopReport | None = None
-        self._model = ""
         self._served = False
-
-    @property
-    def url(self) -> str:
-        return f"http://{LOOPBACK}:{self._lease.port}"
-
-    @property
-    def model(self) -> str:
-        return self._model
-
-    @property
-    def api_key(self) -> str | None:
-        return self._origin.api_key
-
-    @property
-    def secrets(self) -> frozenset[str]:
-        return self._origin.secrets
+        self.url = f"http://{LOOPBACK}:{lease.port}"
+        self.log, self.api_key = context.log, context.api_key
+        self.secrets = frozenset(context.request.secrets)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -124,19 +72,17 @@ class ProcessServer:
             self._pids = alive or self._pids
         return self._pids
 
-    @property
-    def log(self) -> Path:
-        return self._origin.log
-
-    def wait_ready(self, patience: Patience = Patience()) -> Failure | None:  # noqa: B008
+    def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
         """See `Server.wait_ready`. A start that hangs is explained by its log, where the log knows the cause."""
-        card = self._origin.card
-        progress = Progress(self._origin.log, self._origin.log_offset, (card.serving.health, *PATHS))
-        watched = Watched(card.title, card.serving.health, self.failure, progress, self._guard.listen, self._stranger)
+        card = self._context.card
+        progress = Progress(self.log, self._context.log_offset, (card.serving.health, *PATHS))
+        probe = StartupProbe(
+            card.title, card.serving.health, self.failure, progress, self._watchdog.listen, self._port_conflict
+        )
         with httpx.Client(base_url=self.url, headers=authorization(self.api_key), trust_env=False) as client:
-            readiness = Readiness(client, watched, patience)
+            readiness = Readiness(client, probe, timeouts)
             failure = readiness.wait()
-        self._model, self._served = readiness.model, failure is None
+        self.model, self._served = readiness.model, failure is None
         if failure is not None and failure.kind is FailureKind.TIMEOUT:
             failure = self._explain_hang(failure)
         return self._masked(failure)
@@ -145,7 +91,7 @@ class ProcessServer:
         """See `Server.failure`; None after `stop`, unless it had died before."""
         deadline = time.monotonic() + within_s
         while self._failure is None and self._report is None:
-            self._guard.listen(max(0.0, deadline - time.monotonic()))
+            self._watchdog.listen(max(0.0, deadline - time.monotonic()))
             self._failure = self._masked(self._cause())
             if time.monotonic() >= deadline:
                 break
@@ -157,32 +103,25 @@ class ProcessServer:
             began = time.monotonic()
             self._pids = self.pids
             self.failure()
-            ending = self._end()
+            termination = self._end()
             port_free = self._port_is_free()
             self._lease.release()
-            self._report = StopReport(time.monotonic() - began, ending.signals, ending.survivors, port_free)
+            seconds = time.monotonic() - began
+            self._report = StopReport(seconds, termination.signals, termination.survivors, port_free)
         return self._report
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _end(self) -> Ending:
+    def _end(self) -> Termination:
         """Ask the watchdog; look again without it, and do what it left or could not do because it was killed."""
-        grace = self._origin.grace
-        ending = self._guard.stop(grace)
+        timeouts = self._context.timeouts
+        termination = self._watchdog.stop(timeouts)
         # The first process is collected now, so that only the marker still tells ours from others.
-        members = Membership(self._origin.marker)
-        if ending is not None and (ending.survivors or not members.alive()):
-            return ending
-        rest = end(members.alive, grace.terminate_s, grace.kill_s)
-        if ending is None:
-            mask_file(self._origin.log, self._origin.secrets, self._origin.log_offset)
-        return Ending(rest.seconds, (*(ending.signals if ending else ()), *rest.signals), rest.survivors)
+        members = Membership(self._context.request.marker)
+        if termination is not None and (termination.survivors or not members.alive()):
+            return termination
+        rest = end(members.alive, timeouts.terminate_s, timeouts.kill_s)
+        if termination is None:
+            mask_file(self.log, self.secrets, self._context.log_offset)
+        return Termination(rest.seconds, (*(termination.signals if termination else ()), *rest.signals), rest.survivors)
 
     def _port_is_free(self) -> bool:
         deadline = time.monotonic() + _PORT_S
@@ -191,48 +130,97 @@ class ProcessServer:
         return free
 
     def _cause(self) -> Failure | None:
-        if self._guard.exit_code is not None:
-            return self._explain_exit(self._guard.exit_code)
-        if self._guard.lost:
+        if self._watchdog.exit_code is not None:
+            return self._explain_exit(self._watchdog.exit_code)
+        if self._watchdog.lost:
             message = (
                 "Somebody ended the process that watches over the server, and the kernel ended the server with it."
             )
             return Failure(FailureKind.INFRASTRUCTURE, message)
         # A server that serves may go on without its log; one that starts can no more be understood.
-        return None if self._served or self._origin.log.exists() else self._told()
+        return None if self._served or self.log.exists() else self._failure_in_log()
 
-    def _told(self) -> Failure | None:
+    def _failure_in_log(self) -> Failure | None:
         """What its log says, or what kept it from saying anything."""
-        origin = self._origin
-        known = known_failure(origin.log, patterns_of(origin.card), origin.log_offset, self._served)
-        if known is None and (trouble := trouble_with(origin.log)):
-            message = f"Nobody can tell what {origin.card.title} did: {trouble}."
+        card, offset = self._context.card, self._context.log_offset
+        known = known_failure(self.log, patterns_of(card), offset, self._served)
+        if known is None and (problem := log_problem(self.log)):
+            message = f"Nobody can tell what {card.title} did: {problem}."
             return Failure(FailureKind.INFRASTRUCTURE, message)
         return known
 
     def _explain_exit(self, code: int) -> Failure:
-        origin = self._origin
-        return self._told() or unknown_exit(origin.log, code, origin.card.title, origin.log_offset)
+        title, offset = self._context.card.title, self._context.log_offset
+        return self._failure_in_log() or unknown_exit(self.log, code, title, offset)
 
     def _masked(self, failure: Failure | None) -> Failure | None:
         """A failure quotes the log, where a server may have repeated what it was given."""
         if failure is None:
             return None
-        secrets = self._origin.secrets
-        said, line = redact.text(failure.message, secrets), redact.text(failure.log_excerpt, secrets)
-        return replace(failure, message=said, log_excerpt=line)
+        message, line = (redact.text(text, self.secrets) for text in (failure.message, failure.log_excerpt))
+        return replace(failure, message=message, log_excerpt=line)
 
-    def _stranger(self) -> Failure | None:
-        if not strangers_on(self._lease.port, lambda: self.pids):
+    def _port_conflict(self) -> Failure | None:
+        if not foreign_listener(self._lease.port, lambda: self.pids):
             return None
         message = f"Another process listens on port {self._lease.port}, which was leased to this server; try again."
         return Failure(FailureKind.PORT, message)
 
     def _explain_hang(self, failure: Failure) -> Failure:
-        origin = self._origin
-        known = self._told()
+        known = self._failure_in_log()
         if known is not None:
             return replace(known, message=f"{known.message} ({failure.message})")
-        last = last_line(origin.log, origin.log_offset)
+        last = last_line(self.log, self._context.log_offset)
         said = f"Its last line: {last}" if last else "Its log is empty."
         return Failure(failure.kind, f"{failure.message} {said}", last)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLauncher:
+    """Starts each server in a session of its own, under a watchdog, on a leased loopback port.
+
+    Attributes:
+        timeouts: how long a server may take to end.
+        environment: what servers get besides the inherited environment and the command's own; may hold secrets.
+        ports: those to choose from; None: `ports.RANGE`.
+    """
+
+    timeouts: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ports: Sequence[int] | None = None
+    server: ClassVar[type[ProcessServer]] = ProcessServer
+
+    def launch(self, command: Command, folder: Path, card: EngineCard) -> ProcessServer:
+        """See `Launcher.launch`; returns as soon as the server's process runs."""
+        asked, command, folder = command, resolve_references(command, os.environ), folder.absolute()
+        marker = uuid.uuid4().hex
+        environment = {**environment_of(command, card.serving, marker), **self.environment}
+        front, argv = self._words(command, environment, folder, card)
+        log = prepare_folder(folder, command.files)
+        secrets = secret_values(asked, command, environment)
+        api_key = api_key_of(command.argv, self._inside(command, environment), card.serving)
+        lease = lease_port(self.ports)
+        try:
+            words = [*front, *with_serving(argv, card.serving, LOOPBACK, lease.port)]
+            docker = front[0] if front else ""
+            request = Request(
+                words, environment, str(folder), str(log), marker, os.getpid(), docker, secrets=sorted(secrets)
+            )
+            context = LaunchContext(card, request, log.stat().st_size, self.timeouts, api_key)
+            return self.server(WatchdogClient(request, [lease.lock.fileno()]), lease, context)
+        except BaseException:
+            lease.release()
+            raise
+
+    def _words(
+        self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
+    ) -> tuple[list[str], list[str]]:
+        """The words of the docker command, empty for a process, and the engine's own command; raises `BadInput`."""
+        del folder
+        program = find_program(command.argv[0], environment, card.title)
+        return [], [program, *absolute_paths(command.argv[1:], command.files)]
+
+    def _inside(self, command: Command, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """The variables that the engine's own process has."""
+        del command
+        return environment

@@ -1,4 +1,4 @@
-"""The processes of one launch: finding them all, and ending them. Linux, standard library only.
+"""The processes and the container of one launch: finding them all, and ending them. Linux, standard library only.
 
 A process belongs to a launch by any of three signs, each of which another program can lose but not all three:
 
@@ -7,20 +7,29 @@ A process belongs to a launch by any of three signs, each of which another progr
 * the session or group of the launch's first process (kept when the environment is overwritten; lost by ``setsid``);
 * descent from the watchdog, to which the kernel gives every orphan of the launch (`PR_SET_CHILD_SUBREAPER`).
 
-Nothing is ever chosen by its name.
+A container is no child of ours: only the Docker daemon can end it. It is found by the label that its launch gave it, a
+value that no other container has. Nothing is ever chosen by its name.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 MARKER = "AUTOTUNE_LAUNCH"
 """Environment variable that every process of a launch inherits."""
+
+LABEL = "autotune.serving"
+DOCKER_FAILED = 125
+"""Exit code of ``docker run`` when Docker itself failed."""
+_DOCKER_POLL_S = 0.1
+_SETTLE_S = 0.3
+"""The daemon may still be at work on a request whose client has just been killed."""
 
 _PROC = Path("/proc")
 _POLL_S = 0.05
@@ -80,7 +89,7 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Termination:
     """How processes were ended: seconds, the signals needed in order, and the processes that remain."""
 
     seconds: float
@@ -140,7 +149,7 @@ def end(
     terminate_s: float,
     kill_s: float,
     pause: Callable[[float], bool] | None = None,
-) -> Ending:
+) -> Termination:
     """SIGTERM, time to end, SIGKILL, until no member lives.
 
     Args:
@@ -157,7 +166,7 @@ def end(
             break
         signals.append(number.name)
         left = _signal_until_gone(alive, left, number, limit_s, wait)
-    return Ending(time.monotonic() - began, tuple(signals), tuple(str(process) for process in left))
+    return Termination(time.monotonic() - began, tuple(signals), tuple(str(process) for process in left))
 
 
 def _sleep(seconds: float) -> bool:
@@ -192,3 +201,72 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         return
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The container of one launch, as whoever has to end it knows it.
+
+    Attributes:
+        docker: path of the docker command.
+        environment: of the docker command; says where the daemon is.
+    """
+
+    docker: str
+    marker: str
+    environment: Mapping[str, str]
+
+
+def remove_container(launch: Container, exit_code: int | None, limit_s: float) -> tuple[str, ...]:
+    """End and remove the containers of a launch.
+
+    Args:
+        exit_code: with which its docker command ended by itself; None when it had to be ended.
+
+    Returns:
+        What is left after `limit_s` seconds; empty = nothing. One entry also when Docker does not answer.
+    """
+    deadline = time.monotonic() + limit_s
+    # What has ended by itself has no request under way.
+    was_empty = exit_code is not None
+    seen = False
+    while True:
+        found = containers(launch, max(1.0, deadline - time.monotonic()))
+        if found == [] and was_empty:
+            return ()
+        seen = seen or bool(found)
+        if time.monotonic() >= deadline:
+            if found is None and exit_code == DOCKER_FAILED and not seen:
+                return ()  # A daemon that has not answered for so long did not answer at the start either.
+            return ("its container (Docker does not answer)",) if found is None else _named(found)
+        if found:
+            _ask([launch.docker, "rm", "--force", "--volumes", *found], launch, deadline - time.monotonic())
+        was_empty = found == []
+        time.sleep(_SETTLE_S if was_empty else _DOCKER_POLL_S)
+
+
+def containers(launch: Container, limit_s: float) -> list[str] | None:
+    """The ids of a launch's containers, also of those that have ended; None when Docker does not answer."""
+    listing = [launch.docker, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={launch.marker}"]
+    said = _ask(listing, launch, limit_s)
+    return None if said is None else said.split()
+
+
+def _named(found: list[str]) -> tuple[str, ...]:
+    return tuple(f"container {identity[:12]}" for identity in found)
+
+
+def _ask(argv: list[str], launch: Container, limit_s: float) -> str | None:
+    """What a command printed; None when it failed or did not answer in time."""
+    try:
+        done = subprocess.run(
+            argv,
+            env=launch.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=max(0.1, limit_s),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

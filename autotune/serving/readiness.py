@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from autotune.serving import Patience
+from autotune.serving import StartupTimeouts
 from autotune.trial import Failure, FailureKind
 
 _POLL_S = (0.05, 0.5)
@@ -23,7 +23,7 @@ _LATER = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MA
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class StartupProbe:
     """A server that is coming up, as its launcher sees it.
 
     Attributes:
@@ -32,7 +32,7 @@ class Watched:
         died: why it has ended; None while it lives.
         progress: a number that grows while it gets on, e.g. the bytes of its log.
         pause: waits up to so many seconds, or until something happened to it.
-        listening: what is wrong with whoever answers on its port; None when it is the server itself.
+        port_conflict: what is wrong with whoever answers on its port; None when it is the server itself.
     """
 
     title: str
@@ -40,16 +40,16 @@ class Watched:
     died: Callable[[], Failure | None]
     progress: Callable[[], int]
     pause: Callable[[float], None]
-    listening: Callable[[], Failure | None]
+    port_conflict: Callable[[], Failure | None]
 
 
 class Readiness:
     """One wait for one server; `model` holds the served name afterwards."""
 
-    def __init__(self, client: httpx.Client, watched: Watched, patience: Patience) -> None:
-        self._client, self._watched, self._patience = client, watched, patience
+    def __init__(self, client: httpx.Client, probe: StartupProbe, timeouts: StartupTimeouts) -> None:
+        self._client, self._probe, self._timeouts = client, probe, timeouts
         self._began = self._last_progress = time.monotonic()
-        self._seen = watched.progress()
+        self._seen = probe.progress()
         self._breakdowns = 0
         self._refusal: Failure | None = None
         self.model = ""
@@ -62,37 +62,37 @@ class Readiness:
         """
         pause_s = _POLL_S[0]
         while True:
-            failure = self._watched.died() or self._out_of_patience()
+            failure = self._probe.died() or self._timed_out()
             if failure is not None:
                 return failure
             if self._is_healthy():
-                failure = self._watched.listening()
+                failure = self._probe.port_conflict()
                 if failure is not None or self._has_generated(model):
                     # A first process that ended while its children answered is no server that can be relied on.
-                    return failure or self._refusal or self._watched.died()
-            self._watched.pause(pause_s)
+                    return failure or self._refusal or self._probe.died()
+            self._probe.pause(pause_s)
             pause_s = min(2 * pause_s, _POLL_S[1])
 
-    def _out_of_patience(self) -> Failure | None:
-        now, progress = time.monotonic(), self._watched.progress()
+    def _timed_out(self) -> Failure | None:
+        now, progress = time.monotonic(), self._probe.progress()
         if progress != self._seen:
             self._seen, self._last_progress = progress, now
-        title = self._watched.title
-        if now - self._began > self._patience.total_s:
-            return Failure(FailureKind.TIMEOUT, f"{title} was not ready after {self._patience.total_s:g} s.")
-        if now - self._last_progress > self._patience.silence_s:
-            silence = f"{title} printed nothing for {self._patience.silence_s:g} s and was not ready."
+        title = self._probe.title
+        if now - self._began > self._timeouts.total_s:
+            return Failure(FailureKind.TIMEOUT, f"{title} was not ready after {self._timeouts.total_s:g} s.")
+        if now - self._last_progress > self._timeouts.silence_s:
+            silence = f"{title} printed nothing for {self._timeouts.silence_s:g} s and was not ready."
             return Failure(FailureKind.TIMEOUT, silence)
         return None
 
     def _left_s(self) -> float:
         now = time.monotonic()
-        total = self._began + self._patience.total_s - now
-        return max(0.1, min(total, self._last_progress + self._patience.silence_s - now))
+        total = self._began + self._timeouts.total_s - now
+        return max(0.1, min(total, self._last_progress + self._timeouts.silence_s - now))
 
     def _is_healthy(self) -> bool:
         try:
-            answer = self._client.get(self._watched.health, timeout=min(_ANSWER_S, self._left_s()))
+            answer = self._client.get(self._probe.health, timeout=min(_ANSWER_S, self._left_s()))
         except httpx.TransportError:
             return False
         return answer.is_success
@@ -109,7 +109,7 @@ class Readiness:
         self._breakdowns = self._breakdowns + 1 if broken else 0
         refused = answer.is_client_error and answer.status_code not in _LATER
         if refused or self._breakdowns >= _BREAKDOWNS:
-            self._refusal = _refused(self._watched.title, answer)
+            self._refusal = _refused(self._probe.title, answer)
             return True
         return answer.is_success and _tokens(answer) > 0
 
@@ -119,7 +119,7 @@ class Readiness:
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
-    """The headers that a server which wants a key wants."""
+    """Build the ``Authorization`` header of a bearer token; no header without a key."""
     return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
 

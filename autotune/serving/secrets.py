@@ -95,7 +95,7 @@ def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> 
     )
 
 
-def filled(command: Command, environment: Mapping[str, str]) -> Command:
+def resolve_references(command: Command, environment: Mapping[str, str]) -> Command:
     """The command with the values of what it refers to; raises `BadInput` for a variable that is not set."""
 
     def fill(word: str) -> str:

@@ -1,6 +1,6 @@
 """The helper process that starts a server and ends it when the tuner asks or dies.
 
-``python -m autotune.serving.watchdog``, started by `guard.Guard`.
+``python -m autotune.serving.watchdog``, started by `watchdog_client.WatchdogClient`.
 
 It is the server's parent, in a session of its own, and the kernel hands it every orphan of the launch, so no member
 escapes it by forking away. The tuner holds a pipe to its standard input: a line asks for something, the pipe's end
@@ -25,19 +25,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
 from autotune.child import adopt_orphans, die_with_parent
-from autotune.serving.masking import mask_file
-from autotune.serving.processes import Ending, Membership, end, process_table
-from autotune.serving.removal import Contained, remove_container
+from autotune.serving.processes import Container, Membership, Termination, end, process_table, remove_container
 
 _TICK_S = 0.5
 _ORPHAN_GRACE_S = 1.5
 """A server without a tuner gets less time: nobody waits for its last requests."""
 _KILL_S = 10.0
+_MASK_BLOCK_BYTES = 2**20
+_SHORTEST_SECRET = 4
+"""Shorter values are left: they are found everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +95,24 @@ class Watchdog:
         while self._stop is None and not self._abandoned:
             self._wait(_TICK_S)
             self._notice_exit()
-        ending = self._end()
+        termination = self._end()
         self._collect_all()
         mask_file(Path(self._request.log), self._request.secrets, self._log_offset)
-        _tell(ended=asdict(ending))
+        _tell(ended=asdict(termination))
 
-    def _end(self) -> Ending:
+    def _end(self) -> Termination:
         asked = self._stop or {}
         terminate_s = _ORPHAN_GRACE_S if self._abandoned else float(asked.get("terminate_s", _ORPHAN_GRACE_S))
         members = Membership(self._request.marker, self._leader, os.getpid())
         by_itself = self._exit_code
         kill_s = float(asked.get("kill_s", _KILL_S))
-        ending = end(members.alive, terminate_s, kill_s, self._pause)
+        termination = end(members.alive, terminate_s, kill_s, self._pause)
         if not self._request.docker:
-            return ending
+            return termination
         # The docker command is ended; it has passed SIGTERM on to the container, but cannot pass on SIGKILL.
-        contained = Contained(self._request.docker, self._request.marker, self._request.env)
-        left = remove_container(contained, by_itself, kill_s)
-        return replace(ending, survivors=(*ending.survivors, *left))
+        container = Container(self._request.docker, self._request.marker, self._request.env)
+        left = remove_container(container, by_itself, kill_s)
+        return replace(termination, survivors=(*termination.survivors, *left))
 
     def _pause(self, seconds: float) -> bool:
         """True once the tuner has died while its server was being stopped."""
@@ -203,6 +205,31 @@ def _start(request: Request) -> int:
     # From here on it is collected by number; Popen would complain of a child that it thinks running.
     server.returncode = 0
     return server.pid
+
+
+def mask_file(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
+    """Overwrite each secret that a server printed in its log in place, byte for byte; a file that is gone is left.
+
+    Args:
+        offset: bytes to skip.
+    """
+    values = sorted({secret.encode() for secret in secrets if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True)
+    if not values:
+        return
+    overlap = len(values[0]) - 1
+    with contextlib.suppress(OSError), path.open("r+b") as file:
+        while True:
+            file.seek(offset)
+            block = file.read(_MASK_BLOCK_BYTES + overlap)
+            masked = block
+            for value in values:
+                masked = masked.replace(value, b"REDACTED".ljust(len(value), b"*")[: len(value)])
+            if masked != block:
+                file.seek(offset)
+                file.write(masked)
+            if len(block) <= _MASK_BLOCK_BYTES:
+                return
+            offset += _MASK_BLOCK_BYTES
 
 
 def _tell(**message: object) -> None:

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from autotune.child import IMPORT_FOLDER
 from autotune.errors import BadInput
-from autotune.serving import Grace
-from autotune.serving.processes import Ending
+from autotune.serving import ShutdownTimeouts
+from autotune.serving.processes import Termination
 from autotune.serving.watchdog import Request
 
 _START_S = 30.0
 _MARGIN_S = 5.0
 
 
-class Guard:
+class WatchdogClient:
     """A running watchdog and the first process of its server.
 
     Args:
@@ -36,7 +36,7 @@ class Guard:
         self._received = b""
         self._inbox: list[dict[str, object]] = []
         self._lost = False
-        self._ended: Ending | None = None
+        self._ended: Termination | None = None
         self._in_container = bool(request.docker)
         self.exit_code: int | None = None
         """How the server's first process ended (negative = by a signal), as far as `listen` has heard."""
@@ -59,7 +59,7 @@ class Guard:
         return self._lost
 
     @property
-    def ended(self) -> Ending | None:
+    def ended(self) -> Termination | None:
         """How the watchdog ended everything; None when it has not, or did not say so in time."""
         return self._ended
 
@@ -72,13 +72,13 @@ class Guard:
                 self.exit_code = int(str(message["exited"]))
             ended = message.get("ended")
             if isinstance(ended, Mapping):
-                self._ended = Ending(float(ended["seconds"]), tuple(ended["signals"]), tuple(ended["survivors"]))
+                self._ended = Termination(float(ended["seconds"]), tuple(ended["signals"]), tuple(ended["survivors"]))
 
-    def stop(self, grace: Grace) -> Ending | None:
+    def stop(self, timeouts: ShutdownTimeouts) -> Termination | None:
         """Have everything ended; None when the watchdog was lost or too slow, so that the caller has to do it."""
         # A container is ended after the command that runs it.
-        deadline = time.monotonic() + grace.terminate_s + grace.kill_s * (1 + self._in_container) + _MARGIN_S
-        self._say({"stop": {"terminate_s": grace.terminate_s, "kill_s": grace.kill_s}})
+        deadline = time.monotonic() + timeouts.terminate_s + timeouts.kill_s * (1 + self._in_container) + _MARGIN_S
+        self._say({"stop": {"terminate_s": timeouts.terminate_s, "kill_s": timeouts.kill_s}})
         while self._ended is None and not self._lost and (left_s := deadline - time.monotonic()) > 0:
             self.listen(left_s)
         self._collect()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.study.results import RESULTS, read_launches
 from autotune.study.spec import StudySpec, check_study_name
 from autotune.trial import Launch
-
-RESULTS = "results.jsonl"
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
@@ -130,14 +128,4 @@ class Home:
 
         A last line that is torn is a launch that a crash cut off, and none. Raises `MalformedFile` for another one.
         """
-        path = self.study_folder(study) / RESULTS
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else []
-        last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
-        launches: list[Launch] = []
-        for i, line in enumerate(lines[: last + 1]):
-            try:
-                launches.append(Launch.from_json(json.loads(line)))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                if i < last:
-                    raise MalformedFile(path, f"not a launch ({error})", i + 1) from error
-        return launches
+        return read_launches(self.study_folder(study) / RESULTS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunOptions:
     """The options of ``autotune run`` as they were typed."""
 
     model: str
@@ -45,7 +45,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulation:
+class SimulateOptions:
     """The options of ``autotune simulate`` as they were typed."""
 
     hardware: str

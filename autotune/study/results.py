@@ -5,24 +5,80 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import MalformedFile, StudyLocked
 from autotune.trial import Launch
 
+RESULTS = "results.jsonl"
 
-class Results:
-    """The finished launches of a study, in the order in which they ended.
 
-    A kill in the middle of a write leaves a torn last line; opening cuts it off.
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The content of a `results.jsonl`.
+
+    Attributes:
+        launches: the finished launches, in the order in which they ended; line ``i + 1`` holds the launch at ``i``.
+        torn: why the last line is no launch: a crash cut it off; None where every line is one.
+        size: bytes of the lines that hold launches.
+    """
+
+    launches: list[Launch]
+    torn: MalformedFile | None
+    size: int
+
+
+def parse_rows(path: Path, content: bytes) -> Rows:
+    """Parse the lines of a `results.jsonl`; the only reader of that file.
+
+    Args:
+        path: for messages.
 
     Raises:
-        MalformedFile: a line before the last is no launch.
+        MalformedFile: a line before the last one is no launch.
+    """
+    lines = content.rstrip().split(b"\n") if content.strip() else []
+    launches: list[Launch] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            launches.append(Launch.from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            problem = f"not a launch of a study ({type(error).__name__}: {error}); remove the line to go on without it"
+            torn = MalformedFile(path, problem, number)
+            if number < len(lines):
+                raise torn from None
+            return Rows(launches, torn, sum(len(line) + 1 for line in lines[:-1]))
+    return Rows(launches, None, sum(len(line) + 1 for line in lines))
+
+
+def read_launches(path: Path) -> list[Launch]:
+    """Read the finished launches of a `results.jsonl`, without a torn last line; none where there is no file.
+
+    Raises:
+        MalformedFile: a line before the last one is no launch.
+    """
+    return parse_rows(path, path.read_bytes()).launches if path.is_file() else []
+
+
+class Results:
+    """The finished launches of a study that a tuner adds to.
+
+    Opening repairs the file: a torn last line is cut off, or the next launch would be written behind it.
+
+    Raises:
+        MalformedFile: a line before the last one is no launch.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.launches = _read(path) if path.exists() else []
+        self.launches: list[Launch] = []
+        if path.exists():
+            content = path.read_bytes()
+            rows = parse_rows(path, content)
+            self.launches = rows.launches
+            if rows.size != len(content):
+                _repair(path, content[: rows.size])
 
     def append(self, launch: Launch) -> None:
         """Add a launch; it is on disk when this returns."""
@@ -34,33 +90,15 @@ class Results:
         self.launches.append(launch)
 
 
-def _read(path: Path) -> list[Launch]:
-    content = path.read_bytes()
-    lines = content.split(b"\n")
-    launches, kept = [], b""
-    last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
-    for i, line in enumerate(lines[: last + 1]):
-        try:
-            launches.append(Launch.from_json(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
-            if i < last:
-                raise MalformedFile(
-                    path, f"not a launch ({error}); remove the line to go on without it", i + 1
-                ) from None
-            break
-        kept += line + b"\n"
-    if kept != content:
-        _replace(path, kept)
-    return launches
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(".repaired")
-    with temporary.open("wb") as file:
-        file.write(content)
+def _repair(path: Path, rows: bytes) -> None:
+    """Cut off what follows the launches, and end the last of them with a line break."""
+    with path.open("r+b") as file:
+        file.truncate(len(rows))
+        if rows and not rows.endswith(b"\n"):
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 class Lock:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.serving import Grace, Server, launcher_for
+from autotune.serving import Server, ShutdownTimeouts
+from autotune.serving.docker import DockerLauncher
 from autotune.serving.docker_run import in_container
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
@@ -93,7 +94,9 @@ def stand_in_image(folder: Path, **more: Any) -> dict[str, Any]:
     return {"path": str(folder / "image"), **more}
 
 
-def launch(folder: Path, *options: str, image: str = IMAGE, card: EngineCard = CARD, grace: Grace = GRACE) -> Server:
+def launch(
+    folder: Path, *options: str, image: str = IMAGE, card: EngineCard = CARD, timeouts: ShutdownTimeouts = GRACE
+) -> Server:
     """Launch the stand-in server in a container."""
     command = in_container(Command(("server", *options)), image, card, NODE)
-    return launcher_for("docker", grace=grace).launch(command, folder, card)
+    return DockerLauncher(timeouts).launch(command, folder, card)

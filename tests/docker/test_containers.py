@@ -14,10 +14,11 @@ from uuid import uuid4
 import pytest
 
 from autotune.errors import BadInput
-from autotune.serving import Grace, launcher_for
+from autotune.serving import ShutdownTimeouts
+from autotune.serving.docker import DockerLauncher
 from autotune.serving.docker_run import in_container
 from autotune.serving.ports import is_free
-from autotune.serving.removal import Contained, remove_container
+from autotune.serving.processes import Container, remove_container
 from autotune.trial import Command, FailureKind
 from tests.processes import until
 from tests.serving.settings import CARD, PATIENT, alive_with
@@ -52,7 +53,7 @@ def test_a_good_server_serves_and_ends(tmp_path: Path, engine: StandIn, monkeypa
         inside = [pid for pid in alive_with(token) if pid in server.pids]
         assert len(inside) == 3, "the docker command, the container's first process and the server itself"
     report = server.stop()
-    assert (report.signals, report.clean) == (("SIGTERM",), True)
+    assert (report.signals, report.failure()) == (("SIGTERM",), None)
     assert alive_with(token) == []
     assert is_free(int(server.url.rpartition(":")[2]))
     assert engine.left() == []
@@ -72,7 +73,7 @@ def test_what_clings_to_life_is_ended_with_its_container(tmp_path: Path, engine:
     with launch(tmp_path, "--say", token, "--ignore-term", "--fork-away") as server:
         assert server.wait_ready(PATIENT) is None
     assert server.stop().signals == ("SIGTERM", "SIGKILL")
-    assert server.stop().clean
+    assert server.stop().failure() is None
     assert (alive_with(token), engine.left()) == ([], [])
 
 
@@ -84,7 +85,7 @@ def test_without_its_watchdog_the_container_is_ended_too(tmp_path: Path, engine:
         os.kill(watchdog, signal.SIGKILL)
         assert until(lambda: server.failure() is not None)
         assert alive_with(token) != [], "the kernel ended the docker command, not the container"
-    assert server.stop().clean
+    assert server.stop().failure() is None
     assert (alive_with(token), engine.left()) == ([], [])
 
 
@@ -117,13 +118,13 @@ def test_a_server_that_fails(
     assert failure is not None
     assert failure.kind is kind, failure
     assert words in f"{failure.message} {failure.log_excerpt}"
-    assert server.stop().clean
+    assert server.stop().failure() is None
     assert engine.left() == []
 
 
 def test_an_image_without_the_program(tmp_path: Path, engine: StandIn) -> None:
     command = in_container(Command(("no-such-engine", "serve")), IMAGE, CARD, NODE)
-    with launcher_for("docker").launch(command, tmp_path, CARD) as server:
+    with DockerLauncher().launch(command, tmp_path, CARD) as server:
         failure = server.wait_ready(PATIENT)
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
@@ -134,28 +135,30 @@ def test_an_image_without_the_program(tmp_path: Path, engine: StandIn) -> None:
 
 def test_a_daemon_that_goes_away_or_is_not_ours(tmp_path: Path, engine: StandIn) -> None:
     (engine.folder / "denied").touch()
-    grace = Grace(terminate_s=1.0, kill_s=0.5)
-    with launch(tmp_path, grace=grace) as server:
+    timeouts = ShutdownTimeouts(terminate_s=1.0, kill_s=0.5)
+    with launch(tmp_path, timeouts=timeouts) as server:
         failure = server.wait_ready(PATIENT)
     (engine.folder / "denied").unlink()
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert "group docker" in failure.message
-    assert server.stop().clean
+    assert server.stop().failure() is None
     (engine.folder / "daemon.sock").rename(engine.folder / "gone")
-    with launch(tmp_path, grace=grace) as server:
+    with launch(tmp_path, timeouts=timeouts) as server:
         failure = server.wait_ready(PATIENT)
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
     assert "systemctl start docker" in failure.message
-    assert server.stop().clean
+    assert server.stop().failure() is None
     (engine.folder / "gone").rename(engine.folder / "daemon.sock")
     assert engine.left() == []
 
 
 def test_a_container_that_was_seen_is_not_forgotten_with_its_daemon(tmp_path: Path, engine: StandIn) -> None:
     token = uuid4().hex
-    with launch(tmp_path, "--say", token, "--never-ready", grace=Grace(terminate_s=1.0, kill_s=0.5)) as server:
+    with launch(
+        tmp_path, "--say", token, "--never-ready", timeouts=ShutdownTimeouts(terminate_s=1.0, kill_s=0.5)
+    ) as server:
         assert server.failure() is None
         assert until(lambda: len(server.pids) > 1)
         (engine.folder / "daemon.sock").rename(engine.folder / "gone")
@@ -169,7 +172,7 @@ def test_a_container_that_was_seen_is_not_forgotten_with_its_daemon(tmp_path: Pa
     assert alive_with(token) != []
     (engine.folder / "gone").rename(engine.folder / "daemon.sock")
     (run,) = engine.runs()
-    contained = Contained(
+    contained = Container(
         str(engine.folder / "bin" / "docker"), run["options"]["label"][0].partition("=")[2], os.environ
     )
     assert remove_container(contained, None, 10.0) == ()
@@ -188,11 +191,11 @@ test -e removed || echo 0123456789abcdef
 def test_a_daemon_that_restarts_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     program(tmp_path / "back", LOST.format(answers_from=3))
-    assert remove_container(Contained(str(tmp_path / "back"), "m", os.environ), 125, 10.0) == ()
+    assert remove_container(Container(str(tmp_path / "back"), "m", os.environ), 125, 10.0) == ()
     assert (tmp_path / "removed").exists()
     program(tmp_path / "gone", LOST.format(answers_from=1000))
-    assert remove_container(Contained(str(tmp_path / "gone"), "m", os.environ), 125, 0.3) == ()
-    left = remove_container(Contained(str(tmp_path / "gone"), "m", os.environ), None, 0.3)
+    assert remove_container(Container(str(tmp_path / "gone"), "m", os.environ), 125, 0.3) == ()
+    left = remove_container(Container(str(tmp_path / "gone"), "m", os.environ), None, 0.3)
     assert left == ("its container (Docker does not answer)",)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from autotune.engines import engine
+from autotune.serving.docker_engine import known_version
 from autotune.serving.docker_run import in_container, models_folder, mounted_paths, newest_image
-from autotune.serving.images import known_version
 from autotune.space.library import Library
 from autotune.trial import Command
 

@@ -12,15 +12,16 @@ from autotune.cli.tuning import run
 from autotune.engines import split_command
 from autotune.engines.choose import engine_of, from_here
 from autotune.errors import BadInput
+from autotune.notify import silent
+from autotune.prepare.build_spec import build_spec, library_for
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.prepare.request import build_spec, library_for
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from tests.engines.settings import V32
 from tests.engines.stand_ins import StandIn, install, rows
 
 SPACE = Path(__file__).with_name("installed_space.yaml")
 LIBRARY = library_for(SPACE)
-HERE = Request(V32, "h200", workloads=["random:1000:100:64"], on="process", study="s", space=SPACE, engines=["vllm"])
+HERE = RunOptions(V32, "h200", workloads=["random:1000:100:64"], on="process", study="s", space=SPACE, engines=["vllm"])
 SIMULATED = replace(HERE, on="simulator")
 SGLANG = f"python3 -m sglang.launch_server --model-path {V32} --tp 8"
 
@@ -35,11 +36,11 @@ def stand_in(folder: Path, name: str = "vllm", version: str = "0.32.0") -> Stand
     return install(folder, name, version, [row for row in rows(name, version) if row.get("action") != "retired"])
 
 
-def prepared(request: Request) -> Prepared:
+def prepared(request: RunOptions) -> Prepared:
     return prepare(build_spec(request), LIBRARY)
 
 
-def said(request: Request) -> str:
+def said(request: RunOptions) -> str:
     with pytest.raises(BadInput) as refused:
         prepared(request)
     return str(refused.value)
@@ -88,7 +89,7 @@ def test_a_bare_name_of_any_form_becomes_the_installed_program(tmp_path: Path) -
         # There is no script beside this Python.
         (f"sglang serve --model-path {V32}", (str(sglang.python), "-m", "sglang.launch_server", "--model-path")),
     ):
-        kind = engine_of("sglang" if "sglang" in typed else "vllm", spec.installed, LIBRARY, lambda _text: None)
+        kind = engine_of("sglang" if "sglang" in typed else "vllm", spec.installed, LIBRARY, silent)
         assert from_here(split_command(typed), kind).argv[: len(expected)] == expected
 
 

@@ -13,15 +13,16 @@ from autotune.engines.choose import engine_of
 from autotune.engines.detect import find, why_missing
 from autotune.engines.installed_options import cache_folder, options_of
 from autotune.errors import BadInput
+from autotune.notify import silent
+from autotune.prepare.build_spec import build_spec, library_for
 from autotune.prepare.candidates import prepare
-from autotune.prepare.request import build_spec, library_for
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
 from tests.engines.settings import V32, VERSIONS
 from tests.engines.stand_ins import StandIn, executable, install, python_with, rows
 
 SPACE = Path(__file__).with_name("installed_space.yaml")
-RUN = Request(V32, "h200", workloads=["random:1000:100:64"], on="process", study="s", space=SPACE)
+RUN = RunOptions(V32, "h200", workloads=["random:1000:100:64"], on="process", study="s", space=SPACE)
 LIBRARY = library_for(SPACE)
 
 
@@ -38,11 +39,11 @@ def vllm_033(folder: Path, without: str = "", **changed: Any) -> StandIn:
     return install(folder, "vllm", "0.33.0+cpu", options)
 
 
-def asking(there: StandIn, request: Request = RUN) -> Request:
+def asking(there: StandIn, request: RunOptions = RUN) -> RunOptions:
     return replace(request, engine_bins=[f"vllm={there.program}"])
 
 
-def said(request: Request) -> str:
+def said(request: RunOptions) -> str:
     with pytest.raises(BadInput) as refused:
         prepare(build_spec(request), LIBRARY)
     return str(refused.value)
@@ -132,7 +133,7 @@ def test_the_table_of_an_installed_engine_is_what_its_parser_takes(tmp_path: Pat
     known = {option.flags[0]: option for option in engine(name).table(version).options if option.action != "retired"}
     there = install(tmp_path / "env", name, version, [row for row in rows(name, version) if row["flags"][0] in known])
     kind = engine(name)
-    table, warning = options_of(kind, find(kind.card, there.program), lambda _text: None)
+    table, warning = options_of(kind, find(kind.card, there.program), silent)
     assert warning is None
     assert {option.flags[0]: option for option in table.options} == known
     assert table.config_keys == kind.table(version).config_keys
@@ -145,7 +146,7 @@ def test_the_other_engines_tell_their_options_too(tmp_path: Path, name: str, ver
     options = [row for row in rows(name, near) if row.get("action") != "retired"]
     there = install(tmp_path, name, version, options[3:])
     kind = engine(name)
-    table, warning = options_of(kind, find(kind.card, there.program), lambda _text: None)
+    table, warning = options_of(kind, find(kind.card, there.program), silent)
     assert warning is None
     gone = {flag for row in options[:3] for flag in row["flags"]}
     assert gone <= kind.table(near).flags - table.flags
@@ -243,4 +244,4 @@ def test_a_named_program_that_nothing_launches_is_said() -> None:
     spec = build_spec(replace(RUN, on="simulator", engine_bins=["vllm=/nowhere"]))
     assert spec.notes == ("--engine-bin is not used: trials on simulator start no engine of this machine",)
     assert spec.installed == {}
-    assert engine_of("vllm", spec.installed, LIBRARY, lambda _text: None).program == ("vllm", "serve")
+    assert engine_of("vllm", spec.installed, LIBRARY, silent).program == ("vllm", "serve")

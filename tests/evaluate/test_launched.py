@@ -1,4 +1,4 @@
-"""The launched evaluator on its own: a trial in, a result out, with patience shorter than a product's."""
+"""The launched evaluator on its own: a trial in, a result out, with timeouts shorter than a product's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.errors import BadInput
 from autotune.evaluate.launched import Launched
 from autotune.evaluate.readback import Said, read_back
 from autotune.loadgen.request_file import read_requests
-from autotune.serving import Grace, Patience
+from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.space.context import Context
 from autotune.space.library import Library, packaged, read_document
 from autotune.study.spec import EngineChoice, StudySpec
@@ -113,7 +113,9 @@ def test_what_is_kept_of_an_answer_holds_no_secret_and_needs_its_study(tmp_path:
 
 def test_silence_at_start_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", "hang-at-start")
-    evaluate = Launched(SPEC, LIBRARY, tmp_path, patience=Patience(total_s=60, silence_s=2), grace=Grace(1, 5))
+    evaluate = Launched(
+        SPEC, LIBRARY, tmp_path, startup=StartupTimeouts(total_s=60, silence_s=2), shutdown=ShutdownTimeouts(1, 5)
+    )
     result = evaluate(trial("vllm"))
     assert result.state is State.FAILED
     assert result.failure is not None
@@ -138,7 +140,7 @@ def test_each_fault_has_its_kind_and_leaves_nothing(
     monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", fault)
     monkeypatch.setenv("LAUNCH_TEST", str(tmp_path))
     workload = "random:64:8:16" if kind is None else "random:64:4:1000"
-    evaluate = Launched(SPEC, LIBRARY, tmp_path, grace=Grace(2.0, 10.0))
+    evaluate = Launched(SPEC, LIBRARY, tmp_path, shutdown=ShutdownTimeouts(2.0, 10.0))
     result = evaluate(replace(trial("vllm"), workloads=(workload,)))
     assert result.state is (State.COMPLETE if kind is None else State.FAILED)
     assert (result.failure and result.failure.kind) == kind

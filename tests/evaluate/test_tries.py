@@ -13,7 +13,7 @@ import pytest
 from autotune.errors import BadInput, CannotGoOn
 from autotune.evaluate.attempts import BackOff
 from autotune.evaluate.launched import Launched, node_of
-from autotune.serving import Grace
+from autotune.serving import ShutdownTimeouts
 from autotune.serving.ports import lease_port
 from autotune.serving.preflight import Node
 from autotune.study.spec import InstalledEngine
@@ -36,7 +36,7 @@ class Waits:
 
     @property
     def back_off(self) -> BackOff:
-        return BackOff(pause=self.seconds.append, tell=self.told.append)
+        return BackOff(pause=self.seconds.append, notify=self.told.append)
 
 
 @pytest.fixture
@@ -54,7 +54,9 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def launched(tmp_path: Path, waits: Waits, **more: Any) -> Launched:
     spec = SPEC.model_copy(update={"on": "process"})
     node = more.pop("node", Node(gpus=tuple))
-    return Launched(spec, LIBRARY, tmp_path, grace=Grace(2.0, 10.0), back_off=waits.back_off, node=node, **more)
+    return Launched(
+        spec, LIBRARY, tmp_path, shutdown=ShutdownTimeouts(2.0, 10.0), back_off=waits.back_off, node=node, **more
+    )
 
 
 def failing(tmp_path: Path, times: int, words: str, number: int = 3) -> Trial:

@@ -15,11 +15,11 @@ from rich.console import Console
 from autotune.errors import BadInput, CannotGoOn
 from autotune.evaluate import Evaluator, evaluator_for
 from autotune.outputs.progress import ConsoleProgress
-from autotune.prepare.request import build_spec
+from autotune.prepare.build_spec import build_spec
 from autotune.run import run
 from autotune.space.library import Library
 from autotune.study.home import Home
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, State, Trial, TrialResult
@@ -59,7 +59,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study(home: Path, name: str, spoil: Spoil | None = None, from_trial: int = 1) -> Recommendation:
     """Run a study, or go on with it, in this process."""
     workloads, space = ["random:64:16:16"], ROOT / "examples" / "emulated-space.yaml"
-    asked = Request(MODEL, "h200", launches=6, workloads=workloads, study=name, on="simulator", space=space)
+    asked = RunOptions(MODEL, "h200", launches=6, workloads=workloads, study=name, on="simulator", space=space)
     spec = build_spec(asked)
 
     def evaluator(spec: StudySpec, library: Library, folder: Path, tell: Callable[[str], None]) -> Evaluator:
@@ -181,7 +181,7 @@ def test_a_first_launch_without_a_gpu_is_exit_130_with_one_message(
 
 
 def test_a_model_s_folder_that_is_not_there_is_bad_input() -> None:
-    request = Request("/nowhere/DeepSeek-V3.2", "h200", on="process")
+    request = RunOptions("/nowhere/DeepSeek-V3.2", "h200", on="process")
     with pytest.raises(BadInput, match="there is no such folder"):
         build_spec(request)
     assert build_spec(replace(request, on="simulator")).model.id == "/nowhere/DeepSeek-V3.2"

@@ -56,7 +56,7 @@ def explained(home: Path, on: str, launches: int) -> Any:
     return found
 
 
-def test_contributions_add_up_and_the_documents_no_ops_are_told(tmp_path: Path) -> None:
+def test_contributions_add_up_and_the_documents_knobs_without_effect_are_told(tmp_path: Path) -> None:
     home = new_home(tmp_path)
     found = explained(home, "simulator", 14)
     tried = {row["fingerprint"] for row in rows(home, "s")}

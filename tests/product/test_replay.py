@@ -13,11 +13,11 @@ from rich.console import Console
 from autotune.errors import BadInput
 from autotune.outputs.export import export, winner_of
 from autotune.outputs.progress import ConsoleProgress
+from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
-from autotune.prepare.request import build_spec
 from autotune.run import run
 from autotune.study.home import Home
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.user_library import library_of
 from autotune.trial import Evidence
@@ -103,7 +103,7 @@ def test_a_study_is_resumed_with_the_same_table_only(home: Path, done: Finished)
 
 def test_the_rows_of_a_study_are_a_table_too(home: Path, done: Finished) -> None:
     path = home / "studies" / "s" / "results.jsonl"
-    asked = Request(GOOD[1], GOOD[3], on=f"replay:{path}", slos=["mean_ttft_ms<=40"], pins=["alpha=4"])
+    asked = RunOptions(GOOD[1], GOOD[3], on=f"replay:{path}", slos=["mean_ttft_ms<=40"], pins=["alpha=4"])
     spec = build_spec(asked)
     found = prepare(spec, library_of(spec)).candidates.items
     tried = {tuple(row["config"].items()) for row in rows(home, "s") if row["config"]["alpha"] == 4}

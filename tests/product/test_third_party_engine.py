@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.serving.logs import explain_exit, patterns_of
+from autotune.serving.logs import known_failure, patterns_of, unknown_exit
 from autotune.space.library import load
 from autotune.space.schema import EngineCard
 from autotune.trial import Failure
@@ -128,7 +128,9 @@ class Ended:
         with self._log.open("w") as log:
             done = subprocess.run(command, stdout=log, stderr=log, timeout=LIMIT_S, check=False)
         assert done.returncode != 0
-        return explain_exit(self._log, patterns_of(self._card), done.returncode, self._card.title)
+        return known_failure(self._log, patterns_of(self._card)) or unknown_exit(
+            self._log, done.returncode, self._card.title
+        )
 
 
 def test_a_start_that_fails_is_understood(machine: Machine, tmp_path: Path) -> None:

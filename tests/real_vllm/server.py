@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.serving import Patience, Server, launcher_for
+from autotune.serving import Server, StartupTimeouts
+from autotune.serving.process import ProcessLauncher
 from autotune.space.library import Library
 from autotune.trial import Command
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "vllm_cpu"
 CARD = Library().engine("vllm")
-PATIENT = Patience(total_s=900.0, silence_s=300.0)
+PATIENT = StartupTimeouts(total_s=900.0, silence_s=300.0)
 """It starts in a minute on two idle cores, and in many on busy ones."""
 SETTINGS = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 STARTED = ("--enforce-eager", "--dtype", "float32")
@@ -41,7 +42,7 @@ def launch(model: Path, folder: Path, *options: str, flags: Sequence[str] = STAR
     """Start it as a study does, under the watchdog; gives it before it is ready."""
     program = str(environment() / "bin" / "vllm")
     command = Command((program, "serve", str(model), "--served-model-name", "tiny", *flags, *options), SETTINGS)
-    return launcher_for("process").launch(command, folder, CARD)
+    return ProcessLauncher().launch(command, folder, CARD)
 
 
 @contextmanager
@@ -51,4 +52,4 @@ def serving(model: Path, folder: Path, *options: str) -> Iterator[Server]:
         failure = server.wait_ready(PATIENT)
         assert failure is None, failure
         yield server
-    assert server.stop().clean
+    assert server.stop().failure() is None

@@ -9,9 +9,9 @@ import pytest
 
 from autotune.errors import BadInput
 from autotune.evaluate import evaluator_for
+from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.prepare.request import build_spec
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Role, State, Trial
 
@@ -35,7 +35,7 @@ foo,2,12,120
 def prepared(folder: Path, table: str = TABLE, **asked: Any) -> Prepared:
     path = folder / "table.csv"
     path.write_text(table)
-    request = Request("deepseek-ai/DeepSeek-V3.2", "h200", on=f"replay:{path}", **asked)
+    request = RunOptions("deepseek-ai/DeepSeek-V3.2", "h200", on=f"replay:{path}", **asked)
     spec = build_spec(request)
     return prepare(spec, library_of(spec))
 

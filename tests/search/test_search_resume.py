@@ -17,6 +17,7 @@ from search_landscapes import SLO_ON_TPOT, decisions, evaluate, make_spec, opene
 from autotune.errors import BadInput, MalformedFile, StudyLocked
 from autotune.recommend import recommend
 from autotune.space.candidates import CandidateSet
+from autotune.study.results import Results, read_launches
 from autotune.trial import Launch, Role
 
 CANDIDATES = small()
@@ -57,6 +58,28 @@ def test_both_files_cut_anywhere(undisturbed: Path, rows: float, journal: float)
         launches, again = finish(folder)
         assert decisions(launches) == decisions(expected)
         assert again == recommendation
+        assert finish(folder) == (launches, again), "what was appended behind a cut can be read"
+
+
+@pytest.mark.parametrize(
+    "tail", [b"{", b'{"number": 2}\n', b'{"number": 2,\n\n \n', b"\xff\xfe", b"", b"\n\n", b"[]\n"]
+)
+def test_a_launch_that_is_added_behind_a_torn_line_can_be_read(tmp_path: Path, undisturbed: Path, tail: bytes) -> None:
+    """And by every reader: each of them leaves a torn last line out."""
+    whole = (undisturbed / "results.jsonl").read_bytes().splitlines()
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(b"\n".join(whole[:2]) + (b"\n" if tail else b"") + tail)
+    assert [launch.trial.number for launch in read_launches(path)] == [0, 1]
+    torn = path.read_bytes()
+    results = Results(path)
+    assert len(results.launches) == 2
+    results.append(Launch.from_json(json.loads(whole[2])))
+    assert [launch.trial.number for launch in read_launches(path)] == [0, 1, 2]
+    assert path.read_bytes() == b"\n".join(whole[:3]) + b"\n"
+    path.write_bytes(torn + b"\n" + whole[2])
+    if tail.strip():
+        with pytest.raises(MalformedFile, match=r"results\.jsonl:3: not a launch of a study"):
+            read_launches(path)
 
 
 @settings(max_examples=6, deadline=None)

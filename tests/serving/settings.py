@@ -9,15 +9,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune.machine import Gpu
-from autotune.serving import Grace, Patience, Server, launcher_for
+from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
+from autotune.serving.process import ProcessLauncher
 from autotune.space.schema import EngineCard
 from autotune.space.serving import LogPattern, Serving
 from autotune.trial import Command, FailureKind
 from tests.processes import alive
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
-GRACE = Grace(terminate_s=1.0, kill_s=10.0)
-PATIENT = Patience(total_s=60.0, silence_s=30.0)
+GRACE = ShutdownTimeouts(terminate_s=1.0, kill_s=10.0)
+PATIENT = StartupTimeouts(total_s=60.0, silence_s=30.0)
 
 CARD = EngineCard(
     engine="stand_in",
@@ -51,8 +52,8 @@ def stand_in(*options: str) -> Command:
     return Command((sys.executable, str(STAND_IN), *options))
 
 
-def launch(folder: Path, *options: str, grace: Grace = GRACE) -> Server:
-    return launcher_for("process", grace=grace).launch(stand_in(*options), folder, CARD)
+def launch(folder: Path, *options: str, timeouts: ShutdownTimeouts = GRACE) -> Server:
+    return ProcessLauncher(timeouts).launch(stand_in(*options), folder, CARD)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
-from autotune.serving.command import anchored, find_program, prepare_folder, with_serving
+from autotune.serving.command import absolute_paths, find_program, prepare_folder, with_serving
 from autotune.space.serving import Serving
 
 WORDS = st.lists(st.sampled_from(["serve", "M", "--host", "0.0.0.0", "--port", "80", "--port=90", "--host=h", "--x"]))
@@ -47,7 +47,7 @@ def test_relative_paths_are_anchored(tmp_path: Path, monkeypatch: pytest.MonkeyP
         *("serve", f"{tmp_path}/models/m", f"{tmp_path}/tiny", "org/model", f"--template={tmp_path}/models/m"),
         *("engine.yaml", '{"a": "b/c"}'),
     )
-    assert anchored(words, {"engine.yaml": ""}) == expected
+    assert absolute_paths(words, {"engine.yaml": ""}) == expected
 
 
 def test_programs_are_found_on_the_path_of_the_command(tmp_path: Path) -> None:

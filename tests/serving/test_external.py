@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import BadInput, UnknownName
-from autotune.serving import Patience, Server, launcher_for
-from autotune.serving.external import normalised
+from autotune.serving import Server, StartupTimeouts
+from autotune.serving.external import ExternalLauncher, normalised
 from autotune.serving.ports import lease_port
 from autotune.trial import Command, FailureKind
 
@@ -18,14 +18,14 @@ NOTHING = Command(("not", "started"))
 
 
 def external(url: str, folder: Path, model: str | None = None, api_key: str | None = None) -> Server:
-    return launcher_for(f"external:{url}", model=model, api_key=api_key).launch(NOTHING, folder, CARD)
+    return ExternalLauncher(url, model, api_key).launch(NOTHING, folder, CARD)
 
 
 def test_it_is_used_and_not_stopped(tmp_path: Path) -> None:
     with launch(tmp_path) as running:
         assert running.wait_ready(PATIENT) is None
         with external(f"{running.url}/v1/", tmp_path, "tiny-too") as server:
-            assert server.wait_ready(Patience(30.0, 30.0)) is None
+            assert server.wait_ready(StartupTimeouts(30.0, 30.0)) is None
             assert (server.url, server.model, server.pids, server.log) == (running.url, "tiny-too", (), None)
         assert server.stop().signals == ()
         assert server.secrets == frozenset()

@@ -11,14 +11,15 @@ from uuid import uuid4
 import pytest
 
 from autotune.errors import BadInput
-from autotune.serving import Grace, Patience, Server, launcher_for
+from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
 from autotune.serving.ports import NoFreePort, is_free, lease_port
+from autotune.serving.process import ProcessLauncher
 from autotune.trial import FailureKind, Phase
 from tests.processes import until
 
 from .settings import CARD, PATIENT, alive_with, launch, stand_in
 
-LONG = Patience(total_s=600.0, silence_s=600.0)
+LONG = StartupTimeouts(total_s=600.0, silence_s=600.0)
 
 
 @pytest.fixture
@@ -30,14 +31,14 @@ def token(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def assert_gone(server: Server, token: str) -> None:
-    assert server.stop().clean
+    assert server.stop().failure() is None
     assert alive_with(token) == []
     assert is_free(int(server.url.rpartition(":")[2]))
 
 
 def test_a_grandchild_that_holds_the_port_after_death_is_ended(tmp_path: Path, token: str) -> None:
     options = ["--leave-the-port", "--die-after-s", "0.3", "--last-words", "RuntimeError: it is over"]
-    with launch(tmp_path, *options, grace=Grace(terminate_s=0.3, kill_s=10.0)) as server:
+    with launch(tmp_path, *options, timeouts=ShutdownTimeouts(terminate_s=0.3, kill_s=10.0)) as server:
         failure = server.failure(within_s=20.0)
         port = int(server.url.rpartition(":")[2])
         assert not is_free(port), "the port was not held, so nothing is shown"
@@ -96,14 +97,16 @@ def test_a_full_disk_is_not_the_configuration_s_fault(tmp_path: Path, token: str
 
 def test_a_narrow_range_of_ports_that_is_full(tmp_path: Path, token: str) -> None:
     with lease_port() as one, pytest.raises(NoFreePort, match=r"none of 1 ports .* end the servers that hold them"):
-        launcher_for("process", ports=[one.port]).launch(stand_in(), tmp_path, CARD)
+        ProcessLauncher(ports=[one.port]).launch(stand_in(), tmp_path, CARD)
     assert alive_with(token) == []
 
 
 def test_a_range_of_one_port_is_kept_to(tmp_path: Path, token: str) -> None:
     with lease_port() as lease:
         port = lease.port
-    with launcher_for("process", ports=[port], grace=Grace(0.3, 10.0)).launch(stand_in(), tmp_path, CARD) as server:
+    with ProcessLauncher(ports=[port], timeouts=ShutdownTimeouts(0.3, 10.0)).launch(
+        stand_in(), tmp_path, CARD
+    ) as server:
         assert server.url.endswith(f":{port}")
     assert_gone(server, token)
 
@@ -113,7 +116,7 @@ def test_a_program_that_is_not_executable_is_bad_input(tmp_path: Path, token: st
     program.write_text("#!/bin/sh\n")
     command = stand_in()
     with pytest.raises(BadInput, match=r"is not an executable file; install Stand-in, or name its program"):
-        launcher_for("process").launch(type(command)((str(program),)), tmp_path / "trial", CARD)
+        ProcessLauncher().launch(type(command)((str(program),)), tmp_path / "trial", CARD)
     assert not (tmp_path / "trial").exists(), "bad input left something behind"
     assert alive_with(token) == []
 

@@ -12,11 +12,11 @@ from autotune.engines import names
 from autotune.serving.logs import (
     HEAD_BYTES,
     TAIL_BYTES,
-    explain_exit,
     known_failure,
     last_line,
     patterns_of,
     read_lines,
+    unknown_exit,
 )
 from autotune.space.library import Library
 from autotune.trial import Failure, FailureKind
@@ -29,7 +29,7 @@ def explain(tmp_path: Path, engine: str, log: str, exit_code: int = 1) -> Failur
     path = tmp_path / "server.log"
     path.write_text(log)
     card = LIBRARY.engine(engine)
-    return explain_exit(path, patterns_of(card), exit_code, card.title)
+    return known_failure(path, patterns_of(card)) or unknown_exit(path, exit_code, card.title)
 
 
 SEEN = [
@@ -170,9 +170,8 @@ def test_without_a_pattern(tmp_path: Path, log: str, exit_code: int, line: str) 
 
 
 def test_a_log_that_is_gone(tmp_path: Path) -> None:
-    card = LIBRARY.engine("vllm")
-    assert "its log is empty" in explain_exit(tmp_path / "none", patterns_of(card), 1, "vLLM").message
-    assert known_failure(tmp_path / "none", patterns_of(card)) is None
+    assert "its log is empty" in unknown_exit(tmp_path / "none", 1, "vLLM").message
+    assert known_failure(tmp_path / "none", patterns_of(LIBRARY.engine("vllm"))) is None
 
 
 def test_a_huge_log_is_read_at_both_ends(tmp_path: Path) -> None:

@@ -12,15 +12,16 @@ from uuid import uuid4
 
 import pytest
 
-from autotune.errors import BadInput, UnknownName
-from autotune.serving import Grace, Patience, Server, launcher_for
+from autotune.errors import BadInput
+from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
 from autotune.serving.ports import is_free
+from autotune.serving.process import ProcessLauncher
 from autotune.trial import Command, FailureKind
 from tests.processes import until
 
 from .settings import CARD, GRACE, PATIENT, STAND_IN, alive_with, launch, stand_in
 
-SHORT = Patience(total_s=30.0, silence_s=1.0)
+SHORT = StartupTimeouts(total_s=30.0, silence_s=1.0)
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def port_of(server: Server) -> int:
 
 
 def assert_gone(server: Server, token: str) -> None:
-    assert server.stop().clean
+    assert server.stop().failure() is None
     assert alive_with(token) == []
     assert is_free(port_of(server))
 
@@ -59,7 +60,7 @@ def test_a_good_server_serves_and_ends(tmp_path: Path, token: str) -> None:
 
 
 ENDINGS = [
-    (["--never-ready"], Patience(total_s=1.5, silence_s=30.0), FailureKind.TIMEOUT, "loading shard"),
+    (["--never-ready"], StartupTimeouts(total_s=1.5, silence_s=30.0), FailureKind.TIMEOUT, "loading shard"),
     (["--silent"], SHORT, FailureKind.TIMEOUT, "Its log is empty"),
     (["--hold-token"], SHORT, FailureKind.TIMEOUT, "nothing for 1 s"),
     (["--refuse-token"], PATIENT, FailureKind.LOAD_ERRORS, "no tokens here"),
@@ -81,12 +82,12 @@ ENDINGS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "patience", "kind", "said"), ENDINGS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("options", "timeouts", "kind", "said"), ENDINGS, ids=lambda value: str(value)[:40])
 def test_a_bad_start_has_its_kind(
-    tmp_path: Path, token: str, options: list[str], patience: Patience, kind: FailureKind, said: str
+    tmp_path: Path, token: str, options: list[str], timeouts: StartupTimeouts, kind: FailureKind, said: str
 ) -> None:
     with launch(tmp_path, *options) as server:
-        failure = server.wait_ready(patience)
+        failure = server.wait_ready(timeouts)
     assert failure is not None
     assert failure.kind is kind
     assert said in failure.message
@@ -96,12 +97,12 @@ def test_a_bad_start_has_its_kind(
 def test_binding_late_is_no_failure_while_the_log_grows(tmp_path: Path, token: str) -> None:
     """Loading takes longer than the allowed silence, but every shard is a line."""
     with launch(tmp_path, "--shards", "60") as server:
-        assert server.wait_ready(Patience(total_s=60.0, silence_s=0.8)) is None
+        assert server.wait_ready(StartupTimeouts(total_s=60.0, silence_s=0.8)) is None
     assert_gone(server, token)
 
 
 def test_sigterm_ignored_needs_sigkill(tmp_path: Path, token: str) -> None:
-    with launch(tmp_path, "--ignore-term", grace=Grace(terminate_s=0.3, kill_s=10.0)) as server:
+    with launch(tmp_path, "--ignore-term", timeouts=ShutdownTimeouts(terminate_s=0.3, kill_s=10.0)) as server:
         assert server.wait_ready(PATIENT) is None
     assert server.stop().signals == ("SIGTERM", "SIGKILL")
     assert_gone(server, token)
@@ -109,7 +110,7 @@ def test_sigterm_ignored_needs_sigkill(tmp_path: Path, token: str) -> None:
 
 @pytest.mark.parametrize("ignoring", [[], ["--ignore-term"]])
 def test_a_grandchild_that_forked_away_with_the_port_is_ended(tmp_path: Path, token: str, ignoring: list[str]) -> None:
-    with launch(tmp_path, "--fork-away", *ignoring, grace=Grace(terminate_s=0.3, kill_s=10.0)) as server:
+    with launch(tmp_path, "--fork-away", *ignoring, timeouts=ShutdownTimeouts(terminate_s=0.3, kill_s=10.0)) as server:
         assert server.wait_ready(PATIENT) is None
         assert len(server.pids) == 2
     assert_gone(server, token)
@@ -199,7 +200,7 @@ def test_a_serving_stranger_is_kind_port(tmp_path: Path, token: str) -> None:
 def test_the_watchdog_killed_is_noticed_and_nothing_stays(tmp_path: Path, token: str) -> None:
     secret = f"planted-{token}"
     command = stand_in("--fork-away", "--ignore-term", "--say", f"was given {secret}")
-    launcher = launcher_for("process", grace=Grace(terminate_s=0.3, kill_s=10.0), environment={"MY_TOKEN": secret})
+    launcher = ProcessLauncher(ShutdownTimeouts(terminate_s=0.3, kill_s=10.0), environment={"MY_TOKEN": secret})
     with launcher.launch(command, tmp_path, CARD) as server:
         assert server.secrets >= {secret}
         assert server.wait_ready(PATIENT) is None
@@ -217,14 +218,14 @@ def test_the_watchdog_killed_is_noticed_and_nothing_stays(tmp_path: Path, token:
 
 def test_the_environment_has_its_three_sources(tmp_path: Path, token: str) -> None:
     command = Command(stand_in().argv, {"MINE": "1"})
-    with launcher_for("process", grace=GRACE).launch(command, tmp_path, CARD) as server:
+    with ProcessLauncher(GRACE).launch(command, tmp_path, CARD) as server:
         environment = Path(f"/proc/{server.pids[0]}/environ").read_bytes().split(b"\0")
     assert {b"MINE=1", b"STAND_IN=yes", f"LAUNCH_TEST={token}".encode()} <= set(environment)
 
 
 def test_files_lie_beside_the_server(tmp_path: Path, token: str) -> None:
     command = Command(stand_in().argv, files={"engine.yaml": "a: 1\n"})
-    with launcher_for("process", grace=GRACE).launch(command, tmp_path / "trials" / "0001", CARD) as server:
+    with ProcessLauncher(GRACE).launch(command, tmp_path / "trials" / "0001", CARD) as server:
         assert os.readlink(f"/proc/{server.pids[0]}/cwd") == str(tmp_path / "trials" / "0001")
     assert (tmp_path / "trials" / "0001" / "engine.yaml").read_text() == "a: 1\n"
     assert_gone(server, token)
@@ -232,7 +233,7 @@ def test_files_lie_beside_the_server(tmp_path: Path, token: str) -> None:
 
 def test_a_missing_program_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="'vlm', is not on the PATH; install Stand-in, or name its program"):
-        launcher_for("process").launch(Command(("vlm", "serve")), tmp_path, CARD)
+        ProcessLauncher().launch(Command(("vlm", "serve")), tmp_path, CARD)
 
 
 def test_a_program_that_cannot_run_is_bad_input(tmp_path: Path, token: str) -> None:
@@ -240,7 +241,7 @@ def test_a_program_that_cannot_run_is_bad_input(tmp_path: Path, token: str) -> N
     broken.write_bytes(b"\x7fELF nonsense")
     broken.chmod(0o755)
     with pytest.raises(BadInput, match="cannot be started: Exec format error"):
-        launcher_for("process").launch(Command((str(broken),)), tmp_path, CARD)
+        ProcessLauncher().launch(Command((str(broken),)), tmp_path, CARD)
     assert until(lambda: alive_with(token) == [])
 
 
@@ -248,8 +249,3 @@ def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "trial").write_text("a file")
     with pytest.raises(BadInput, match="cannot be written"):
         launch(tmp_path / "trial")
-
-
-def test_an_unknown_launcher_names_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match=r"external:URL, process"):
-        launcher_for("podman")

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
-from autotune.serving.masking import mask_file
-from autotune.serving.secrets import api_key_of, filled, read_secret, refuse_secrets, secret_sources, secret_values
+from autotune.serving.secrets import (
+    api_key_of,
+    read_secret,
+    refuse_secrets,
+    resolve_references,
+    secret_sources,
+    secret_values,
+)
+from autotune.serving.watchdog import mask_file
 from autotune.space.library import Library
 from autotune.trial import Command
 
@@ -19,7 +26,7 @@ VLLM = Library().engine("vllm").serving
 
 def test_references_are_filled_in_for_the_launch_only() -> None:
     asked = Command(("vllm", "serve", "m", "--api-key", "${K}", "--x=${T}"), {"HF_TOKEN": "${T}", "A": "1"})
-    given_ = filled(asked, {"K": "one=1", "T": "two"})
+    given_ = resolve_references(asked, {"K": "one=1", "T": "two"})
     assert given_.argv == ("vllm", "serve", "m", "--api-key", "one=1", "--x=two")
     assert given_.env == {"HF_TOKEN": "two", "A": "1"}
     assert secret_values(asked, given_, {"MY_TOKEN": "inherited-one", "OTHER_API_KEY": "EMPTY"}) == {
@@ -29,7 +36,7 @@ def test_references_are_filled_in_for_the_launch_only() -> None:
     }
     assert asked.shell() == 'HF_TOKEN="${T}" A=1 vllm serve m --api-key "${K}" --x="${T}"'
     with pytest.raises(BadInput, match=r"refers to \$\{T\}"):
-        filled(asked, {"K": "one"})
+        resolve_references(asked, {"K": "one"})
 
 
 @pytest.mark.parametrize(

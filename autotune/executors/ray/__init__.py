@@ -30,6 +30,7 @@ from autotune.executors.ray.node_pool import Place, Places
 from autotune.executors.ray.result_queue import Began, Ended, Item, Said, hire, unpack
 from autotune.executors.ray.searcher import Task, Tuning
 from autotune.executors.ray.worker import evaluate_there
+from autotune.notify import silent
 from autotune.space.knobs import gpus_of
 from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
 
@@ -62,7 +63,7 @@ class RayExecutor:
             self._cluster.check(needs)
             self._refresh(self._cluster)
             self._courier = hire(self._cluster.driver_node_id)
-            parameters = {"work": replace(work, tell=_nobody), "courier": self._courier, "folder": os.getcwd()}
+            parameters = {"work": replace(work, notify=silent), "courier": self._courier, "folder": os.getcwd()}
             self._tuning = Tuning(evaluate_there, parameters)
         except BaseException:
             self._cluster.close()
@@ -80,9 +81,9 @@ class RayExecutor:
         """Say where trials will run."""
         work, used = self._work, self._places.used
         shown = ", ".join(f"{place.name} ({place.gpus} GPUs)" for place in used)
-        work.tell(f"Ray: trials run on {shown}")
+        work.notify(f"Ray: trials run on {shown}")
         if self._places.spare:
-            work.tell(
+            work.notify(
                 f"{len(used)} of {len(used) + self._places.spare} nodes are used: with {work.spec.launches} launches "
                 "more would spend too many of them on the baseline"
             )
@@ -125,7 +126,7 @@ class RayExecutor:
         """See `Executor`."""
         if node not in self._places.retired:
             self._places.retire(node, why)
-            self._work.tell(f"node {node} is left out: {why}")
+            self._work.notify(f"node {node} is left out: {why}")
         return bool(self._places.used)
 
     def close(self) -> None:
@@ -144,7 +145,7 @@ class RayExecutor:
         places, refused = cluster.admitted(self._most)
         self._places.update(places)
         for place, why in refused:
-            self._work.tell(f"node {place.name} is left out: {why}")
+            self._work.notify(f"node {place.name} is left out: {why}")
 
     def _take(self, wait_s: float) -> None:
         """Have brought what there is, results first."""
@@ -171,7 +172,7 @@ class RayExecutor:
 
     def _received(self, item: Item) -> None:
         if isinstance(item, Said):
-            self._work.tell(item.text)
+            self._work.notify(item.text)
             return
         self._waiting.pop(item.key, None)
         if isinstance(item, Began):
@@ -213,7 +214,7 @@ class RayExecutor:
             elif time.monotonic() - since_s > WAIT_S:
                 # Told once; it waits on.
                 self._waiting[key] = math.inf
-                self._work.tell(
+                self._work.notify(
                     f"launch {task.trial.number} still waits for {task.gpus} GPUs of node {task.place.name}: other "
                     "work on the Ray cluster may have them (`ray status` tells)"
                 )
@@ -251,7 +252,9 @@ class RayExecutor:
         if not self._has_vanished(running.task.place, self._cluster):
             self._count_loss(running)
         if running.tries < TRIES:
-            self._work.tell(f"launch {trial.number}: node {name}, or its process there, is gone; it is tried once more")
+            self._work.notify(
+                f"launch {trial.number}: node {name}, or its process there, is gone; it is tried once more"
+            )
             self._begin(replace(trial, node=""), running.tries + 1, avoid=name)
             return
         self._finished.append(Launch(trial, self._vanished(name)))
@@ -284,7 +287,3 @@ class RayExecutor:
             node=name,
             started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
-
-
-def _nobody(text: str) -> None:
-    del text

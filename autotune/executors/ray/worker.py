@@ -35,7 +35,7 @@ def evaluate_there(config: dict[str, Any], work: Work, courier: Any, folder: str
         environment_of_ray_start(),
         own_folder(TRIAL, task.place.name) as place,
     ):
-        here = replace(work, folder=Path(place), tell=lambda text: courier.bring.remote(Said(text)))
+        here = replace(work, folder=Path(place), notify=lambda text: courier.bring.remote(Said(text)))
         (here.folder / "trials").mkdir()
         with contextlib.chdir(folder if os.path.isdir(folder) else place):
             ended = _ended(task, here)

@@ -77,11 +77,6 @@ class Overview:
         """Until when everything is known: the earliest of the workers' last reports; -inf before each has told."""
         return float(min(self._told_s))
 
-    @property
-    def columns(self) -> Floats:
-        """What is known of each request of the load, shape (requests, 7); columns as in `Report`, NaN = nothing."""
-        return self._columns.copy()
-
     def heard_s(self) -> Floats:
         """When the last event of each request of the snapshot came, NaN before the first, shape (requests sent,)."""
         heard: Floats = self._columns[~np.isnan(self._columns[:, 0]), 5]

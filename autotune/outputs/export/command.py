@@ -10,7 +10,7 @@ from autotune.engines import Engine, ParsedCommand
 from autotune.errors import BadInput
 from autotune.outputs.export import words
 from autotune.outputs.export.winner import Winner
-from autotune.serving.command import anchored
+from autotune.serving.command import absolute_paths
 from autotune.study.recommendation import Choice
 from autotune.trial import Command
 
@@ -41,7 +41,7 @@ def in_image(winner: Winner, kind: Engine) -> InImage:
     """The winner's command; raises `BadInput` when an image cannot run it."""
     argv = model_first(winner.choice, kind)
     # A folder named from where the study was made lies elsewhere in a container.
-    arguments = anchored(_arguments(winner, kind, argv), winner.choice.files)
+    arguments = absolute_paths(_arguments(winner, kind, argv), winner.choice.files)
     argv = words.without_secrets([*_program(kind, argv), *arguments])
     model = _model(argv, kind) or winner.spec.model.id
     if model.startswith("."):

@@ -18,7 +18,7 @@ from autotune.errors import BadInput
 from autotune.outputs.export import words
 from autotune.outputs.export.command import InImage, in_image
 from autotune.outputs.export.winner import Winner
-from autotune.serving import Patience
+from autotune.serving import StartupTimeouts
 from autotune.serving.command import with_serving
 from autotune.serving.docker_run import docker_card, image_of, mounted_paths, own_entrypoint, volume_name
 from autotune.simulator.node.weights import weight_bytes_per_gpu
@@ -138,7 +138,7 @@ def start_limit_s(winner: Winner) -> tuple[int, str]:
     """How long a start may take before it is given up, in seconds, and in words where the figure comes from."""
     evidence = winner.recommendation.evidence
     if not winner.ready_s or evidence is Evidence.EMULATED:
-        limit_s = math.ceil(Patience().total_s)
+        limit_s = math.ceil(StartupTimeouts().total_s)
         why = "its starts were EMULATED, and loaded no weights" if winner.ready_s else "the study tells of no start"
         return limit_s, f"a start may take {limit_s} s, as long as autotune waits for one: {why}"
     slowest_s = max(winner.ready_s)

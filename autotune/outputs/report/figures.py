@@ -72,13 +72,8 @@ def values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
     return [value for launch in group if (value := objective_value(study, launch)) is not None]
 
 
-def cut_short(study: StudyRecord, launch: Launch) -> float | None:
-    """The standard deviation of ln(objective) of a load that was cut short; None of a whole one."""
-    return launch.result.shortened.get(study.spec.workloads[0])
-
-
 def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
-    """Per engine the best configuration that keeps the SLOs, by whole loads: a launch, the mean, how many launches.
+    """Per engine the best configuration that keeps the SLOs: a launch, the mean, how many launches.
 
     The best engine comes first.
     """
@@ -86,7 +81,6 @@ def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     best: dict[str, tuple[Launch, float, int]] = {}
     for launches in by_configuration(study, study.launches).values():
         group = [launch for launch in counted(launches) if launch.result.state is State.COMPLETE]
-        group = [launch for launch in group if cut_short(study, launch) is None]
         values = values_of(study, group)
         middle = average(values)
         if middle is None or any(broken_slos(study, launch) for launch in group):

@@ -12,7 +12,6 @@ from autotune.outputs.report.figures import (
     best_per_engine,
     broken_slos,
     by_configuration,
-    cut_short,
     differing,
     lower_is_better,
     objective_value,
@@ -143,8 +142,8 @@ def _state(study: StudyRecord, launch: Launch) -> str:
     result = launch.result
     if result.failure is not None:
         return f"{result.state.value}: {words.failed(result.failure)}"
-    if (sd := cut_short(study, launch)) is not None:
-        return f"cut short, forecast ± {100 * sd:.0f} %"
+    if study.spec.workloads[0] in result.shortened:
+        return "cut short by an earlier version: not scored"
     broken = broken_slos(study, launch) if result.state is State.COMPLETE else []
     if broken:
         return f"breaks {text.plain('; '.join(broken))}"

@@ -57,6 +57,8 @@ def launch_metrics(spec: StudySpec, launch: Launch) -> dict[str, float]:
     metrics = _numbers(launch.result.times_s, "time_s.")
     metrics.update(_numbers(dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch))))
     for workload, values in launch.result.metrics.items():
+        if workload in launch.result.shortened:
+            continue  # forecasts
         metrics.update(_numbers(values, f"{workload}."))
     return metrics
 
@@ -80,7 +82,6 @@ def launch_tags(study: str, launch: Launch) -> dict[str, str]:
         "started_at": result.started_at,
         "node": result.node,
         "gpu_ids": ", ".join(result.gpu_ids),
-        "shortened": ", ".join(result.shortened) or "none",
         "command": " ".join([*(f"{k}={shlex.quote(v)}" for k, v in settings.items()), *command]),
         "mlflow.source.name": "autotune",
     }

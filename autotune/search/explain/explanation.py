@@ -33,7 +33,7 @@ _NAMED = 8
 
 
 def explain(
-    history: History, launches: Sequence[Launch], model: Posterior, judgement: Judgement, no_ops: KnownNoEffects
+    history: History, launches: Sequence[Launch], model: Posterior, judgement: Judgement, no_effect_of: KnownNoEffects
 ) -> Explanation:
     """Contributions and knobs that did nothing; what is believed of untried candidates is `predictions.predictions`.
 
@@ -41,7 +41,7 @@ def explain(
         launches: those of the history.
     """
     winner = judgement.winner
-    inert = [*no_effect_by_rule(history, launches, winner, no_ops), *no_effect_by_engine(history, launches)]
+    inert = [*no_effect_by_rule(history, launches, winner, no_effect_of), *no_effect_by_engine(history, launches)]
     if winner is None:
         return Explanation(inert=inert)
     inert += no_effect_by_data(history, model, winner, {row.knob for row in inert})
@@ -83,14 +83,14 @@ def contributions(
 
 
 def no_effect_by_rule(
-    history: History, launches: Sequence[Launch], winner: int | None, no_ops: KnownNoEffects
+    history: History, launches: Sequence[Launch], winner: int | None, no_effect_of: KnownNoEffects
 ) -> list[NoEffect]:
     """What on the commands of winner and baseline, their twins' included, is known to do nothing."""
     positions = {history.candidates.baseline, *([] if winner is None else [winner])}
     where = {entry.number: entry.position for entry in history}
     rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
     trials = {trial.configuration.fingerprint: trial for trial in rows_of}
-    rows = [row for trial in trials.values() for row in no_ops(trial)]
+    rows = [row for trial in trials.values() for row in no_effect_of(trial)]
     return list({(row.knob, *row.values): row for row in rows}.values())
 
 

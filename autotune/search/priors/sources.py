@@ -16,9 +16,10 @@ from typing import Any
 from autotune.errors import BadInput, MalformedFile
 from autotune.metrics.formulas import METRICS
 from autotune.search.priors.tables import table_lessons
-from autotune.study.home import RESULTS, write_atomically
+from autotune.study.home import write_atomically
+from autotune.study.results import RESULTS, parse_rows
 from autotune.study.spec import StudySpec
-from autotune.trial import Configuration, Failure, State
+from autotune.trial import Configuration, Launch, State
 
 _FOLDER = "sources"
 
@@ -104,51 +105,44 @@ def _read(path: Path, spec: StudySpec) -> Source:
         name, nothing = f"table {path.name}", f"no row of it has {spec.objective}"
     else:
         file = path / RESULTS if path.is_dir() else path
-        rows = _rows(file)
-        found = [lesson for row in rows for lesson in _lesson(row, spec)]
-        name, nothing = f"study {file.absolute().parent.name}", _nothing(rows, spec)
+        launches = _launches(file)
+        found = [lesson for launch in launches for lesson in _lesson(launch, spec)]
+        name, nothing = f"study {file.absolute().parent.name}", _nothing(launches, spec)
     if not any(lesson.score is not None for lesson in found):
         raise BadInput(f"--from {path}: {nothing}")
     return Source(name, tuple(found))
 
 
-def _rows(file: Path) -> list[Mapping[str, Any]]:
-    """The lines of a ``results.jsonl``; one that is torn at the end, as its study runs on, is left out."""
+def _launches(file: Path) -> list[Launch]:
+    """The launches of a ``results.jsonl``; a last line that is torn, as its study runs on, is left out."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        rows = parse_rows(file, file.read_bytes())
+    except OSError as error:
         problem = f"it cannot be read ({error}); give a study, a {RESULTS} or a FILE.csv"
         raise BadInput(f"--from {file}: {problem}") from error
-    rows: list[Mapping[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            _ = row["engine"], row["config"].items(), row["state"], row["metrics"].items(), row["failure"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines) and rows:
-                break
-            raise MalformedFile(file, f"not a launch of a study ({type(error).__name__}: {error})", number) from error
-        rows.append(row)
-    return rows
+    if rows.torn and not rows.launches:
+        raise rows.torn
+    return rows.launches
 
 
-def _nothing(rows: Sequence[Mapping[str, Any]], spec: StudySpec) -> str:
-    """Why no row is a lesson, in words."""
-    if not rows:
+def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
+    """Why no launch is a lesson, in words."""
+    if not launches:
         return "it has no finished launch yet; let it run, or learn from another study"
-    has = sorted({name for row in rows for metrics in row["metrics"].values() for name in metrics if name in METRICS})
+    metrics = [measured for launch in launches for measured in launch.result.metrics.values()]
+    has = sorted({name for measured in metrics for name in measured if name in METRICS})
     if not has:
         return f"none of its launches measured {spec.objective}; let it run on, or learn from another study"
     return f"its launches did not measure {spec.objective}; they have {', '.join(has)}"
 
 
-def _lesson(row: Mapping[str, Any], spec: StudySpec) -> list[Lesson]:
-    """What a row says; nothing where the measurement, the machine or the metric failed."""
-    configuration = Configuration(str(row["engine"]), dict(row["config"]))
-    if row["state"] == State.FAILED:
-        failure = Failure.from_json(row["failure"]) if row["failure"] else None
-        return [Lesson(configuration, None)] if failure is None or failure.blames_the_configuration else []
-    score = _score(spec, row["metrics"]) if row["state"] == State.COMPLETE else None
+def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
+    """What a launch says; nothing where the measurement, the machine or the metric failed, or a load was cut short."""
+    configuration, result = launch.trial.configuration, launch.result
+    if result.state is State.FAILED:
+        blamed = result.failure is None or result.failure.blames_the_configuration
+        return [Lesson(configuration, None)] if blamed else []
+    score = None if result.state is not State.COMPLETE or result.shortened else _score(spec, result.metrics)
     return [] if score is None else [Lesson(configuration, score)]
 
 

@@ -67,7 +67,6 @@ class Outcome:
         memory: the memory plan; None when a rule failed before.
         points: the load points on their own.
         preemptions: sequences thrown out of a full KV pool and computed anew.
-        runs: what a client would have seen of each load point.
     """
 
     metrics: Metrics = field(default_factory=dict)
@@ -76,7 +75,6 @@ class Outcome:
     memory: MemoryPlan | None = None
     points: tuple[LoadPointOutcome, ...] = ()
     preemptions: int = 0
-    runs: tuple[RequestRecords, ...] = ()
 
 
 def simulate(server: ServerSetup, workload: Workload, seed: int) -> Outcome:
@@ -117,7 +115,7 @@ def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
     metrics = summarize_loads(runs)
     metrics["cache_hit_rate"] = cached / read
     metrics["client_bound"] = False
-    return Outcome(metrics, None, startup_s(server, plan), plan, tuple(points), preemptions, tuple(runs))
+    return Outcome(metrics, None, startup_s(server, plan), plan, tuple(points), preemptions)
 
 
 def start_failure(server: Server, plan: MemoryPlan) -> Failure | None:

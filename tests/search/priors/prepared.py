@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared
-from autotune.prepare.request import build_spec
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.library import Library
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Scalar
@@ -19,7 +19,7 @@ Row = tuple[str, Mapping[str, Scalar]]
 
 def question(**changes: Any) -> StudySpec:
     """A study of V3.2 on the simulator, with some fields changed."""
-    request = Request(model="deepseek-ai/DeepSeek-V3.2", hardware="h200", on="simulator")
+    request = RunOptions(model="deepseek-ai/DeepSeek-V3.2", hardware="h200", on="simulator")
     return build_spec(request).model_copy(update={"workloads": ("random:1000:200:200",), **changes})
 
 

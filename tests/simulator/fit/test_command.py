@@ -16,7 +16,7 @@ import pytest
 from autotune.cli.calibration import Asked, calibrate
 from autotune.errors import BadInput
 from autotune.evaluate import predict
-from autotune.simulator.fit.readers import read_file
+from autotune.simulator.fit.reading import read_file
 from autotune.simulator.node.calibration import Calibration, packaged_calibration, read_calibration
 from tests.product.cli import autotune
 from tests.product.processes import start

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from autotune.engines import engine
+from autotune.prepare.build_spec import build_spec, library_for
 from autotune.prepare.candidates import prepare
-from autotune.prepare.no_effect import no_ops_of
-from autotune.prepare.request import build_spec, library_for
+from autotune.prepare.no_effect import no_effect_finder
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.recommendation import NoEffect
 from autotune.trial import Role, Trial
 from tests.engines.settings import R1, V32
@@ -22,20 +22,20 @@ CARDS = [LIBRARY.engine(name) for name in ("sglang", "tensorrt_llm", "vllm")]
 SERVE = "python3 -m sglang.launch_server --model"
 
 
-def baseline_no_ops(model: str, baseline: str | None, *set_: str, only: str = "sglang") -> dict[str, NoEffect]:
+def baseline_no_effect(model: str, baseline: str | None, *set_: str, only: str = "sglang") -> dict[str, NoEffect]:
     """Knob or flag to what is said of it on the baseline's command."""
     asked = {"baseline": baseline, "pins": list(set_), "engines": [only]}
-    request = Request(model, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", **asked)
+    request = RunOptions(model, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", **asked)
     prepared = prepare(build_spec(request), LIBRARY)
     candidate = prepared.candidates.items[prepared.candidates.baseline]
     command = prepared.command_of(candidate)
     trial = Trial(0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, ("chat",))
-    return {row.knob: row for row in no_ops_of(prepared)(trial)}
+    return {row.knob: row for row in no_effect_finder(prepared)(trial)}
 
 
 def test_parser_flags_and_dp_attention_without_replicas_are_told() -> None:
     parsers = "--reasoning-parser deepseek-v3 --tool-call-parser=deepseekv32"
-    found = baseline_no_ops(V32, f"{SERVE} {V32} --tp-size 8 --enable-dp-attention {parsers}")
+    found = baseline_no_effect(V32, f"{SERVE} {V32} --tp-size 8 --enable-dp-attention {parsers}")
     assert found.keys() == {"--enable-dp-attention", "--reasoning-parser", "--tool-call-parser"}
     assert found["--tool-call-parser"].values == ["deepseekv32"]
     assert "kept for serving" in found["--tool-call-parser"].reason
@@ -43,20 +43,20 @@ def test_parser_flags_and_dp_attention_without_replicas_are_told() -> None:
 
 
 def test_dp_attention_with_replicas_is_no_no_op() -> None:
-    found = baseline_no_ops(V32, f"{SERVE} {V32} --tp-size 8 --dp-size 8 --enable-dp-attention")
+    found = baseline_no_effect(V32, f"{SERVE} {V32} --tp-size 8 --dp-size 8 --enable-dp-attention")
     assert found == {}
 
 
 def test_what_autotune_itself_adds_for_serving_is_told_as_well() -> None:
-    found = baseline_no_ops(V32, None, only="vllm")
+    found = baseline_no_effect(V32, None, only="vllm")
     assert found.keys() == {"--reasoning-parser", "--tool-call-parser", "--enable-auto-tool-choice"}
 
 
 def test_a_typed_setting_and_a_pin_without_effect_say_what_they_need() -> None:
-    typed = baseline_no_ops(R1, f"{SERVE} {R1} --tp 8 --deepep-mode low_latency")
+    typed = baseline_no_effect(R1, f"{SERVE} {R1} --tp 8 --deepep-mode low_latency")
     assert typed["deepep_mode"].values == ["low_latency"]
     assert "moe_all_to_all == 'deepep'" in typed["deepep_mode"].reason
-    pinned = baseline_no_ops(R1, None, "deepep_mode=low_latency")
+    pinned = baseline_no_effect(R1, None, "deepep_mode=low_latency")
     assert pinned["deepep_mode"] == typed["deepep_mode"]
 
 

@@ -6,13 +6,12 @@ import math
 
 import pytest
 
-from autotune.simulator.fit.points import points_of
-from autotune.simulator.fit.predicted import Predicted
+from autotune.simulator.fit.points import Predicted, points_of
 from autotune.simulator.fit.rankings import ranking_lines, rankings
-from autotune.simulator.fit.readers import read_file
+from autotune.simulator.fit.reading import read_file
 from autotune.simulator.fit.tables import error_lines, errors, table
 
-from .files import SGLANG, VLLM, csv_file, lab_file, lab_row, own_row
+from .files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row
 
 DP = "--dp-size 8 --enable-dp-attention"
 
@@ -38,12 +37,15 @@ def told(throughput, **changes):
 
 
 def test_a_line_says_measured_predicted_and_interval(tmp_path):
-    twins = [lab_row(), lab_row(duration_s=5.0, total_throughput=26400.0, output_throughput=800.0, mean_ttft_ms=2500.0)]
-    points = points_of(read_file(lab_file(tmp_path, *twins)).rows)
+    twins = [
+        run_row(),
+        run_row(duration=5.0, total_token_throughput=26400.0, output_throughput=800.0, mean_ttft_ms=2500.0),
+    ]
+    points = points_of(read_file(lines_file(tmp_path, *twins)).rows)
     text = table(points, [told(20_000.0, left_out={"engine": 14_000.0})]).splitlines()
     assert len(text) == 3
     cells = dict(zip(text[0].split(" | "), text[2].split(" | "), strict=True))
-    assert cells["| point"] == "| 0+1"
+    assert cells["| point"] == "| 1+2"
     assert (cells["configuration"], cells["spread"]) == ("TP8", "100%")
     assert (cells["measured"], cells["predicted"], cells["ratio"]) == ("18 668", "20 000", "1.07")
     assert (cells["90 % interval"], cells["inside"]) == ("16 000 to 25 000", "yes")
@@ -51,10 +53,10 @@ def test_a_line_says_measured_predicted_and_interval(tmp_path):
 
 
 def test_a_cold_run_is_shown_with_and_without_its_silence(tmp_path):
-    cold = lab_row(
-        duration_s=20.0, total_throughput=6600.0, output_throughput=200.0, mean_ttft_ms=13000.0, p99_ttft_ms=16000.0
+    cold = run_row(
+        duration=20.0, total_token_throughput=6600.0, output_throughput=200.0, mean_ttft_ms=13000.0, p99_ttft_ms=16000.0
     )
-    points = points_of(read_file(lab_file(tmp_path, cold)).rows)
+    points = points_of(read_file(lines_file(tmp_path, cold)).rows)
     line = table(points, [told(13_200.0)]).splitlines()[2]
     assert "| 6 600 | 13 200 |" in line
     assert "| 1.00 |" in line

@@ -14,21 +14,21 @@ import yaml
 from autotune.engines import recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
-from autotune.engines.installed_options import Tell
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import load_workload
 from autotune.machine import has, node
+from autotune.notify import Notify, silent
 from autotune.prepare.goals import goals_of
 from autotune.replay import file_of
 from autotune.replay.replay_spec import normalised as replay_at
 from autotune.replay.replay_spec import replay_fields
-from autotune.serving.images import asked_images, choose_images
+from autotune.serving.docker_engine import asked_images, choose_images
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
-from autotune.study.options import Request
+from autotune.study.options import RunOptions
 from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name
 from autotune.study.user_library import library_for
 from autotune.trial import Scalar
@@ -37,11 +37,11 @@ AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL
 SIMULATOR_NOISE = 0.03
 
 
-def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
+def build_spec(request: RunOptions, notify: Notify = silent) -> StudySpec:
     """Check every name and figure of a request; raises `BadInput` with the right names.
 
     Args:
-        tell: is given a line before something that takes long.
+        notify: called before something that takes long.
     """
     library = library_for(request.space)
     hardware = node(request.hardware, library)
@@ -50,7 +50,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
     on = _on(request, library, hardware)
     _check_model_path(request.model, on)
     replayed = file_of(on) is not None
-    asked = replay_fields(request, on, library) if replayed else _served(request, on, hardware, library, tell)
+    asked = replay_fields(request, on, library) if replayed else _served(request, on, hardware, library, notify)
     goals = goals_of(request, asked["workloads"])
     notes = (*goals.notes, *asked.pop("notes"))
     return StudySpec(
@@ -76,7 +76,7 @@ def build_spec(request: Request, tell: Tell = lambda _text: None) -> StudySpec:
     )
 
 
-def _served(request: Request, on: str, hardware: HardwareCard, library: Library, tell: Tell) -> dict[str, Any]:
+def _served(request: RunOptions, on: str, hardware: HardwareCard, library: Library, notify: Notify) -> dict[str, Any]:
     """What is asked of servers, simulated ones too: the fields of a `StudySpec`."""
     workloads = tuple(dict.fromkeys(request.workloads)) or ("sharegpt",)
     for name in workloads:
@@ -88,7 +88,7 @@ def _served(request: Request, on: str, hardware: HardwareCard, library: Library,
     asked = (_baseline(request.baseline), _engine_args(request.engine_args, library))
     binaries = named_binaries(request.engine_bins, library)
     versions = {name: version for name, (version, _) in images.items()}
-    chosen = choose([card.engine for card in engines], asked, binaries, on, library, tell, versions)
+    chosen = choose([card.engine for card in engines], asked, binaries, on, library, notify, versions)
     return {
         "on": on,
         "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
@@ -103,7 +103,7 @@ def _served(request: Request, on: str, hardware: HardwareCard, library: Library,
     }
 
 
-def _calibration(request: Request, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+def _calibration(request: RunOptions, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """The simulator's coefficients where trials need them and they are not the packaged ones, and what to tell."""
     path = request.calibration if on in ("simulator", "emulator") else None
     found = calibration_in(path)
@@ -112,7 +112,7 @@ def _calibration(request: Request, on: str) -> tuple[dict[str, Any] | None, tupl
     return found.model_dump(mode="json"), (f"the simulated node's figures are those of {path}: {found.told}",)
 
 
-def _model(request: Request, library: Library) -> ModelCard:
+def _model(request: RunOptions, library: Library) -> ModelCard:
     """The model; a path stays the path that the engine gets, and the id remains an alias."""
     name = request.model
     model = library.model(name, request.model_id)
@@ -123,7 +123,7 @@ def _model(request: Request, library: Library) -> ModelCard:
     return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})
 
 
-def _check_budget(request: Request) -> None:
+def _check_budget(request: RunOptions) -> None:
     if request.launches < 1:
         raise BadInput(f"--launches {request.launches}: a budget of at least 1 launch is needed (default 30)")
     if request.hours is not None and not (request.hours > 0 and math.isfinite(request.hours)):
@@ -132,7 +132,7 @@ def _check_budget(request: Request) -> None:
         raise BadInput(f"--noise {request.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
 
 
-def _on(request: Request, library: Library, hardware: HardwareCard) -> str:
+def _on(request: RunOptions, library: Library, hardware: HardwareCard) -> str:
     """Where trials run; ``auto`` is this machine's own engines where it has the node's GPUs and one, else simulated."""
     kind, _, rest = request.on.partition(":")
     if request.on not in AVAILABLE[:-2] and not (kind in ("external", "replay") and rest):
@@ -160,7 +160,7 @@ def _check_model_path(model: str, on: str) -> None:
         raise BadInput(f"--model {model}: there is no such folder, and a server on this machine could not read it")
 
 
-def _check_external(request: Request, on: str) -> None:
+def _check_external(request: RunOptions, on: str) -> None:
     """Nothing of a server that somebody else runs can be set from here."""
     options = {"--baseline": request.baseline, "--engine-arg": request.engine_args, "--set": request.pins}
     asked = [option for option, value in options.items() if value]
@@ -170,13 +170,13 @@ def _check_external(request: Request, on: str) -> None:
         raise BadInput(f"{' and '.join(asked)}: nothing can be set on a server that somebody else runs; leave it out")
 
 
-def _unused_images(request: Request, on: str, images: Mapping[str, tuple[str, str]], library: Library) -> list[str]:
+def _unused_images(request: RunOptions, on: str, images: Mapping[str, tuple[str, str]], library: Library) -> list[str]:
     asked = [name for name in asked_images(request.images, on, library) if name not in images]
     return [f"--image {name} is not used: {name} is neither searched nor the baseline's" for name in asked]
 
 
 def _images(
-    request: Request, on: str, engines: Sequence[EngineCard], hardware: HardwareCard, library: Library
+    request: RunOptions, on: str, engines: Sequence[EngineCard], hardware: HardwareCard, library: Library
 ) -> dict[str, tuple[str, str]]:
     """Version and container image by engine; empty where no containers run."""
     asked = asked_images(request.images, on, library)
@@ -203,7 +203,7 @@ def _baseline(text: str | None) -> str | None:
     return text
 
 
-def _noise(request: Request, on: str) -> float:
+def _noise(request: RunOptions, on: str) -> float:
     """Only simulated and replayed launches get noise added; real ones have their own."""
     if request.noise is None:
         return SIMULATOR_NOISE if on == "simulator" else 0.0
@@ -220,7 +220,7 @@ def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
     return gpus
 
 
-def _engines(request: Request, library: Library) -> list[EngineCard]:
+def _engines(request: RunOptions, library: Library) -> list[EngineCard]:
     if not request.engines:
         searched = [card for name, card in library.engines.items() if name in (library.narrowed or library.engines)]
         return sorted(searched, key=lambda card: (not card.default_baseline, card.engine))
