@@ -13,7 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 from autotune.errors import BadInput, CannotGoOn, Interrupted
-from autotune.evaluate import Evaluator, evaluator_for
+from autotune.evaluate import Evaluator
+from autotune.evaluate.factory import evaluator_for
 from autotune.executors import EvaluationSetup, Executor
 from autotune.executors.factory import executor_for
 from autotune.outputs.artefacts import write_artefacts

@@ -17,15 +17,15 @@ from autotune.study.options import SimulateOptions
 from autotune.study.user_library import calibration_of_home, library_for
 
 if TYPE_CHECKING:
-    from autotune.evaluate import Understood
     from autotune.loadgen.workloads import Workload
+    from autotune.simulator.resolve_command import Understood
 
 
 def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     """``autotune simulate``."""
-    from autotune.evaluate import prediction
     from autotune.loadgen.workloads import load_workload
     from autotune.simulator.prediction_intervals import against
+    from autotune.simulator.resolve_command import prediction
 
     if asked.versus is None and asked.versus_version is not None:
         raise BadInput("--versus-version is the version of the other command line: name that with --versus")
@@ -53,8 +53,8 @@ def _understood(
     """A typed engine command line on the node that was asked for."""
     from autotune.engines import command_of
     from autotune.engines.translate import translate_typed
-    from autotune.evaluate import model_of, understand
-    from autotune.machine import node
+    from autotune.machine.node import node
+    from autotune.simulator.resolve_command import model_of, understand
     from autotune.space.context import Context
 
     command = command_of(translate_typed(_typed(words), version, library, say))
@@ -143,7 +143,7 @@ def _print_gain(predicted: Mapping[str, Any]) -> None:
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
     """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
     from autotune.engines.translate import translate_typed
-    from autotune.machine import node
+    from autotune.machine.node import node
     from autotune.simulator import emulator
 
     library = _library(options.pop("calibration"), home)

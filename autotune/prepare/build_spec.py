@@ -16,7 +16,8 @@ from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import load_workload
-from autotune.machine import has, node
+from autotune.machine.gpu import has
+from autotune.machine.node import node
 from autotune.notify import Notify, silent
 from autotune.prepare.goals import goals_of
 from autotune.replay import file_of

@@ -20,7 +20,7 @@ from autotune.replay.choosing import candidates_of, known_engines
 from autotune.replay.commands import command_of as replayed_command
 from autotune.serving.docker_engine import no_image, version_of
 from autotune.serving.docker_run import in_container
-from autotune.serving.external import ExternalLauncher
+from autotune.serving.external import connect
 from autotune.serving.secrets import read_secret, resolve_references
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
@@ -143,7 +143,7 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     """One server that somebody else runs is the only candidate, and it is its own baseline."""
     # Only asks whether it is there and serves the model: better now than after a study has begun.
     key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
-    server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key).launch()
+    server = connect(spec.on.removeprefix("external:"), spec.model.id, key)
     choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
     kind = engine_of(choice.name, {}, library, silent)
     context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
@@ -193,7 +193,7 @@ def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
 
 def _drop_refused(kind: Engine, context: Context, space: Enumeration) -> list[str]:
     """Leave out the configurations whose command this version's parser refuses; says how many, and why."""
-    space.configurations, refusals = Parser(kind, context).taken(space.configurations)
+    space.configurations, refusals = Parser(kind, context).accepted(space.configurations)
     if refusals:
         space.removed[RULE] = sum(refusals.values())
     return [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in refusals.items()]

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.engines import command_of
-from autotune.evaluate import Understood, predict, understand
 from autotune.loadgen import measure
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.prefix import BlockCache, block_hashes
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import Server
+from autotune.simulator.resolve_command import Understood, predict, understand
 from autotune.space.context import Context
 from autotune.space.library import Library
 from tests.simulator.emulator.servers import COMMANDS, R1, V32, serving

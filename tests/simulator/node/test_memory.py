@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.engines import split_command
-from autotune.evaluate import predict, understand
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node.memory import MEMORY_KEYS, MemoryVerdict, plan_memory
 from autotune.simulator.node.server import Server
+from autotune.simulator.resolve_command import predict, understand
 from autotune.space.context import Context
 from autotune.trial import FailureKind
 from tests.simulator.node.nodes import LIBRARY, R1, V32, run, setup

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from autotune.engines import split_command
-from autotune.evaluate import understand
 from autotune.simulator.node import start_failure
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import Server
+from autotune.simulator.resolve_command import understand
 from autotune.space.context import Context
 from autotune.trial import Failure, FailureKind
 from tests.engines.settings import shared

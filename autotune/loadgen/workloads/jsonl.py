@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotune.errors import BadInput, MalformedFile
-from autotune.loadgen.client.requests import Content
-from autotune.loadgen.client.tokenizers import Tokenizer
+from autotune.loadgen.requests import Content
+from autotune.loadgen.tokenizers import Tokenizer
 
 _FORM = (
     'write {"prompt": "text" or [token ids], "output_tokens": M}, {"messages": [{"role": "user", "content": "…"}], '

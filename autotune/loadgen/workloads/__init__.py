@@ -19,11 +19,11 @@ import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from autotune.errors import BadInput, UnknownName
-from autotune.loadgen import sharegpt
-from autotune.loadgen.arrivals import Arrival, arrival_of, send_times
-from autotune.loadgen.client.requests import Requests
-from autotune.loadgen.client.tokenizers import Approximate, Tokenizer
-from autotune.loadgen.datasets import FileLengths, FixedLengths, Lengths, Part, ShareGPTLengths
+from autotune.loadgen.requests import Requests
+from autotune.loadgen.tokenizers import Approximate, Tokenizer
+from autotune.loadgen.workloads import sharegpt
+from autotune.loadgen.workloads.arrivals import Arrival, arrival_of, send_times
+from autotune.loadgen.workloads.lengths import FileLengths, FixedLengths, Lengths, Part, ShareGPTLengths
 from autotune.space.library import Library, load
 
 _RANDOM = re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?")

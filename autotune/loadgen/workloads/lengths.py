@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autotune.arrays import Ints
 from autotune.errors import BadInput
-from autotune.loadgen import sharegpt
-from autotune.loadgen.client.requests import Content
-from autotune.loadgen.client.tokenizers import Approximate, Tokenizer
-from autotune.loadgen.jsonl import Row, read_rows
+from autotune.loadgen.requests import Content
+from autotune.loadgen.tokenizers import Approximate, Tokenizer
+from autotune.loadgen.workloads import sharegpt
+from autotune.loadgen.workloads.jsonl import Row, read_rows
 
 Tokens = Ints
 

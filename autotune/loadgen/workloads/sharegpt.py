@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from autotune.errors import BadInput, MalformedFile
-from autotune.loadgen.client.tokenizers import Tokenizer
+from autotune.loadgen.tokenizers import Tokenizer
 
 FEWEST_TOKENS = 4
 MOST_INPUT_TOKENS = 1024

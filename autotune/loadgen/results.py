@@ -1,4 +1,4 @@
-"""What a measurement is asked for and what came of it; `autotune.loadgen.measuring` makes one."""
+"""Options and results of a measurement; `autotune.loadgen.measuring` makes one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from autotune.loadgen.client.generator import Limits
 from autotune.loadgen.client.health import ClientHealth, HealthLimits
-from autotune.loadgen.client.outcomes import Outcome, OutcomeKind, failure_sentence, tally
-from autotune.loadgen.client.progress import Progress
+from autotune.loadgen.client.messages import Progress, RequestTimeouts
+from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, failure_sentence, tally
 from autotune.loadgen.client.request_log import RequestLog
-from autotune.loadgen.client.tokenizers import Tokenizer
 from autotune.loadgen.early_stop import EarlyStop
-from autotune.loadgen.prefix_cache import CacheReport, PrefixCache
-from autotune.metrics.steady import Steady
-from autotune.study.spec import Slo
+from autotune.loadgen.prefix_cache import CacheReport, CacheUse, PrefixCache
+from autotune.loadgen.tokenizers import Tokenizer
+from autotune.loadgen.workloads import LoadPoint
+from autotune.metrics.formulas import Slo, summarize, summarize_loads
+from autotune.metrics.steady import SteadyState, halves_disagree, steady
 from autotune.trial import Metrics
 
 _MAX_LENGTH_ERROR = 0.01
@@ -58,7 +58,7 @@ class LoadOptions:
     vocabulary: int | None = None
     tokenizer: Tokenizer | None = None
     temperature: float | None = 0.0
-    limits: Limits = field(default_factory=Limits)
+    timeouts: RequestTimeouts = field(default_factory=RequestTimeouts)
     cache: PrefixCache = field(default_factory=PrefixCache)
     warm_up: bool = True
     slos: Sequence[Slo] = ()
@@ -71,8 +71,8 @@ class LoadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """One try at a load point that was thrown away.
+class DiscardedLoad:
+    """A load that was sent again, as the client had not kept up.
 
     Attributes:
         workers: how many sent it.
@@ -84,39 +84,61 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class PointMeasurement:
-    """One load point: its requests, and how the client fared.
+class LoadResult:
+    """Result of one load point: its requests, and how the client fared.
 
     Attributes:
-        client: how the worst worker fared.
-        workers: how each did.
+        workers: how the client fared in each worker process.
         client_bound: what of the client was beyond its limits; empty when it kept up.
-        thrown_away: tries before this one in which the client did not keep up.
-        cache: the server's prefix cache's part in it.
-        steady: its steady state, beside the whole run that the metrics are of.
-        steady_drift: see `load.steady.halves_disagree`.
+        cache: the part that the server's prefix cache had in it.
+        metrics: of the whole run, under the names of `autotune.metrics.formulas.METRICS`, with ``client_bound``, and
+            ``cache_hit_rate`` when the server reports it; requests that were given up count in nothing.
+        steady: its steady state.
+        steady_drift: see `autotune.metrics.steady.halves_disagree`.
         stopped: why it was not run to its end; the metrics are then those of what had ended.
+        discarded: loads before this one in which the client did not keep up.
     """
 
     label: str
     arrival: str
     log: RequestLog
     workers: tuple[ClientHealth, ...]
+    client_bound: str
+    cache: CacheReport
     metrics: Metrics
-    client_bound: str = ""
-    thrown_away: tuple[Attempt, ...] = ()
-    cache: CacheReport = field(default_factory=CacheReport)
-    steady: Steady = field(default_factory=lambda: Steady(0.0, 0.0, ""))
-    steady_drift: float | None = None
+    steady: SteadyState
+    steady_drift: float | None
     stopped: EarlyStop | None = None
+    discarded: tuple[DiscardedLoad, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        point: LoadPoint,
+        log: RequestLog,
+        workers: tuple[ClientHealth, ...],
+        client_bound: str = "",
+        cache: CacheReport | None = None,
+        slos: Sequence[Slo] = (),
+        stopped: EarlyStop | None = None,
+    ) -> LoadResult:
+        """Compute the metrics of a load that has ended."""
+        cache, counted = cache or CacheReport(), log.counted
+        metrics = summarize(counted, slos)
+        metrics["client_bound"] = bool(client_bound)
+        if cache.use is not None:
+            metrics["cache_hit_rate"] = cache.use.hit_rate
+        arrival, drift = point.arrival.describe(), halves_disagree(counted)
+        return cls(point.label, arrival, log, workers, client_bound, cache, metrics, steady(counted), drift, stopped)
 
     @property
     def client(self) -> ClientHealth:
+        """How the worst worker fared."""
         return ClientHealth.of_all(self.workers)
 
-    def to_json(self, columns: bool = False) -> dict[str, Any]:
-        """The metrics with the counts and, on request, the per-request columns."""
-        row: dict[str, Any] = {
+    def to_json(self) -> dict[str, Any]:
+        """The metrics with the counts."""
+        return {
             "label": self.label,
             "load": self.arrival,
             "metrics": self.metrics,
@@ -131,18 +153,24 @@ class PointMeasurement:
             },
             "stopped": {**asdict(self.stopped), "verdict": self.stopped.sentence()} if self.stopped else None,
             "workers": [worker.to_json() for worker in self.workers],
-            "thrown_away": [{"workers": tried.workers, "reason": tried.reason} for tried in self.thrown_away],
+            "thrown_away": [asdict(load) for load in self.discarded],
         }
-        return {**row, "requests": self.log.columns()} if columns else row
+
+
+def pooled_metrics(loads: Sequence[LoadResult], slos: Sequence[Slo]) -> Metrics:
+    """Metrics of several loads, one after the other, as one run without pauses."""
+    metrics = summarize_loads([load.log.counted for load in loads], slos)
+    metrics["client_bound"] = any(load.client_bound for load in loads)
+    use = CacheUse.total([load.cache.use for load in loads])
+    return metrics if use is None else {**metrics, "cache_hit_rate": use.hit_rate}
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What came of a workload.
+    """Result of a workload.
 
     Attributes:
-        metrics: of the whole workload, its load points one after the other, under the names of `metrics.METRICS`,
-            with ``client_bound``, and ``cache_hit_rate`` when the server tells.
+        metrics: of the whole workload, see `pooled_metrics`.
         points: in order; fewer than the workload has when the server answered no request of a warm-up.
         warm_up_s: seconds spent on requests that are not counted.
         warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing else was sent.
@@ -152,13 +180,13 @@ class Measurement:
     workload: str
     seed: int
     metrics: Metrics
-    points: tuple[PointMeasurement, ...]
+    points: tuple[LoadResult, ...]
     warm_up_s: float = 0.0
-    warm_up_failed: tuple[Outcome, ...] = ()
+    warm_up_failed: tuple[RequestOutcome, ...] = ()
     min_success_rate: float = 1.0
 
     @property
-    def outcomes(self) -> tuple[Outcome, ...]:
+    def outcomes(self) -> tuple[RequestOutcome, ...]:
         """How each request ended, over all load points."""
         return (*(o for point in self.points for o in point.log.outcomes), *self.warm_up_failed)
 
@@ -196,8 +224,8 @@ class Measurement:
             return f"the client did not keep up with the server: {self.client_bound}"
         return next((point.cache.stale for point in self.points if point.cache.stale), "")
 
-    def to_json(self, columns: bool = False) -> dict[str, Any]:
-        """The metrics with the counts, the load points and, on request, the per-request columns."""
+    def to_json(self) -> dict[str, Any]:
+        """The metrics with the counts, and the load points."""
         retries = sum(int(point.log.retries.sum()) for point in self.points)
         return {
             **self.metrics,
@@ -205,5 +233,5 @@ class Measurement:
             "failure": self.failure or None,
             "stale_connections": retries,
             "warm_up_s": self.warm_up_s,
-            "points": [point.to_json(columns) for point in self.points],
+            "points": [point.to_json() for point in self.points],
         }
