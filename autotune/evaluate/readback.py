@@ -58,14 +58,14 @@ def read_back(
     asked = trial.configuration
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
         return None
-    reported = parse_reported(engine, asked, context, {source.name: source.settings for source in sources})
-    found = compare(engine, asked, context, trial.command, reported)
+    ran = parse_reported(engine, asked, context, {source.name: source.settings for source in sources})
+    found = compare(engine, asked, context, trial.command, ran)
     origin = " and ".join(dict.fromkeys(source.origin for source in sources))
     resolved = Resolved(found.fingerprint, found.differs, origin, found.notes)
     # A server of somebody else's knows nothing of the command.
     known = {*secrets, *redact.found(trial.command.argv, trial.command.env)}
-    _keep(folder, redact.document(_document(trial, sources, reported, resolved), known))
-    return resolved if reported.values else None
+    _keep(folder, redact.document(_document(trial, sources, ran, resolved), known))
+    return resolved if ran.values else None
 
 
 def fetch_reported(
