@@ -14,8 +14,7 @@ from functools import lru_cache
 
 from autotune.engines.engine import Engine, ParsedCommand
 from autotune.errors import BadInput, UnknownName
-from autotune.space.library import Library, canonical
-from autotune.space.packages import engine_points
+from autotune.space.library import Library, canonical, engine_points
 from autotune.trial import Command
 
 __all__ = [

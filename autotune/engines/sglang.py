@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.engines import options_file
 from autotune.engines.engine import Engine
+from autotune.engines.options import expand_file
 from autotune.trial import Command
 
 
@@ -17,4 +17,4 @@ class SGLang(Engine):
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Put the options of a ``--config`` file in front of the given ones."""
         del version
-        return options_file.expand(arguments, command.files, 0)
+        return expand_file(arguments, command.files, 0)

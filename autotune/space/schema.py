@@ -16,7 +16,6 @@ from pydantic import AfterValidator, Field
 
 from autotune.space.entry import Entry, KnownVersion, VersionRange, in_range
 from autotune.space.expression import Expression, Template
-from autotune.space.installing import InstallationFacts, Renamed
 from autotune.space.serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
 from autotune.trial import FailureKind, Scalar
 
@@ -182,6 +181,30 @@ class Requirement(Entry):
 
     expect: Expression
     reason: str
+    source: str
+
+
+class InstallationFacts(Entry):
+    """How an installation of the engine is recognised and asked for its options."""
+
+    distributions: list[str] = Field(
+        default=[], description="Python distributions that are the engine; the first that is there tells the version"
+    )
+    help: list[str] | None = Field(
+        default=None, description="arguments after the program to print every option; None: its parser is not asked"
+    )
+    parser: Literal["argparse", "click"] | None = Field(default=None, description="of earlier cards; not used")
+
+
+class Renamed(Entry):
+    """An option, or an environment variable that became an option, with the versions in which each name works."""
+
+    kind: Literal["flag", "environment"] = Field(description="what the old name is; the new one is a flag")
+    old: str
+    new: str
+    old_versions: VersionRange = Field(description="where the old name works")
+    new_versions: VersionRange = Field(description="where the new name works")
+    values: dict[str, str] = Field(default={}, description="values that were renamed too, old to new")
     source: str
 
 
