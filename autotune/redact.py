@@ -53,11 +53,6 @@ def is_secret_name(name: str) -> bool:
     return last in _ALWAYS or (last in {"key", "keys"} and before in _KEY_OWNERS)
 
 
-def is_secret_value(value: str) -> bool:
-    """Whether a value looks like a token of a known issuer."""
-    return _SHAPES.search(value) is not None
-
-
 def env(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables with secret values masked."""
     return {name: MASK if _is_secret(name, value) else text(value) for name, value in variables.items()}

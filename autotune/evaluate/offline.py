@@ -77,7 +77,7 @@ class Simulated:
         )
 
     def _resolved(self, trial: Trial, understood: Understood) -> Resolved:
-        """What the simulated engine made of the command line; something was passed through, where it differs."""
+        """Compare the simulated engine's configuration with the trial's; passed-through arguments may differ."""
         kind = engine(trial.configuration.engine, self.library)
         made = understood.effective.configuration
         found = compare(kind, trial.configuration, understood.context, trial.command, Heard(made.knobs, made))
@@ -86,7 +86,7 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Answers from the table that `StudySpec.on` names.
+    """Evaluates from the table of recorded launches that `StudySpec.on` names.
 
     The launches of a configuration take its rows in turn: launch ``k`` gets row ``k`` modulo their number. A workload
     that this row lacks is taken from the next row that has it. Raises `BadInput` where the file has changed.
@@ -127,14 +127,14 @@ def _with_figures(turn: Sequence[Row], workload: str) -> Row | None:
 
 
 def noise_factor(sigma: float, seed: int, trial: Trial) -> float:
-    """A log-normal factor on the node's speed, fixed by (seed, candidate, launch index)."""
+    """Draw a log-normal factor on the node's speed, fixed by (seed, candidate, launch index)."""
     fingerprint = int(trial.configuration.fingerprint, 16)
     generator = np.random.default_rng([seed, fingerprint, trial.launch_index])
     return math.exp(sigma * float(generator.standard_normal()))
 
 
 def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
-    """Metrics of a node that is faster by a factor: rates multiplied, times divided."""
+    """Scale metrics to a node that is faster by a factor: rates multiplied, times divided."""
     result: Metrics = {}
     for name, value in metrics.items():
         metric = METRICS.get(name)

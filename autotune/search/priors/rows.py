@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from autotune.engines import Engine, engine
 from autotune.engines.options import Option
 from autotune.errors import BadInput
-from autotune.failure import FailureKind
 from autotune.prepare.candidates import Prepared
 from autotune.space.candidates import Candidate
 from autotune.space.context import Context
 from autotune.space.fingerprint import Normaliser
 from autotune.space.schema import Knob, Values
-from autotune.trial import Command, Scalar
+from autotune.trial import Command, FailureKind, Scalar
 
 REPLAY = "replay:"
 
