@@ -27,7 +27,7 @@ class Device(NamedTuple):
 
 
 def devices(root: Path) -> list[Device]:
-    """List the GPUs in the order of the PCI bus, as NVML does. Of a machine laid out in a folder only files are read."""
+    """List the GPUs in the order of the PCI bus, as NVML does; of a machine laid out in a folder, by its files."""
     found = _from_nvml() if root == ROOT else None
     return _from_proc(root) if found is None else found
 
