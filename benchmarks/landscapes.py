@@ -45,7 +45,7 @@ class Sources:
     Attributes:
         cache: folder for tables that take minutes to compute.
         kernel_tables: CSV files of `kernel_tables.py`.
-        measured: ``seed_measurements.json``, or None.
+        measured: the table of the performance lab's rows (docs/calibration.md), or None.
         jobs: processes that compute tables.
     """
 

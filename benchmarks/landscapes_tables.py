@@ -10,7 +10,7 @@ import numpy as np
 from landscapes import Absent, Landscape, Sources, believed
 from landscapes_altered import study_of
 
-from autotune.simulator.fit.readers import read_file
+from autotune.simulator.fit.reading import read_file
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration, Failure, FailureKind, Scalar
 
@@ -74,7 +74,7 @@ def _baseline(items: list[Candidate]) -> int:
 def measured(sources: Sources) -> Landscape:
     """The commands of the DeepSeek-V3.2 document on ShareGPT; those that are one configuration are averaged."""
     if sources.measured is None or not sources.measured.is_file():
-        raise Absent("give --measured FILE, the performance lab's documents as JSON (docs/calibration.md)")
+        raise Absent("give --measured FILE, the table of the performance lab's rows (docs/calibration.md)")
     found: dict[str, Candidate] = {}
     logs: dict[str, list[float]] = {}
     failed: dict[str, Failure] = {}

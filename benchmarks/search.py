@@ -51,7 +51,7 @@ def _arguments() -> argparse.Namespace:
     add("--jobs", type=int, default=2, help="processes")
     add("--cache", type=Path, default=Path(tempfile.gettempdir()) / "autotune-search-benchmark", help="for tables")
     add("--kernel-tables", type=Path, nargs="+", default=[], metavar="FILE", help="kernels-r1.csv, kernels-v32.csv")
-    add("--measured", type=Path, metavar="FILE", help="the documents' measurements as JSON")
+    add("--measured", type=Path, metavar="FILE", help="the documents' measurements as a table")
     add("--json", type=Path, metavar="FILE", help="every run, with seeds and versions")
     add("--read", type=Path, metavar="FILE", help="print and draw what --json wrote, and run nothing")
     add("--plot", type=Path, metavar="FILE", help="e.g. docs/search.png; needs matplotlib")

@@ -1,10 +1,11 @@
 """Draws the simulator's prediction over the measured concurrency sweep.
 
-    python scripts/draw_sweep.py --data FOLDER [--out docs/concurrency-sweep.png]
+    python scripts/draw_sweep.py --data FILE [--out docs/concurrency-sweep.png]
 
-FOLDER holds ``dstack_r1_concurrency_sweep.csv`` (dstackai/benchmarks, Apache-2.0, Deepseek-R1/raw_data/
-online_results.csv): DeepSeek-R1, 3200 tokens in and 800 out, total tokens per second against requests in flight. Each
-panel is one engine on one kind of GPU, simulated as the version that was measured, with the prediction's 90 % interval.
+--data is the table that ``scripts/calibration_table.py`` makes of dstackai/benchmarks' (Apache-2.0)
+Deepseek-R1/raw_data/online_results.csv: DeepSeek-R1, 3200 tokens in and 800 out, total tokens per second against
+requests in flight. Each panel is one engine on one kind of GPU, simulated as the version that was measured, with the
+prediction's 90 % interval.
 Needs matplotlib, which comes with MLflow.
 """
 
@@ -20,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autotune.loadgen.workloads import Workload
-from autotune.simulator.fit.readers import read_file
+from autotune.simulator.fit.reading import read_file
 from autotune.simulator.node import ServerSetup, simulate
 from autotune.simulator.prediction_intervals import intervals
 from autotune.space.library import Library
@@ -73,9 +74,9 @@ class Curve:
         return self.tokens_per_s[self.concurrency.index(concurrency)]
 
 
-def _read(folder: Path) -> list[Point]:
+def _read(table: Path) -> list[Point]:
     """The measured points."""
-    rows = read_file(folder / "dstack_r1_concurrency_sweep.csv").rows
+    rows = read_file(table).rows
     return [Point(row.understood.setup, row.workload, row.metrics["total_token_throughput"]) for row in rows]
 
 
@@ -155,7 +156,7 @@ def draw(points: list[Point]) -> Figure:
 def main() -> None:
     """Write the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of dstack_r1_concurrency_sweep.csv")
+    parser.add_argument("--data", type=Path, required=True, help="table of the measured sweep")
     parser.add_argument("--out", type=Path, default=Path("docs/concurrency-sweep.png"))
     asked = parser.parse_args()
     draw(_read(asked.data)).savefig(asked.out, dpi=110, metadata={"Software": "autotune, scripts/draw_sweep.py"})

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from autotune.evaluate import Evaluator
-from autotune.evaluate.evaluators import evaluator_for
+from autotune.evaluate.factory import evaluator_for
 from autotune.outputs.progress import ConsoleProgress
 from autotune.outputs.report import StudyRecord, render
 from autotune.outputs.tracking import ARTIFACTS, Tracker, database_uri, experiment_name

@@ -16,12 +16,11 @@ import yaml
 from autotune.cli.output import print_json, say
 from autotune.errors import BadInput
 from autotune.simulator.fit import fit
-from autotune.simulator.fit.loads import shape
-from autotune.simulator.fit.points import MeasuredPoint, points_of
-from autotune.simulator.fit.predicted import Predicted
+from autotune.simulator.fit.points import MeasuredPoint, Predicted, points_of
 from autotune.simulator.fit.rankings import as_json as rankings_json
 from autotune.simulator.fit.rankings import ranking_lines, rankings
-from autotune.simulator.fit.readers import Reading, read
+from autotune.simulator.fit.reading import Reading, read
+from autotune.simulator.fit.rows import shape
 from autotune.simulator.fit.tables import Errors, error_lines, errors, table
 from autotune.simulator.node.calibration import packaged_calibration, read_calibration
 from autotune.study.home import Home, write_atomically

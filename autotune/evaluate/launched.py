@@ -21,10 +21,12 @@ import yaml
 from autotune.engines import engine
 from autotune.errors import CannotGoOn
 from autotune.evaluate.readback import fetch_reported, read_back
-from autotune.loadgen import LoadOptions, Measurement, Target, measure
-from autotune.loadgen.control import ServerClient
+from autotune.loadgen.client.target import Target
+from autotune.loadgen.measuring import measure
 from autotune.loadgen.prefix_cache import PrefixCache
-from autotune.loadgen.request_file import Load, requests_path, write_requests
+from autotune.loadgen.request_file import LoadLog, requests_path, write_requests
+from autotune.loadgen.results import LoadOptions, Measurement
+from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
 from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
@@ -250,7 +252,7 @@ class Launched:
         path = folder / f"{safe}.json"
         evidence = Evidence.EMULATED if server.emulated else self.evidence
         about: dict[str, object] = {"workload": name, "seed": measurement.seed, "evidence": evidence.value}
-        loads = [Load(point.label, measurement.seed, point.log) for point in measurement.points]
+        loads = [LoadLog(point.label, measurement.seed, point.log) for point in measurement.points]
         write_requests(requests_path(path), loads, about)
         result = {**about, **measurement.to_json(), "requests_file": requests_path(path).name}
         write_atomically(path, json.dumps(result))

@@ -17,7 +17,7 @@ from autotune import redact
 from autotune.engines import Engine
 from autotune.engines.parse_repr import settings
 from autotune.engines.report_back import Heard, compare, hear
-from autotune.loadgen.control import ServerClient
+from autotune.loadgen.server_client import ServerClient
 from autotune.serving.logs import read_head
 from autotune.space.context import Context
 from autotune.space.entry import in_range

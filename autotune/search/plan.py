@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from autotune.search.acquisition import Suggestion
 from autotune.search.budget import before_confirmation, capacity, search_budget, usable_nodes
 from autotune.search.decide import control_runs, finals, simplify
-from autotune.search.decide.ablation import subsets_towards_default
 from autotune.search.decide.sequential_test import Outcome
+from autotune.search.decide.simplify import subsets_towards_default
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.attribution import most_telling
 from autotune.search.gp.kernels import Kernels

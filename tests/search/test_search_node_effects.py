@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_landscapes import make_spec, small
 
+from autotune.metrics.formulas import Slo
 from autotune.search.decide.estimate import Spread
 from autotune.search.decide.verdict import judge
 from autotune.search.drift import find
@@ -18,7 +19,6 @@ from autotune.search.nodes import Effect, additive_spread, contrast, effects
 from autotune.search.observations import observations
 from autotune.search.repeats import challengers
 from autotune.study.recommendation import Verdict
-from autotune.study.spec import Slo
 from autotune.trial import Role
 
 SMALL = small()

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 from search_landscapes import Throughput, evaluate, flat, make_spec, opened, play, ridge, small
 
+from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
 from autotune.search import drift
 from autotune.search.acquisition import Suggestion
@@ -25,7 +26,6 @@ from autotune.search.plan import Plan, Step, Stop
 from autotune.search.repeats import gradients
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.study.recommendation import Recommendation, Verdict
-from autotune.study.spec import Slo
 from autotune.trial import Configuration, Role
 
 SMALL = small()

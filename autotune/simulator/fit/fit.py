@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from autotune.errors import BadInput
 from autotune.notify import Notify
 from autotune.simulator.fit.errors import METRICS, Missed, errors_of
-from autotune.simulator.fit.points import Group, MeasuredPoint, era_of, groups
-from autotune.simulator.fit.predicted import HEADLINE, Predicted
+from autotune.simulator.fit.points import MeasuredPoint, Predicted, era_of, groups
 from autotune.simulator.fit.problem import UNCERTAIN, Predictor, Target
 from autotune.simulator.fit.solving import Fitted, fit, leave_out, predictor
-from autotune.simulator.node import Outcome
 from autotune.simulator.node.calibration import Calibration, Learned, nothing_learned, packaged_calibration
-from autotune.simulator.node.uncertainty import Covered, Errors, interval90, sigma
+from autotune.simulator.node.uncertainty import HEADLINE, Covered, Errors, interval90, sigma
 from autotune.simulator.prediction_intervals import subject_of
+from autotune.simulator.resolve_command import predict
 
 STARTS = {"shipped": packaged_calibration, "physics": nothing_learned}
 """Where a fit begins and what it is drawn to."""
@@ -155,10 +154,8 @@ def predicted_by(
 
 
 def _predicted(point: MeasuredPoint, calibration: Calibration) -> Predicted:
-    from autotune.simulator.resolve_command import predict
-
     understood = replace(point.understood, calibration=calibration)
-    outcome: Outcome = predict(understood, point.workload, 0)
+    outcome = predict(understood, point.workload, 0)
     if outcome.failure is not None:
         return Predicted({}, 0.0, 0.0, outcome.failure.message)
     metrics = {name: float(value) for name, value in outcome.metrics.items() if isinstance(value, int | float)}
@@ -168,6 +165,3 @@ def _predicted(point: MeasuredPoint, calibration: Calibration) -> Predicted:
 
 def _sigma(errors: Errors, point: MeasuredPoint) -> float:
     return sigma(errors, subject_of(point.understood.setup, point.workload, point.metrics))
-
-
-__all__ = ["STARTS", "Calibrated", "Group", "calibrate", "predicted_by"]

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from packaging.version import Version
 
 from autotune.loadgen.workloads import Workload
-from autotune.simulator.fit.loads import shape
-from autotune.simulator.fit.rows import MeasuredRow, model_name
+from autotune.simulator.fit.rows import MeasuredRow, model_name, shape
+from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.simulator.resolve_command import Understood
 from autotune.space.cards import Architecture, ModelCard
 
@@ -78,7 +78,32 @@ class MeasuredPoint:
     @property
     def measured(self) -> float:
         """Total token throughput, tokens per second, as measured: with the seconds in which nobody was answered."""
-        return _geometric_mean([row.metrics["total_token_throughput"] for row in self.members])
+        return _geometric_mean([row.metrics[HEADLINE] for row in self.members])
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What the simulated node says of one point, under the workload that was measured.
+
+    Attributes:
+        metrics: under the names of `autotune.metrics.formulas`, with figures fitted to all points; empty where it is
+            predicted not to run.
+        low, high: ends of the 90 % interval of the total token throughput, tokens per second.
+        failure: why it is predicted not to run; None where it does.
+        left_out: kind of group to the total token throughput with figures fitted to all points but those of this
+            point's group; 0 where it is predicted not to run.
+    """
+
+    metrics: Mapping[str, float]
+    low: float = 0.0
+    high: float = math.inf
+    failure: str | None = None
+    left_out: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def throughput(self) -> float:
+        """Total token throughput, tokens per second; 0 where it is predicted not to run."""
+        return self.metrics.get(HEADLINE, 0.0)
 
 
 def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
@@ -108,7 +133,7 @@ def _merged(members: tuple[MeasuredRow, ...]) -> MeasuredPoint:
     warm = [row.warm for row in members]
     names = dict.fromkeys(name for metrics in warm for name in metrics)
     found = {name: _geometric_mean([m[name] for m in warm if name in m]) for name in names}
-    headline = [math.log(metrics["total_token_throughput"]) for metrics in warm if metrics]
+    headline = [math.log(metrics[HEADLINE]) for metrics in warm if metrics]
     spread = max(headline) - min(headline) if headline else 0.0
     return MeasuredPoint(members, found, spread, float(np.mean([row.weight for row in members])))
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import Workload
-from autotune.notify import silent
 from autotune.simulator.node import ServerSetup, run_server
 from autotune.simulator.node.calibration import OWN, Calibration, Factor, Physics, composed, factors_of, groups_of
 from autotune.simulator.node.coefficients import adjusted, speed_card
@@ -65,9 +62,12 @@ class Target:
 
 
 Figures = tuple[float, ...]
+Task = tuple[Target, tuple[str, ...], Figures]
+"""A target, and the names and values of the figures with which it is to be simulated."""
 
 
-def _simulated(task: tuple[Target, tuple[str, ...], Figures]) -> dict[str, float]:
+def simulated(task: Task) -> dict[str, float]:
+    """Run one task."""
     target, names, figures = task
     return target.predicted(dict(zip(names, figures, strict=True)))
 
@@ -76,12 +76,11 @@ class Predictor:
     """Simulated runs of targets, remembered: most differences leave most targets as they were.
 
     Args:
-        pool: where runs are simulated; None: here.
-        on_runs: told how many runs were simulated.
+        run: simulates tasks, in their order.
     """
 
-    def __init__(self, pool: Executor | None = None, on_runs: Callable[[int], None] = silent) -> None:
-        self._pool, self._on_runs = pool, on_runs
+    def __init__(self, run: Callable[[Sequence[Task]], list[dict[str, float]]]) -> None:
+        self._run = run
         self._known: dict[tuple[int, Figures], dict[str, float]] = {}
         self._targets: dict[int, Target] = {}  # kept alive, so that no other one gets its id
 
@@ -91,11 +90,8 @@ class Predictor:
         missing = {(id(t), values): (t, names, values) for t, names, values in wanted}
         missing = {key: task for key, task in missing.items() if key not in self._known}
         if missing:
-            mapped = map if self._pool is None else partial(self._pool.map, chunksize=4)
-            run = mapped(_simulated, missing.values())
-            self._known.update(zip(missing, run, strict=True))
+            self._known.update(zip(missing, self._run(list(missing.values())), strict=True))
             self._targets.update((id(t), t) for t, _, _ in missing.values())
-            self._on_runs(len(missing))
         return [self._known[(id(t), values)] for t, _, values in wanted]
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from autotune.simulator.fit.points import MeasuredPoint
-from autotune.simulator.fit.predicted import HEADLINE, Predicted
+from autotune.simulator.fit.points import MeasuredPoint, Predicted
 from autotune.simulator.fit.rows import model_name
+from autotune.simulator.node.uncertainty import HEADLINE
 
 _LEAST = 4
 """Of fewer points a rank correlation says nothing."""

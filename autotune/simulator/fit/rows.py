@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from autotune.engines import recognise
 from autotune.engines.versions import as_measured
 from autotune.errors import BadInput
-from autotune.loadgen.workloads import Workload
+from autotune.loadgen.workloads import LoadPoint, Workload, load_workload, workload_names
+from autotune.loadgen.workloads.arrivals import Arrival, arrival_of
+from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, ShareGPTLengths, TableLengths
 from autotune.simulator.fit import cold_start as cold
-from autotune.simulator.fit.loads import workload_of
-from autotune.simulator.fit.raw import RawRow
+from autotune.simulator.fit.own_table import Load, RawRow
 from autotune.simulator.resolve_command import Understood, understand_as
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
@@ -25,6 +26,9 @@ _NODE = re.compile(r"(\d+)\s*[x×]\s*(\S.*)")
 _ANOTHER_THING = 0.5
 """Weight of a row that measures something else than its configuration: a cap that the engine sets by itself, or a
 combination that only slows it down. The simulator has both, but all of such a row rests on one figure."""
+
+_ENOUGH = 0.95
+"""Of the requests that were sent; where fewer came back, the load was another one than was asked for."""
 
 _CAP = "speculative-caps-requests"
 
@@ -82,7 +86,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MeasuredOutcome:
     """What came of a run: metrics, or the text of a failure."""
 
     metrics: Mapping[str, float]
@@ -98,13 +102,13 @@ def row_of(raw: RawRow, library: Library) -> MeasuredRow | LeftOut:
         engine, version = as_measured(recognise(raw.command.argv, library), raw.engine_version)
         named = raw.model or engine.parse(raw.command, version).model
         context = Context(library.model(named), hardware, gpus, version)
-        return measured(origin, raw.command, context, library, workload, Outcome(raw.metrics, raw.failure))
+        return measured(origin, raw.command, context, library, workload, MeasuredOutcome(raw.metrics, raw.failure))
     except BadInput as error:
         return LeftOut(raw.label, origin.source, str(error))
 
 
 def measured(
-    origin: Origin, command: Command, context: Context, library: Library, workload: Workload, outcome: Outcome
+    origin: Origin, command: Command, context: Context, library: Library, workload: Workload, outcome: MeasuredOutcome
 ) -> MeasuredRow:
     """A row whose model and hardware are known.
 
@@ -134,7 +138,7 @@ def measured(
     )
 
 
-def _deductions(understood: Understood, outcome: Outcome, silent: float) -> Iterator[tuple[str, float]]:
+def _deductions(understood: Understood, outcome: MeasuredOutcome, silent: float) -> Iterator[tuple[str, float]]:
     """Why a row counts for less than another, and by which factor."""
     if silent:
         yield f"its server was cold: it answered nobody for {silent:.0f} s", cold.trust(outcome.metrics, silent)
@@ -158,3 +162,66 @@ def _node(raw: RawRow, library: Library) -> tuple[HardwareCard, int]:
 def model_name(model: ModelCard) -> str:
     """The last part of a model's id."""
     return model.id.rstrip("/").rsplit("/", 1)[-1]
+
+
+def workload_of(load: Load, library: Library) -> Workload:
+    """The workload that was served: one that has a name, where it is the same, else one of its own.
+
+    Where up to one request in twenty did not come back (a client out of file descriptors), only those that did count:
+    the others were no load.
+
+    Raises:
+        BadInput: an unknown name, figures that make no load, or too many requests that did not come back.
+    """
+    if load.name:
+        workload = load_workload(load.name, library)
+        if load.concurrency is not None or load.request_rate is not None:
+            workload = workload.with_arrival(arrival_of(load.concurrency, load.request_rate))
+    else:
+        workload = _made(load, library)
+    return _served(workload, load.completed)
+
+
+def _made(load: Load, library: Library) -> Workload:
+    lengths = FixedLengths(input_tokens=load.input_tokens, output_tokens=load.output_tokens)
+    arrival = arrival_of(load.concurrency, load.request_rate)
+    point = LoadPoint(prompts=load.prompts, arrival=arrival, lengths=lengths)
+    for name in workload_names(library):
+        known = load_workload(name, library)
+        if known.prefix is None and [one.model_copy(update={"label": ""}) for one in known.points] == [point]:
+            return known
+    name = f"random:{load.input_tokens}:{load.output_tokens}:{load.prompts}{_suffix(arrival)}"
+    return Workload(name=name, description=f"{load.prompts} prompts", origin="a measured row", points=[point])
+
+
+def _served(workload: Workload, completed: int | None) -> Workload:
+    sent = sum(point.prompts for point in workload.points)
+    if completed is None or completed >= sent:
+        return workload
+    if completed < _ENOUGH * sent or len(workload.points) > 1:
+        raise BadInput(f"only {completed} of {sent} requests came back, so the load was not the one that was asked for")
+    return workload.model_copy(update={"points": [workload.points[0].model_copy(update={"prompts": completed})]})
+
+
+def _suffix(arrival: Arrival) -> str:
+    if arrival.concurrency is not None:
+        return f" c{arrival.concurrency}"
+    return "" if arrival.request_rate is None else f" {arrival.request_rate:g}/s"
+
+
+def shape(workload: Workload) -> str:
+    """The class of a workload: its lengths and how it arrives, without the figures of the arrival.
+
+    Points of one curve, 4 at a time to 128, are one class: a fit that knows one of them knows the others.
+    """
+    kinds = [f"{_lengths(point.lengths)} {point.arrival.kind.replace('_', ' ')}" for point in workload.points]
+    text = " + ".join(dict.fromkeys(kinds))
+    return f"{text}, alike" if workload.prefix is not None else text
+
+
+def _lengths(lengths: Lengths) -> str:
+    if isinstance(lengths, FixedLengths):
+        return f"{lengths.input_tokens}→{lengths.output_tokens}"
+    if isinstance(lengths, TableLengths):
+        return lengths.stand_in_for or "chat"
+    return "ShareGPT" if isinstance(lengths, ShareGPTLengths) else lengths.file

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import cast
 
 import numpy as np
@@ -15,12 +17,15 @@ from scipy.optimize import least_squares
 
 from autotune.arrays import Floats
 from autotune.child import die_with_parent
-from autotune.notify import Notify, silent
-from autotune.simulator.fit.problem import Predictor, Problem, Target
+from autotune.notify import Notify
+from autotune.simulator.fit.problem import Predictor, Problem, Target, Task, simulated
 from autotune.simulator.node.calibration import Calibration, Physics, composed, packaged_physics
 
 _ROUNDS = 12
 _TOLD_EVERY = 100
+_CHUNK = 4
+"""Tasks that a worker gets at a time."""
+
 _FOLD_STEPS = 8
 _ENOUGH = 3e-4
 """A step that lowers the cost by less than this share ends a fit."""
@@ -43,31 +48,72 @@ class Fitted:
 
 
 @contextmanager
-def predictor(progress: Notify = silent) -> Iterator[Predictor]:
-    """Simulates on all cores of the machine."""
+def predictor(progress: Notify) -> Iterator[Predictor]:
+    """Simulate on all cores of the machine.
+
+    There is no thread and no lock here, as an executor has them: Ctrl-C may come anywhere.
+    """
     runs = 0
+    workers: list[BaseProcess] = []
+    pipes: list[Connection] = []
 
-    def count(new: int) -> None:
+    def run(tasks: Sequence[Task]) -> list[dict[str, float]]:
         nonlocal runs
-        runs += new
-        if runs // _TOLD_EVERY > (runs - new) // _TOLD_EVERY:
+        if not pipes:
+            _start(workers, pipes)
+        before, runs = runs, runs + len(tasks)
+        if runs // _TOLD_EVERY > before // _TOLD_EVERY:
             progress(f"{runs} simulated runs")
+        return _share_out(tasks, pipes)
 
-    with ProcessPoolExecutor(os.cpu_count(), initializer=_with_the_parent, initargs=(os.getpid(),)) as pool:
-        try:
-            yield Predictor(pool, count)
-        except BaseException:
-            # What is queued is of no use to anybody any more.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    try:
+        yield Predictor(run)
+    finally:
+        for worker in workers:
+            worker.kill()
 
 
-def _with_the_parent(parent: int) -> None:
-    """A worker leaves an interruption to its parent, and ends with it, whatever ends it."""
+def _start(workers: list[BaseProcess], pipes: list[Connection]) -> None:
+    """Fork a worker per core; Ctrl-C waits until all are there, so that none of them gets it half made."""
+    fork = multiprocessing.get_context("fork")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for _ in range(os.cpu_count() or 1):
+            ours, its = fork.Pipe()
+            worker = fork.Process(target=_work, args=(its, os.getpid()), daemon=True)
+            worker.start()
+            its.close()
+            workers.append(worker)
+            pipes.append(ours)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(pipe: Connection, parent: int) -> None:
+    """Simulate what the parent sends; an interruption is the parent's business, its end this worker's too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
-    if os.getppid() != parent:
-        os._exit(1)
+    while os.getppid() == parent:
+        position, tasks = pipe.recv()
+        pipe.send((position, [simulated(task) for task in tasks]))
+
+
+def _share_out(tasks: Sequence[Task], pipes: Sequence[Connection]) -> list[dict[str, float]]:
+    """Results of tasks in their order; whoever has done a few gets the next few."""
+    results: list[dict[str, float]] = [{}] * len(tasks)
+    positions = iter(range(0, len(tasks), _CHUNK))
+    idle, busy = list(pipes), set[Connection]()
+    while True:
+        for pipe, position in zip(idle, positions, strict=False):
+            pipe.send((position, tasks[position : position + _CHUNK]))
+            busy.add(pipe)
+        if not busy:
+            return results
+        idle = [pipe for pipe in wait(list(busy)) if isinstance(pipe, Connection)]
+        for pipe in idle:
+            position, found = pipe.recv()
+            results[position : position + len(found)] = found
+            busy.remove(pipe)
 
 
 def fit(targets: Sequence[Target], start: Calibration, predict: Predictor, guess: Calibration | None = None) -> Fitted:

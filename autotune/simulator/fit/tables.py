@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.engines import engine as engine_named
-from autotune.simulator.fit.points import MeasuredPoint
-from autotune.simulator.fit.predicted import HEADLINE, Predicted
+from autotune.simulator.fit.points import MeasuredPoint, Predicted
 from autotune.simulator.fit.rows import model_name
+from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.simulator.resolve_command import Understood
 from autotune.space.fingerprint import effective
 from autotune.trial import Configuration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autotune.arrays import Floats, Ints
-from autotune.loadgen.client.requests import Requests
+from autotune.loadgen.requests import Requests
 from autotune.metrics.records import RequestRecords
 
 Ids = Ints

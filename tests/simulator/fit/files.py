@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,32 @@ VLLM = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8"
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 """The measured rows beside the repository, where they are."""
 
+_SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 
-def lab_row(command: str = SGLANG, **changes: Any) -> dict[str, Any]:
-    """A run of 1000 prompts, 128 tokens in and 4 out, of 10 s."""
+
+def published(folder: Path) -> list[Path]:
+    """The published measurements as tables, as ``scripts/calibration_table.py`` writes them."""
+    script = runpy.run_path(str(_SCRIPTS / "calibration_table.py"))
+    files = ("seed_measurements.json", "dstack_r1_concurrency_sweep.csv")
+    return [lines_file(folder, *script["converted"](DATA / name), name=f"{name}l") for name in files]
+
+
+def run_row(command: str = SGLANG, **changes: Any) -> dict[str, Any]:
+    """A run of 1000 prompts sent at once, 128 tokens in and 4 out, of 10 s."""
     row = {
         "model": "deepseek-ai/DeepSeek-V3.2",
         "command": command,
         "engine_version": "0.13.0" if "vllm" in command else "0.5.6.post2",
         "hardware": "8xH200",
-        "workload": {"dataset": "random", "input_len": 128, "output_len": 4, "num_prompts": 1000},
+        "input_len": 128,
+        "output_len": 4,
+        "num_prompts": 1000,
         "completed": 1000.0,
-        "duration_s": 10.0,
-        "input_tokens": 128000.0,
-        "output_tokens": 4000.0,
+        "duration": 10.0,
+        "total_input_tokens": 128000.0,
+        "total_output_tokens": 4000.0,
         "output_throughput": 400.0,
-        "total_throughput": 13200.0,
+        "total_token_throughput": 13200.0,
         "mean_ttft_ms": 5000.0,
         "p99_ttft_ms": 9000.0,
         "mean_tpot_ms": 400.0,
@@ -35,9 +47,10 @@ def lab_row(command: str = SGLANG, **changes: Any) -> dict[str, Any]:
     return {**row, **changes}
 
 
-def lab_file(folder: Path, *rows: dict[str, Any]) -> Path:
-    path = folder / "lab.json"
-    path.write_text(json.dumps(list(rows)), encoding="utf-8")
+def lines_file(folder: Path, *rows: dict[str, Any], name: str = "lab.jsonl") -> Path:
+    """A table with a JSON object per line."""
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
@@ -45,10 +58,9 @@ def sweep_row(**changes: Any) -> dict[str, Any]:
     """A closed loop of 64 on an engine whose version is in no card."""
     row = {
         "model": "deepseek-ai/DeepSeek-R1",
-        "engine": "vllm",
         "engine_version": "0.7.3.dev138+g21f6ca217",
-        "gpu_type": "MI300X",
-        "gpu_count": 8,
+        "hardware": "MI300X",
+        "gpus": 8,
         "command": "vllm serve deepseek-ai/DeepSeek-R1 --tensor-parallel-size 8 --max-model-len 32768",
         "env": "VLLM_FP8_PADDING=0 VLLM_USE_TRITON_FLASH_ATTN=0",
         "input_len": 3200,
@@ -56,8 +68,8 @@ def sweep_row(**changes: Any) -> dict[str, Any]:
         "num_prompts": 500,
         "max_concurrency": 64,
         "completed": 500,
-        "duration_s": 595.38,
-        "total_tok_s": 3359.19,
+        "duration": 595.38,
+        "total_token_throughput": 3359.19,
         "mean_ttft_ms": 12233.7,
         "p99_ttft_ms": 19702.7,
         "mean_tpot_ms": 77.97,

@@ -15,7 +15,7 @@ import pytest
 
 from autotune.cli.calibration import Asked, calibrate
 from autotune.errors import BadInput
-from autotune.simulator.fit.readers import read_file
+from autotune.simulator.fit.reading import read_file
 from autotune.simulator.node.calibration import Calibration, packaged_calibration, read_calibration
 from autotune.simulator.resolve_command import predict
 from tests.product.cli import autotune

@@ -7,22 +7,22 @@ import math
 import pytest
 
 from autotune.simulator.fit.points import groups, points_of
-from autotune.simulator.fit.readers import read_file
+from autotune.simulator.fit.reading import read_file
 
-from .files import SGLANG, VLLM, csv_file, lab_file, lab_row, own_row, sweep_row
+from .files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row, sweep_row
 
 
 def points(tmp_path, *rows):
-    return points_of(read_file(lab_file(tmp_path, *rows)).rows)
+    return points_of(read_file(lines_file(tmp_path, *rows)).rows)
 
 
 def faster(factor, **changes):
     """The row with a run that was faster by a factor."""
-    row = lab_row(**changes)
+    row = run_row(**changes)
     return {
         **row,
-        "duration_s": row["duration_s"] / factor,
-        "total_throughput": row["total_throughput"] * factor,
+        "duration": row["duration"] / factor,
+        "total_token_throughput": row["total_token_throughput"] * factor,
         "output_throughput": row["output_throughput"] * factor,
         "mean_ttft_ms": row["mean_ttft_ms"] / factor,
     }
@@ -31,14 +31,11 @@ def faster(factor, **changes):
 def test_one_effective_configuration_is_one_point_with_its_spread(tmp_path):
     # Without --dp-size, dp attention is nothing in 0.5; a tool-call parser is nothing to the engine's speed.
     twin = faster(1.21, command=f"{SGLANG} --enable-dp-attention --tool-call-parser deepseekv32")
-    (point,) = points(tmp_path, lab_row(), twin)
-    assert point.label == "0+1"
+    (point,) = points(tmp_path, run_row(), twin)
+    assert point.label == "1+2"
     assert point.metrics["total_token_throughput"] == pytest.approx(13200 * 1.1)
     assert point.metrics["mean_ttft_ms"] == pytest.approx(5000 / 1.1)
     assert math.exp(point.spread) == pytest.approx(1.21)
-
-
-WORKLOAD = {"dataset": "random", "input_len": 128, "output_len": 4, "num_prompts": 1000}
 
 
 @pytest.mark.parametrize(
@@ -46,24 +43,24 @@ WORKLOAD = {"dataset": "random", "input_len": 128, "output_len": 4, "num_prompts
     [
         {"command": f"{SGLANG} --kv-cache-dtype fp8_e4m3"},
         {"engine_version": "0.5.3"},
-        {"workload": {**WORKLOAD, "input_len": 129}},
-        {"workload": {**WORKLOAD, "max_concurrency": 8}},
+        {"input_len": 129},
+        {"max_concurrency": 8},
         {"hardware": "4xH200"},
         {"failure": "it did not start"},
     ],
 )
 def test_what_differs_in_anything_that_counts_is_no_twin(tmp_path, other):
-    assert [point.spread for point in points(tmp_path, lab_row(), lab_row(**other))] == [0, 0]
+    assert [point.spread for point in points(tmp_path, run_row(), run_row(**other))] == [0, 0]
 
 
 def test_a_lost_request_makes_no_other_point(tmp_path):
-    assert len(points(tmp_path, lab_row(), lab_row(completed=984.0))) == 1
+    assert len(points(tmp_path, run_row(), run_row(completed=984.0))) == 1
 
 
 def test_groups_are_whole_and_cover_every_point_once_per_kind(tmp_path):
     files = [
-        lab_file(tmp_path, lab_row(), lab_row(VLLM), lab_row(f"{SGLANG} --kv-cache-dtype fp8_e4m3")),
-        csv_file(tmp_path, sweep_row(), sweep_row(max_concurrency=4, gpu_type="H200"), name="sweep.csv"),
+        lines_file(tmp_path, run_row(), run_row(VLLM), run_row(f"{SGLANG} --kv-cache-dtype fp8_e4m3")),
+        csv_file(tmp_path, sweep_row(), sweep_row(max_concurrency=4, hardware="H200"), name="sweep.csv"),
         csv_file(tmp_path, own_row(), name="own.csv"),
     ]
     found = points_of([row for path in files for row in read_file(path).rows])
@@ -81,4 +78,4 @@ def test_groups_are_whole_and_cover_every_point_once_per_kind(tmp_path):
 
 
 def test_a_kind_with_one_group_is_none(tmp_path):
-    assert {group.kind for group in groups(points(tmp_path, lab_row(), lab_row(VLLM)))} == {"engine", "version"}
+    assert {group.kind for group in groups(points(tmp_path, run_row(), run_row(VLLM)))} == {"engine", "version"}

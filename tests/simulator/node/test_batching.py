@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autotune.loadgen.arrivals import arrival_of
-from autotune.loadgen.client.requests import Requests
+from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.simulator.node import run_server, simulate
 from autotune.simulator.node.batching import Batching
 from autotune.simulator.node.frontend import BackEnd

@@ -3,26 +3,24 @@
 These are the rows that it was fitted to; what it predicts for rows that it has not seen is in docs/simulator.md.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from autotune.simulator.fit.fit import predicted_by
 from autotune.simulator.fit.points import points_of
 from autotune.simulator.fit.rankings import rankings
-from autotune.simulator.fit.readers import read_file
+from autotune.simulator.fit.reading import read_file
 from autotune.simulator.fit.tables import errors
 from autotune.simulator.node.calibration import packaged_calibration
+from tests.simulator.fit.files import DATA, published
 
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the measured rows (../shared/data) are not here")
 
 
 @pytest.fixture(scope="module")
-def compared():
-    files = ("seed_measurements.json", "dstack_r1_concurrency_sweep.csv")
-    points = points_of([row for name in files for row in read_file(DATA / name).rows])
+def compared(tmp_path_factory):
+    files = published(tmp_path_factory.mktemp("tables"))
+    points = points_of([row for file in files for row in read_file(file).rows])
     return points, predicted_by(points, packaged_calibration(), {})
 
 
