@@ -106,7 +106,7 @@ class Replayed:
         metrics: dict[str, Metrics] = {}
         factor = noise_factor(self.spec.noise, self.spec.seed, trial)
         for name in trial.workloads:
-            key = table.answers_for(name, objective=name == self.spec.workloads[0])
+            key = table.key_of_workload(name, objective=name == self.spec.workloads[0])
             source = _with_figures(turn, key) if row.failure is None and key is not None else None
             if source is not None and key is not None:
                 metrics[name] = scaled(source.metrics[key], factor) if self.spec.noise else dict(source.metrics[key])

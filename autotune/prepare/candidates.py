@@ -15,8 +15,8 @@ from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
 from autotune.replay import file_of, table_of
-from autotune.replay.choosing import candidates_of, known_engines
-from autotune.replay.commands import command_of as replayed_command
+from autotune.replay.candidates import candidates_of, known_engines
+from autotune.replay.candidates import command_of as replayed_command
 from autotune.serving.docker_engine import no_image, version_of
 from autotune.serving.docker_run import in_container
 from autotune.serving.external import connect
