@@ -18,7 +18,7 @@ from autotune.loadgen.workloads import load_workload
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.simulator.node.calibration import OWN, Calibration, packaged_calibration, packaged_physics
-from autotune.simulator.resolve_command import predict, understand_as
+from autotune.simulator.resolve_command import resolve_for
 from autotune.space.candidates import CandidateSet
 from autotune.space.library import Library
 from autotune.study.options import RunOptions
@@ -152,9 +152,9 @@ def _one(position: int) -> tuple[float | None, object]:
     candidate = prepared.candidates.items[position]
     space = prepared.spaces[candidate.configuration.engine]
     command, version = prepared.command_of(candidate), candidate.engine_version
-    understood = understand_as(space.engine, command, space.context, version)
-    understood = replace(understood, calibration=_calibration(library))
-    outcome = predict(understood, load_workload(prepared.spec.workloads[0], library), 0)
+    resolved = resolve_for(space.engine, command, space.context, version)
+    resolved = replace(resolved, calibration=_calibration(library))
+    outcome = resolved.simulate(load_workload(prepared.spec.workloads[0], library), 0)
     if outcome.failure is not None:
         return None, outcome.failure.to_json()
     return float(outcome.metrics["total_token_throughput"]), None

@@ -19,7 +19,7 @@ from autotune.engines.report_back import Heard, compare
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import METRICS
 from autotune.replay import Row, table_of
-from autotune.simulator.resolve_command import Understood, predict, understand
+from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import Library
@@ -50,14 +50,14 @@ class Simulated:
         workloads = {name: load_workload(name, self.library) for name in trial.workloads}
         longest = max(workload.longest_request for workload in workloads.values())
         context = Context(self.model, self.hardware, self.gpus, trial.engine_version, longest)
-        understood = understand(trial.command, self.library, context, trial.engine_version)
+        resolved = resolve_command(trial.command, self.library, context, trial.engine_version)
         factor = noise_factor(self.noise, self.seed, trial)
         metrics: dict[str, Metrics] = {}
         times_s = dict.fromkeys(_PHASES, 0.0)
         failure: Failure | None = None
         for name, workload in workloads.items():
             # The same prompts for every configuration, new ones for every repeat.
-            outcome = predict(understood, workload, self.seed + trial.launch_index)
+            outcome = resolved.simulate(workload, self.seed + trial.launch_index)
             times_s["ready"] = outcome.startup_s
             if outcome.failure is not None:
                 failure = outcome.failure
@@ -73,14 +73,14 @@ class Simulated:
             gpus=self.gpus,
             node=f"simulated-{self.hardware.name}",
             started_at=started_at,
-            resolved=None if failure else self._resolved(trial, understood),
+            resolved=None if failure else self._resolved(trial, resolved),
         )
 
-    def _resolved(self, trial: Trial, understood: Understood) -> Resolved:
+    def _resolved(self, trial: Trial, resolved: ResolvedCommand) -> Resolved:
         """Compare the simulated engine's configuration with the trial's; passed-through arguments may differ."""
         kind = engine(trial.configuration.engine, self.library)
-        made = understood.effective.configuration
-        found = compare(kind, trial.configuration, understood.context, trial.command, Heard(made.knobs, made))
+        made = resolved.effective.configuration
+        found = compare(kind, trial.configuration, resolved.context, trial.command, Heard(made.knobs, made))
         return Resolved(found.fingerprint, found.differs, "the simulated engine", found.notes)
 
 
