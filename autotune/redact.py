@@ -54,7 +54,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def env(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables with secret values masked."""
+    """Mask the secret values of environment variables."""
     return {name: MASK if _is_secret(name, value) else text(value) for name, value in variables.items()}
 
 
@@ -63,7 +63,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def argv(arguments: Sequence[str]) -> list[str]:
-    """The arguments with secret values masked, as many as before."""
+    """Mask the secret values of arguments, which stay as many."""
     return [MASK if hidden else shown for shown, hidden in _split(arguments)]
 
 
@@ -82,8 +82,8 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:
     return rows
 
 
-def found(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
-    """The secret values of a command, to be masked wherever else they appear, e.g. in its log."""
+def secrets_in(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
+    """Collect the secret values of a command, to be masked wherever else they appear, e.g. in its log."""
     secrets = {value for name, value in variables.items() if _is_secret(name, value)}
     secrets |= {a for a, (_, hidden) in zip(arguments, _split(arguments), strict=True) if hidden}
     for argument in arguments:
@@ -94,11 +94,11 @@ def found(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
 
 
 def text(content: str, secrets: Iterable[str] = ()) -> str:
-    """A text with every secret masked.
+    """Mask every secret in a text.
 
     Args:
         content: a log, a command, JSON, YAML or prose.
-        secrets: values that are known to be secret (`found`); those under 4 characters are left, as
+        secrets: values that are known to be secret (`secrets_in`); those under 4 characters are left, as
             masking them would destroy the text.
     """
     for secret in sorted(secrets, key=len, reverse=True):
@@ -112,7 +112,7 @@ def text(content: str, secrets: Iterable[str] = ()) -> str:
 
 
 def document(value: Any, secrets: Collection[str] = ()) -> Any:
-    """A JSON document with every secret masked: under a secret's name, of a known shape, or known to be one."""
+    """Mask every secret in a JSON document: under a secret's name, of a known shape, or known to be one."""
     if isinstance(value, Mapping):
         return {
             name: MASK if _is_secret_entry(str(name), inner) else document(inner, secrets)

@@ -70,7 +70,7 @@ def test_arguments_keep_their_number_and_place() -> None:
         "8000",
     ]
     assert redact.argv(argv) == [*shown, MASK]
-    assert redact.found(argv, {"HF_TOKEN": "xyz", "A": "b"}) == {"a", "b", "abc", "xyz"}
+    assert redact.secrets_in(argv, {"HF_TOKEN": "xyz", "A": "b"}) == {"a", "b", "abc", "xyz"}
 
 
 def test_environment() -> None:

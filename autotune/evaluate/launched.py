@@ -20,6 +20,7 @@ import yaml
 
 from autotune.engines import engine
 from autotune.errors import CannotGoOn
+from autotune.evaluate import PHASES
 from autotune.evaluate.readback import fetch_reported, read_back
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.measuring import measure
@@ -57,9 +58,7 @@ DEATH_S = 5.0
 class Phases:
     """Adds up seconds per phase of a trial, over all its tries; the waits between them count as ``launch``."""
 
-    times_s: dict[str, float] = field(
-        default_factory=lambda: {"launch": 0.0, "ready": 0.0, "warmup": 0.0, "load": 0.0, "stop": 0.0}
-    )
+    times_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     @contextmanager
     def measured(self, phase: str) -> Iterator[None]:

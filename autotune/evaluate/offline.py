@@ -16,6 +16,7 @@ import numpy as np
 
 from autotune.engines import engine
 from autotune.engines.report_back import Heard, compare
+from autotune.evaluate import PHASES
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import METRICS
 from autotune.replay import Row, table_of
@@ -25,8 +26,6 @@ from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, Metrics, Resolved, State, Trial, TrialResult
-
-_PHASES = ("launch", "ready", "warmup", "load", "stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Simulated:
         resolved = resolve_command(trial.command, self.library, context, trial.engine_version)
         factor = noise_factor(self.noise, self.seed, trial)
         metrics: dict[str, Metrics] = {}
-        times_s = dict.fromkeys(_PHASES, 0.0)
+        times_s = dict.fromkeys(PHASES, 0.0)
         failure: Failure | None = None
         for name, workload in workloads.items():
             # The same prompts for every configuration, new ones for every repeat.
@@ -115,7 +114,7 @@ class Replayed:
             evidence=self.evidence,
             failure=row.failure,
             metrics=metrics,
-            times_s=dict.fromkeys(_PHASES, 0.0) | dict(row.times_s),
+            times_s=dict.fromkeys(PHASES, 0.0) | dict(row.times_s),
             gpus=self.spec.gpus,
             node=f"replayed-{self.spec.hardware.name}",
             started_at=started_at,

@@ -63,7 +63,7 @@ def read_back(
     origin = " and ".join(dict.fromkeys(source.origin for source in sources))
     resolved = Resolved(found.fingerprint, found.differs, origin, found.notes)
     # A server of somebody else's knows nothing of the command.
-    known = {*secrets, *redact.found(trial.command.argv, trial.command.env)}
+    known = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
     _keep(folder, redact.document(_document(trial, sources, heard, resolved), known))
     return resolved if heard.told else None
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from autotune.errors import BadInput
 from autotune.serving.docker_engine import docker_program
-from autotune.serving.docker_run import PLACE, RUN, docker_card, models_folder
+from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card, models_folder
 from autotune.serving.logs import LogPatterns, known_failure, unknown_exit
 from autotune.serving.process import ProcessLauncher, ProcessServer
 from autotune.serving.processes import (
@@ -137,8 +137,10 @@ class DockerLauncher(ProcessLauncher):
             words += ["--env", f"{name}={value}"]
         for name in self.environment:
             words += ["--env", name]
-        mounts = {f"./{name}:{PLACE}/{name}:ro": f"{folder / name}:{PLACE}/{name}:ro" for name in command.files}
-        words += [mounts.get(word, word) for word in command.container[len(RUN) :]]
+        mounts = {
+            f"./{name}:{FILES_FOLDER}/{name}:ro": f"{folder / name}:{FILES_FOLDER}/{name}:ro" for name in command.files
+        }
+        words += [mounts.get(word, word) for word in command.container[len(DOCKER_RUN) :]]
         return words, list(command.argv)
 
     def _engine_environment(self, command: Command, environment: Mapping[str, str]) -> Mapping[str, str]:

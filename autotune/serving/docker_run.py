@@ -23,10 +23,10 @@ from autotune.space.serving import ContainerImage, LogPattern
 from autotune.study.home import expanded
 from autotune.trial import Command, referenced
 
-RUN = ("docker", "run", "--rm")
+DOCKER_RUN = ("docker", "run", "--rm")
 """How every command in a container begins."""
-PLACE = "/autotune"
-"""Where a command's own files lie in the container; its working folder then."""
+FILES_FOLDER = "/autotune"
+"""The container's folder of a command's own files; its working folder, where there are any."""
 
 
 class DockerCard(Entry):
@@ -83,14 +83,14 @@ def in_container(command: Command, image: str, card: EngineCard, hardware: Hardw
     mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
     mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")
     mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
-    mounts += [f"./{name}:{PLACE}/{name}:ro" for name in command.files]
+    mounts += [f"./{name}:{FILES_FOLDER}/{name}:ro" for name in command.files]
     # The command's own HF_HOME is a folder of this machine, which lies elsewhere in the container.
     own = {name: value for name, value in command.env.items() if name != "HF_HOME"}
     settings = [f"HF_HOME={docker.models}", *docker.variables, *_environment_words(own)]
-    place = ["--workdir", PLACE] if command.files else []
+    place = ["--workdir", FILES_FOLDER] if command.files else []
     entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
     words = [*_each("--volume", mounts), *_each("--env", dict.fromkeys(settings)), *place, *entry, image]
-    return Command(argv, command.env, command.files, (*RUN, *options, *words))
+    return Command(argv, command.env, command.files, (*DOCKER_RUN, *options, *words))
 
 
 def _environment_words(env: Mapping[str, str]) -> list[str]:

@@ -119,10 +119,10 @@ def secret_values(asked: Command, given: Command, environment: Mapping[str, str]
         given: the same with their values.
         environment: the server's.
     """
-    values = redact.found(given.argv, given.env)
+    values = redact.secrets_in(given.argv, given.env)
     pairs = zip((*asked.argv, *asked.env.values()), (*given.argv, *given.env.values()), strict=True)
     values |= {new[len(old) - len(old.rpartition("=")[2]) :] for old, new in pairs if old != new}
-    inherited = redact.found((), environment)
+    inherited = redact.secrets_in((), environment)
     return values | {value for value in inherited if len(value) >= _INHERITED}
 
 
