@@ -72,7 +72,7 @@ class EarlyStop:
         return f"stopped early at {done} % with bound {bound}: {self.metric} {self.reason} {_number(self.limit)}"
 
 
-def hopeless(
+def stop_reason(
     snapshot: RequestRecords,
     now_s: float,
     plan: LoadTotals,

@@ -89,7 +89,7 @@ class Exchange:
         """It ends here, without an answer."""
         self._end(outcome, perf_counter_ns())
 
-    def so_far(self) -> tuple[float, float, float, float, float, float]:
+    def report_row(self) -> tuple[float, float, float, float, float, float]:
         """A row of `Report.columns`: NaN for what has not happened yet."""
         times = self.events.times_ns
         first_s = times[0] / 1e9 if times else nan
