@@ -44,7 +44,7 @@ _ALL = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class PromptKey:
-    """What the prompts of one load are made from.
+    """Seeds of the prompts of one load.
 
     Attributes:
         point: position of the load point in the workload.
@@ -192,7 +192,7 @@ class Texts:
 
 
 def _cut(words: Sequence[str], lengths: range, tried: int, tokens: int, count: Callable[[str], int]) -> str:
-    """The words joined and cut to so many tokens, or as near as it goes: whole words first, then letters of the last.
+    """Join words and cut them to so many tokens, or as near as possible: whole words first, then letters of the last.
 
     Tokens grow with words: each try goes to where the end would be if all words were of the length seen so far.
 

@@ -1,4 +1,4 @@
-"""The options of ``autotune bench``, and what follows from them; each is checked before anything is sent."""
+"""Options of ``autotune bench``, each checked before anything is sent."""
 
 from __future__ import annotations
 

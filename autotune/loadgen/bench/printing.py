@@ -43,7 +43,7 @@ _LATENCIES = (
     ("e2el", "End-to-end Latency", "E2EL"),
 )
 _CLIENT = (
-    ("WorkerTask of a core", "cpu_share", ".2f"),
+    ("Share of a core", "cpu_share", ".2f"),
     ("Event loop lag P99 (ms)", "loop_lag_p99_ms", ".2f"),
     ("Send delay P99 (ms)", "send_delay_p99_ms", ".2f"),
 )
@@ -124,7 +124,7 @@ def _client(result: Mapping[str, Any]) -> list[str]:
 
 
 def _figures(values: Mapping[str, Any], shown: Sequence[tuple[str, str, str]]) -> list[str]:
-    """The figures that there are: a load without limit has no rate."""
+    """Lines of the figures that the result has: a load without limit has no rate."""
     numbers = [(title, values.get(name), form) for title, name, form in shown]
     return [_line(title, format(value, form)) for title, value, form in numbers if isinstance(value, int | float)]
 
@@ -134,7 +134,7 @@ def _line(title: str, value: str) -> str:
 
 
 class Throughput:
-    """Chunks per second of one load, from counts that are told now and then."""
+    """Chunks per second of one load, from cumulative counts."""
 
     def __init__(self) -> None:
         self._first: tuple[int, int] | None = None

@@ -230,7 +230,7 @@ class Repeats:
 
 
 def measure_repeats(repeats: int, measure: Callable[[int], Measurement], slos: tuple[Slo, ...] = ()) -> Repeats:
-    """Measure so often; a server that answers no request gets no further load.
+    """Measure repeatedly; a server that answers no request gets no further load.
 
     Args:
         measure: of the repeat's number, from 0.
@@ -245,7 +245,7 @@ def measure_repeats(repeats: int, measure: Callable[[int], Measurement], slos: t
 
 def _worst_client(clients: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Figure by figure the largest of several loads."""
-    worst: dict[str, Any] = {}
+    worst: dict[str, Any] = {"beyond_limits": None}
     for client in clients:
         for name, value in client.items():
             worst[name] = max(value, worst.get(name, value)) if name != "beyond_limits" else worst.get(name) or value
@@ -253,7 +253,7 @@ def _worst_client(clients: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the repeats of one load point say of themselves, so that none of them is lost behind the first."""
+    """Join what stands beside the metrics in the repeats of one load point."""
     caches = [row["cache"] for row in rows]
     reset = next((cache for cache in caches if cache["reset"] != "done"), caches[0])
     counted = [cache for cache in caches if cache["queries"] is not None]

@@ -115,7 +115,7 @@ class LoopMonitor:
             self._lags_s.append(max(time.perf_counter() - due, 0.0))
 
     def health(self, send_delay_s: Floats, reads: int, chunks: int) -> ClientHealth:
-        """The samples so far, in figures."""
+        """Figures of the samples so far."""
         span_s = time.perf_counter() - self._began_s
         return ClientHealth(
             span_s=span_s,

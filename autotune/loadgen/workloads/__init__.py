@@ -21,9 +21,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
-from autotune.loadgen.workloads import sharegpt
 from autotune.loadgen.workloads.arrivals import Arrival, arrival_of, send_times
 from autotune.loadgen.workloads.lengths import FileLengths, FixedLengths, Lengths, Part, ShareGPTLengths
+from autotune.loadgen.workloads.sharegpt import check as check_sharegpt
 from autotune.space.library import Library, load
 
 _RANDOM = re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?")
@@ -169,7 +169,7 @@ def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
 
 
 def _expanded(point: Any, number: int) -> list[LoadPoint]:
-    """The load points that a written one stands for: checked here, as their place in the file is known only here."""
+    """Load points of a written one with lists; checked here, as their place in the file is known only here."""
     swept, points = _swept(point), []
     for values in product(*swept.values()):
         one, numbers = deepcopy(point), {}
@@ -256,7 +256,7 @@ def _sharegpt(text: str) -> Workload:
     if match is None:
         raise BadInput(f"malformed workload {text!r}: write sharegpt:FILE or sharegpt:FILE:N with a whole number > 0")
     file, count = match[1], int(match[2] or _DEFAULT_PROMPTS)
-    sharegpt.check(Path(file))
+    check_sharegpt(Path(file))
     point = LoadPoint(prompts=count, lengths=ShareGPTLengths(kind="sharegpt", file=file))
     description = f"{count} prompts of {file} that pass vLLM's filter, answers of the length that they have there"
     return Workload(name=text, description=f"{description}, all at once", origin=f"the file {file}", points=[point])
