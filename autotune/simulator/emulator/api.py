@@ -8,13 +8,12 @@ from collections.abc import Callable
 from time import perf_counter, time
 from typing import Any
 
-from autotune.simulator.emulator.answers import Answer
 from autotune.simulator.emulator.card import CachedTokensReport, EmulationCard, ResetAnswer, filled_tree, of_version
 from autotune.simulator.emulator.engine import LiveEngine
-from autotune.simulator.emulator.faults import Faults
 from autotune.simulator.emulator.http import Exchange
 from autotune.simulator.emulator.launch import Launch
-from autotune.simulator.emulator.requests import Asked, Limits, RequestRefused, read_request
+from autotune.simulator.emulator.requests import Answer, Asked, Limits, RequestRefused, read_request
+from autotune.simulator.emulator.startup import Faults
 from autotune.space.entry import in_range
 
 _TOKENS_BEFORE_CLOSE = 3

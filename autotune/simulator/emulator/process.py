@@ -16,10 +16,9 @@ import uvloop
 
 from autotune.simulator.emulator.api import Api, die_mid_load
 from autotune.simulator.emulator.engine import LiveEngine
-from autotune.simulator.emulator.faults import Faults, leave_a_grandchild
 from autotune.simulator.emulator.http import Connection
 from autotune.simulator.emulator.launch import Launch
-from autotune.simulator.emulator.startup import Died, Log, Startup
+from autotune.simulator.emulator.startup import Died, Faults, Log, Startup, leave_a_grandchild
 
 _BACKLOG = 4096
 _GRACE_S = 1.0

@@ -63,7 +63,7 @@ def test_a_prompt_longer_than_a_step_is_refused_and_token_ids_need_no_tokenizer(
 
 
 def test_words_of_an_answer_are_one_token_each():
-    from autotune.simulator.emulator.answers import words
+    from autotune.simulator.emulator.requests import words
 
     for count in (1, 5, 100):
         assert len(text_tokens(words(0, count))) == count

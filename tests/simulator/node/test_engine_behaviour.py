@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autotune.loadgen.client.requests import Requests
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node import simulate
-from autotune.simulator.node.graphs import Graphs
+from autotune.simulator.node.batches import Graphs
 from autotune.simulator.node.prefix import GroupCache
 from autotune.simulator.node.replica import Sequences
 from autotune.simulator.node.scheduling import Scheduler
