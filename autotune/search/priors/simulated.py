@@ -16,7 +16,7 @@ from autotune.search.priors.rows import Meaning, meanings
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.simulator.node.roofline import HOPELESS, roofline
-from autotune.simulator.node.steady import LEAST_ODDS, Steady, SteadyNode
+from autotune.simulator.node.steady import LEAST_ODDS, SteadyNode, SteadyPrediction
 from autotune.simulator.node.uncertainty import spread_of
 from autotune.simulator.prediction_intervals import errors_for, subject_of
 from autotune.study.spec import StudySpec
@@ -92,7 +92,7 @@ def _calibrated(prepared: Prepared, found: Meanings, loads: Shares) -> Prior | N
     return Prior("the simulator", mean, sd, starts, launch_s) if np.isfinite(mean).any() else None
 
 
-def _predicted(node: SteadyNode, meaning: Meaning) -> Steady | None:
+def _predicted(node: SteadyNode, meaning: Meaning) -> SteadyPrediction | None:
     try:
         return node.predict(meaning.engine, meaning.version, meaning.knobs)
     except (BadInput, ArithmeticError, ValueError, TypeError):

@@ -39,7 +39,7 @@ class RequestRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CompletionRequest:
     """A request for completions.
 
     Attributes:
@@ -85,7 +85,7 @@ class Limits:
     too_long_for_step: str = ""
 
 
-def read_request(body: bytes, *, chat: bool, limits: Limits) -> Asked:
+def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionRequest:
     """Read and check a request; raises `RequestRefused`."""
     document = _document(body)
     if limits.check_model and document.get("model", limits.models[0]) not in limits.models:
@@ -104,7 +104,7 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> Asked:
     if not isinstance(options, dict):
         raise RequestRefused(400, "BadRequestError", "stream_options must be an object")
     stream = bool(document.get("stream", False))
-    return Asked(
+    return CompletionRequest(
         chat=chat,
         stream=stream,
         include_usage=not stream or bool(options.get("include_usage", False)),
@@ -220,7 +220,7 @@ DONE = http_chunk(b"data: [DONE]\n\n") + LAST_CHUNK
 
 
 @dataclass(slots=True)
-class Answer:
+class CompletionAnswer:
     """The completion of one request.
 
     Attributes:
@@ -230,7 +230,7 @@ class Answer:
         cached_tokens: prompt tokens that the prefix cache had, over all prompts.
     """
 
-    asked: Asked
+    asked: CompletionRequest
     model: str
     chunk_keys: Mapping[str, Any]
     choice_keys: Mapping[str, Any]

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import TextIO
 
 from autotune.errors import BadInput, UnknownName
-from autotune.simulator.emulator.card import Crash, Phase, all_filled, filled
-from autotune.simulator.emulator.launch import Launch
+from autotune.simulator.emulator.card import Crash, StartupPhase, all_filled, filled
+from autotune.simulator.emulator.launch import EmulatedLaunch
 from autotune.space.expression import evaluate
 
 VARIABLE = "AUTOTUNE_EMULATE_FAULT"
@@ -110,7 +110,7 @@ class Log:
         to_stderr: keep stdout free; else the log goes where the engine's goes.
     """
 
-    def __init__(self, launch: Launch, port: int, to_stderr: bool) -> None:
+    def __init__(self, launch: EmulatedLaunch, port: int, to_stderr: bool) -> None:
         given = {name: launch.parsed.args[name] for name in sorted(launch.parsed.given) if name in launch.parsed.args}
         self._card = launch.card
         self._facts: dict[str, object] = {
@@ -158,7 +158,7 @@ class Log:
 class Startup:
     """Goes through the card's phases in the time that the start takes; raises `Died` where it fails."""
 
-    def __init__(self, launch: Launch, faults: Faults, log: Log) -> None:
+    def __init__(self, launch: EmulatedLaunch, faults: Faults, log: Log) -> None:
         self._launch, self._faults, self._log = launch, faults, log
         self._total_s = launch.startup_s * faults.get("slow-start", 1.0)
         self._begin_s = time.perf_counter()
@@ -174,7 +174,7 @@ class Startup:
         if failure is not None:
             raise self._log.crash(failure.log_excerpt or failure.message)
 
-    def _phase(self, phase: Phase) -> None:
+    def _phase(self, phase: StartupPhase) -> None:
         begin = self._passed
         if not evaluate(phase.when, self._launch.scope):
             return

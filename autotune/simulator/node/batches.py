@@ -15,14 +15,14 @@ import numpy as np
 
 from autotune.arrays import Floats, Ints
 from autotune.simulator.node.replica import Chunk, Sequences
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import RankBatch
 
 
 class Graphs:
     """The graphs of a server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: SimulatedServer) -> None:
         c = server.coefficients
         self._queries = 1 + server.speculative_tokens
         self._per = 1 if c.cuda_graph_counts == "tokens" else self._queries
@@ -59,7 +59,7 @@ Ids = Ints
 class Batches:
     """Sums up the steps of a server."""
 
-    def __init__(self, server: Server, sequences: Sequences) -> None:
+    def __init__(self, server: SimulatedServer, sequences: Sequences) -> None:
         self._state, self._graphs = sequences, Graphs(server)
         self._ranks = server.data_parallel
         self._queries = 1 + server.speculative_tokens

@@ -19,7 +19,7 @@ from autotune.simulator.node.frontend import BackEnd, FrontEnd
 from autotune.simulator.node.prefix import GroupCache
 from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.scheduling import Scheduler
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 
 Ids = Ints
 
@@ -94,7 +94,7 @@ class Batching:
         capacity: tokens of KV per replica; the caller makes sure that every request fits.
     """
 
-    def __init__(self, server: Server, requests: Requests, capacity: int) -> None:
+    def __init__(self, server: SimulatedServer, requests: Requests, capacity: int) -> None:
         self._requests = requests
         self._state = Sequences(requests.input_tokens, requests.output_tokens)
         caches = [GroupCache(server, requests) for _ in range(server.data_parallel)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autotune.simulator.emulator.requests import Asked, Limits, RequestRefused, read_request, text_tokens
+from autotune.simulator.emulator.requests import CompletionRequest, Limits, RequestRefused, read_request, text_tokens
 from tests.simulator.emulator.servers import COMMANDS, serving
 
 LIMITS = Limits(("m",), True, 500, 400, 16, "too long: {total} of {context}", "no {name}")
@@ -22,7 +22,7 @@ BODIES = st.fixed_dictionaries({}, optional=dict.fromkeys((*KEYS, "ignore_eos"),
 CHATS = st.fixed_dictionaries({"messages": st.lists(st.fixed_dictionaries({"role": ANY, "content": ANY}), min_size=1)})
 
 
-def read(body: bytes, chat: bool) -> Asked | RequestRefused:
+def read(body: bytes, chat: bool) -> CompletionRequest | RequestRefused:
     try:
         return read_request(body, chat=chat, limits=LIMITS)
     except RequestRefused as refused:
