@@ -13,8 +13,10 @@ from contextlib import closing
 from pathlib import Path
 
 from autotune.errors import BadInput, CannotGoOn, Interrupted
-from autotune.evaluate import Evaluator, evaluator_for
-from autotune.executors import Executor, Work, executor_for
+from autotune.evaluate import Evaluator
+from autotune.evaluate.factory import evaluator_for
+from autotune.executors import EvaluationSetup, Executor
+from autotune.executors.factory import executor_for
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
@@ -63,8 +65,8 @@ def run(
     if spec.on == "docker":
         fetch_images([spec.images[name] for name in prepared.spaces], progress.note)
     needs = sorted({gpus_of(candidate.configuration, spec.gpus) for candidate in prepared.candidates.items})
-    work = Work(evaluator, spec, library, folder, progress.note)
-    with closing(executor_for(spec.executor, work, needs, most_nodes(spec.launches))) as executor:
+    setup = EvaluationSetup(evaluator, spec, library, folder, progress.note)
+    with closing(executor_for(spec.executor, setup, needs, most_nodes(spec.launches))) as executor:
         home.open(spec)
         keep(sources, folder)
         for text in prepared.spec.notes[len(spec.notes) :]:

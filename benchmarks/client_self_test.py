@@ -16,12 +16,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from client_bias import Bias, Emission, PacedServer, Seen
 
-from autotune.loadgen.client.generator import Limits
+from autotune.loadgen.client.generator import allow_open_files
 from autotune.loadgen.client.health import ClientHealth, HealthLimits
-from autotune.loadgen.client.open_files import allow_open_files
-from autotune.loadgen.client.prompts import PromptKey, Prompts
-from autotune.loadgen.client.requests import Requests
-from autotune.loadgen.client.worker_task import Share
+from autotune.loadgen.client.messages import RequestTimeouts, WorkerTask
+from autotune.loadgen.prompts import PromptKey, Prompts
+from autotune.loadgen.requests import Requests
 from autotune.loadgen.workers import Workers, workers_for
 
 _RATES = (1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 30_000, 40_000)
@@ -102,7 +101,7 @@ def measure(pool: Workers, options: argparse.Namespace, rate: float, emission: E
     """Send one load as a measurement does, through worker processes."""
     requests = _requests(options.streams, options.seconds, rate)
     with PacedServer(rate, options.streams, emission) as server:
-        share = Share(server.target, Prompts("m"), requests, PromptKey("self-test", 0, 0), Limits())
+        share = WorkerTask(server.target, Prompts("m"), requests, PromptKey("self-test", 0, 0), RequestTimeouts())
         log, workers = pool.send(share, options.workers or workers_for(options.streams))
         bias = Bias.between(Seen.of(log), server.truth())
     worst = ClientHealth.of_all(workers)

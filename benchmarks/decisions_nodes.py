@@ -67,7 +67,7 @@ def play(index: int, seed: int) -> Told:
     def sampled(history: History, _: bool) -> Suggestion | None:
         if len(candidates) == 2:
             return None if history.spent(1) else Suggestion(1, None)
-        return None if history.exhausted else suggest(kernels, observations(history.corrected()), seed, len(history))
+        return None if history.exhausted else suggest(kernels, observations(history.adjusted()), seed, len(history))
 
     plan, history = Plan(kernels, sampled), History(spec, candidates, ())
     free, running, now = list(NODES), list[tuple[float, int, str]](), 0.0

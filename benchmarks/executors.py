@@ -18,8 +18,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.evaluate import evaluator_for
-from autotune.executors import Executor, Work, executor_for
+from autotune.evaluate.factory import evaluator_for
+from autotune.executors import EvaluationSetup, Executor
+from autotune.executors.factory import executor_for
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.study.options import RunOptions
@@ -88,9 +89,9 @@ def main() -> None:
     for name in ("local", "ray"):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "trials").mkdir()
-            work = Work(evaluator_for, spec, prepared.library, Path(folder), print)
+            setup = EvaluationSetup(evaluator_for, spec, prepared.library, Path(folder), print)
             began_ns = time.perf_counter_ns()
-            executor = executor_for(name, work, [arguments.gpus], 1)
+            executor = executor_for(name, setup, [arguments.gpus], 1)
             started_s = (time.perf_counter_ns() - began_ns) / 1e9
             try:
                 print(f"{name:<6} started in {started_s:.1f} s  {resident_mib():.0f} MiB", flush=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 import numpy as np
-from landscapes import Landscape, Sources, believed
+from landscape import Landscape, Sources, believed
 
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import load_workload
@@ -23,7 +23,7 @@ from autotune.space.candidates import CandidateSet
 from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
-from autotune.trial import Configuration, Failure
+from autotune.trial import Failure
 
 DRAWN = 0.5
 """Standard deviation of ln(drawn / packaged) of every fitted figure of every engine: a factor of 1.65 either way."""
@@ -166,10 +166,3 @@ def _calibration(library: Library) -> Calibration:
     found = _state["calibration"]
     assert isinstance(found, Calibration)
     return found
-
-
-def layout_of(configuration: Configuration) -> tuple[object, ...]:
-    """Engine, layout and all-to-all: what decides which kernels run."""
-    knobs = configuration.knobs
-    names = ("tensor_parallel", "data_parallel", "expert_parallel", "moe_all_to_all")
-    return (configuration.engine, *(knobs.get(name) for name in names))

@@ -7,8 +7,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-from landscapes import Absent, Landscape, Sources, believed
-from landscapes_altered import study_of
+from landscape import Absent, Landscape, Sources, believed, study_of
 
 from autotune.simulator.fit.reading import read_file
 from autotune.space.candidates import Candidate, CandidateSet

@@ -24,7 +24,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from landscapes import Landscape, Sources, build, command_of
+from landscape import Landscape, Sources, command_of
+from landscapes import build
 
 from autotune.recommend import recommend
 from autotune.search import Study, open_study

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from autotune.arrays import Ints
-from autotune.loadgen.client.open_files import allow_open_files
+from autotune.loadgen.client.generator import allow_open_files
 from autotune.loadgen.client.target import Target
 
 Times = Ints
@@ -61,12 +61,13 @@ class Load:
 
 def ours(load: Load, bodies: Sequence[bytes]) -> list[Answer]:
     """What `autotune bench` sends with, in one worker."""
-    from autotune.loadgen.client.generator import Limits, Schedule, run
+    from autotune.loadgen.client.generator import run
+    from autotune.loadgen.client.messages import RequestTimeouts, Schedule
 
     target = Target("http", load.host, load.port)
     requests = [target.request("/v1/completions", body) for body in bodies]
     tokens = np.full(load.streams, load.tokens)
-    log, _ = run(target, Schedule(requests, np.zeros(load.streams), tokens, load.streams), Limits())
+    log, _ = run(target, Schedule(requests, np.zeros(load.streams), tokens, load.streams), RequestTimeouts())
     ok = log.records.ok
     ends = np.cumsum(log.chunks[ok])
     times = np.split(np.round(log.records.token_s * 1e9).astype(np.int64), ends)[: len(ends)]

@@ -27,7 +27,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from landscapes import NAMES, Absent, Landscape, Sources, build
+from landscape import Absent, Landscape, Sources
+from landscapes import NAMES, build
 from search_figures import as_markdown, as_text, summarised
 from search_loops import COMPARED, LOOPS, missing, play
 

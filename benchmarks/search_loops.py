@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import optuna
-from landscapes import Landscape, command_of
+from landscape import Landscape, command_of
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import TrialState, create_trial

@@ -28,9 +28,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from autotune.loadgen.arrivals import Arrival
-from autotune.loadgen.datasets import FixedLengths
 from autotune.loadgen.workloads import LoadPoint, Workload, load_workload
+from autotune.loadgen.workloads.arrivals import Arrival
+from autotune.loadgen.workloads.lengths import FixedLengths
 from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
 from autotune.simulator.node.roofline import roofline
 from autotune.space.library import Library

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autotune.metrics.formulas import Slo
 from autotune.space.cards import Architecture, HardwareCard, ModelCard
 from autotune.study.recommendation import (
     Choice,
@@ -20,7 +21,7 @@ from autotune.study.recommendation import (
     Verdict,
     WorkloadComparison,
 )
-from autotune.study.spec import EngineChoice, Slo, StudySpec
+from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import (
     Command,
     Configuration,

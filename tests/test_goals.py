@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
+from autotune.metrics.formulas import Slo
 from autotune.outputs.report import StudyRecord, conclusion, render
 from autotune.prepare.goals import goals_of, slos_of
 from autotune.recommend import recommend
 from autotune.search import objective
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
-from autotune.study.spec import Slo, StudySpec
+from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role
 
 from .test_recommend import CANDIDATES, launch, spec

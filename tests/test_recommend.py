@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.study.recommendation import Exclusion, Recommendation, Verdict
-from autotune.study.spec import EngineChoice, Slo, StudySpec
+from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import (
     Command,
     Configuration,

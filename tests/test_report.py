@@ -272,7 +272,7 @@ def test_infeasible_gives_no_command(tmp_path: Path) -> None:
 
 
 def _slo() -> object:
-    from autotune.study.spec import Slo
+    from autotune.metrics.formulas import Slo
 
     return Slo.parse("mean_tpot_ms<=50")
 

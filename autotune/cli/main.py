@@ -176,9 +176,9 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 def bench(as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""
     from autotune.cli.bench import bench as measure
-    from autotune.loadgen.bench.options import Bench
+    from autotune.loadgen.bench.options import BenchOptions
 
-    measure(Bench(**options), as_json)
+    measure(BenchOptions(**options), as_json)
 
 
 @cli.command()
@@ -187,7 +187,7 @@ def bench(as_json: bool, **options: Any) -> None:
 @_common(home_is_used=False)
 def compare(result_a: Path, result_b: Path, as_json: bool) -> None:
     """Compare two results of `autotune bench --save-result`, or of `vllm bench serve`."""
-    from autotune.loadgen.bench.compare import compare as side_by_side
+    from autotune.cli.bench import compare as side_by_side
 
     side_by_side(result_a, result_b, as_json)
 

@@ -13,7 +13,7 @@ from autotune.engines import command_of, split_command
 from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import Workload, load_workload
-from autotune.machine import node
+from autotune.machine.node import node
 from autotune.prepare.build_spec import check_gpus
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS

@@ -6,29 +6,21 @@ launch from working is *missing*; what makes launches slower or less sure, or on
 
     finding     `Check`, `Finding`, `Host`
     engines     engines, Python packages
-    gpus        GPUs, drivers, who uses them
-    amd         what AMD advises for its nodes
+    gpus        GPUs, drivers, who uses them, what AMD advises for its nodes
     limits      shared memory, limits of a process, disk
     docker      the Docker command, its daemon, its access to GPUs
-    command     the table and the JSON object
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from autotune.doctor import amd, docker, engines, gpus, limits
+from autotune.doctor import docker, engines, gpus, limits
 from autotune.doctor.finding import TARGETS, Check, Finding, Host, Status
 
 __all__ = ["CHECKS", "TARGETS", "Check", "Finding", "Host", "Status", "examine", "ready"]
 
-CHECKS: tuple[Check, ...] = (
-    *engines.CHECKS,
-    *gpus.CHECKS,
-    *amd.CHECKS,
-    *limits.CHECKS,
-    *docker.CHECKS,
-)
+CHECKS: tuple[Check, ...] = (*engines.CHECKS, *gpus.CHECKS, *limits.CHECKS, *docker.CHECKS)
 
 
 def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:

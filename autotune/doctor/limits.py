@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from autotune.doctor.finding import PROCESS, TARGETS, Answer, Check, Host, missing, ok, warning
-from autotune.machine import disk_free_bytes, existing_folder, shared_memory_bytes
+from autotune.machine.resources import disk_free_bytes, existing_folder, shared_memory_bytes
 
 _NCCL = "NCCL documentation, Troubleshooting, Sharing Data"
 SHARED_MEMORY_BYTES = 2**30

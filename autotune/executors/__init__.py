@@ -1,10 +1,7 @@
-"""Where evaluations run. The contract, and the executors by name.
+"""Where trials are evaluated: the contract, and the executor of this process.
 
-An executor takes trials and gives back finished launches, in whatever order they end; it knows neither
-the search nor what an evaluation does.
-
-    local     one trial at a time, in this process
-    raytune   on the nodes of a Ray cluster, as many at a time as their GPUs allow
+An executor takes trials and returns finished launches in the order in which they end. It knows neither the search nor
+what an evaluation does. `autotune.executors.factory` makes the one that ``--executor`` names.
 """
 
 from __future__ import annotations
@@ -14,25 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from autotune.errors import BadInput
 from autotune.evaluate import Evaluator
 from autotune.evaluate.checked import Checked
-from autotune.executors import environment
-from autotune.executors.local import LocalExecutor
 from autotune.notify import Notify
 from autotune.space.library import Library
-from autotune.study.spec import StudySpec, check_executor
+from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Trial
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What evaluators of a study are made with.
+class EvaluationSetup:
+    """What a study's evaluators are made from; it can be pickled, so that nodes make their own.
 
     Attributes:
         make: makes one; arguments as of `autotune.evaluate.evaluator_for`.
-        folder: the study's on this machine; made by whoever opens the study.
-        notify: shows what a person should know while trials run.
+        folder: the study's folder on this machine; made by whoever opens the study.
+        notify: shows messages while trials run.
     """
 
     make: Callable[..., Evaluator]
@@ -42,16 +36,16 @@ class Work:
     notify: Notify
 
     def evaluator(self) -> Evaluator:
-        """The study's evaluator, whose results are checked."""
+        """Make the study's evaluator, whose results are checked."""
         return Checked(self.make(self.spec, self.library, self.folder, self.notify), self.spec)
 
 
 class Executor(Protocol):
-    """Runs trials, as many at a time as it has room for."""
+    """Runs as many trials at a time as it has room for."""
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Names of the nodes on which another trial would begin at once; empty: one place without a name."""
+        """Names of the nodes on which another trial would start at once; empty: one node without a name."""
         ...
 
     @property
@@ -60,11 +54,11 @@ class Executor(Protocol):
         ...
 
     def has_room(self) -> bool:
-        """Whether another trial would begin at once."""
+        """Whether another trial would start at once."""
         ...
 
     def submit(self, trial: Trial) -> None:
-        """Accept a trial, for its own node where it names one; for another one where that is gone."""
+        """Accept a trial. It runs on the node that it names, or on another one where that node is gone."""
         ...
 
     def next_finished(self) -> Launch:
@@ -75,37 +69,46 @@ class Executor(Protocol):
         ...
 
     def retire(self, node: str, why: str) -> bool:
-        """Launch nothing more on a node, and say why; whether there is another one."""
+        """Launch nothing more on a node, and say why; returns whether another node is left."""
         ...
 
     def close(self) -> None:
-        """Release what it holds; unfinished trials are given up. May be called again."""
+        """Release all resources; unfinished trials are given up. May be called again."""
         ...
 
 
-def executor_for(name: str, work: Work, needs: Sequence[int], most_nodes: int) -> Executor:
-    """The executor of a name.
+class LocalExecutor:
+    """Evaluates one trial at a time, in this process, when its result is waited for."""
 
-    Args:
-        needs: the GPUs that the candidates need, each number once.
-        most_nodes: so many nodes are used at most.
+    nodes: Sequence[str] = ()
+    busy: Sequence[str] = ()
 
-    Raises:
-        UnknownName: there is none of this name.
-        BadInput: Ray is not installed, or there is no node for these candidates.
-    """
-    check_executor(name)
-    if name == "local":
-        return LocalExecutor(work.evaluator())
-    address = name.partition(":")[2]
-    environment.prepare(environment.stands_alone(address, work.spec.on))
-    try:
-        # Imported when asked for: it takes seconds.
-        import ray.tune  # noqa: F401
-    except ImportError as error:
-        raise BadInput(
-            f"--executor {name} needs Ray Tune ({error}); install it with: pip install 'autotune[ray]'"
-        ) from error
-    from autotune.executors.ray import RayExecutor
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._waiting: Trial | None = None
 
-    return RayExecutor(address, work, needs, most_nodes)
+    def has_room(self) -> bool:
+        """Whether no trial waits."""
+        return self._waiting is None
+
+    def submit(self, trial: Trial) -> None:
+        """Accept a trial; raises ``RuntimeError`` when one is waiting already."""
+        if self._waiting is not None:
+            raise RuntimeError("the local executor runs one trial at a time")
+        self._waiting = trial
+
+    def next_finished(self) -> Launch:
+        """Evaluate the waiting trial; raises ``RuntimeError`` when there is none."""
+        if self._waiting is None:
+            raise RuntimeError("no trial was submitted")
+        trial, self._waiting = self._waiting, None
+        return Launch(trial, self._evaluator(trial))
+
+    def retire(self, node: str, why: str) -> bool:
+        """Return False: there is no other node than this machine."""
+        del node, why
+        return False
+
+    def close(self) -> None:
+        """Forget a trial that was not evaluated."""
+        self._waiting = None

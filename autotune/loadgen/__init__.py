@@ -1,35 +1,57 @@
-"""What is sent and what is counted.
+"""Load generator: sends a workload to an OpenAI-compatible server over HTTP and measures it; usable on its own.
 
-    workloads     what is sent, by name
-    arrivals      when it is sent
-    datasets      how long prompts and answers are
-    sharegpt      the same, and the text, of a real ShareGPT file; jsonl: of a file of one's own
-    tokenizers    who counts the tokens of text (not imported here: httpx is slow to load)
-    metrics       every formula
-    measuring     one workload on one warm server, over HTTP
-    measurement   what it is asked for and what came of it
-    workers       the processes that send a load together; what runs in them is `autotune.loadgen.client`
-    request_file  one row per request, in a columnar file
-    control       `ServerClient`: all else that is said to a server (not imported here: httpx is slow to load)
+    from autotune.loadgen import load_workload, measure
 
-The contract is `measure`. The simulated node uses the same workloads and metrics, without a server.
+    workload = load_workload("random:4000:200:500").with_concurrency(64)
+    print(measure("http://127.0.0.1:8000", "my-model", workload, seed=0).metrics["total_token_throughput"])
+
+    measure        one workload on one warm server -> `Measurement`
+    load_workload  a workload by its name or form -> `Workload`
+    compare        two result files of ``autotune bench`` or ``vllm bench serve`` -> `Comparison`
+
+    workloads      what is sent and when: lengths, arrivals, files
+    requests, prompts, tokenizers   the requests of one load in numbers, and what they say
+    measuring      `measure`: warm-up, loads, judgement; results: its options and results
+    workers        processes that send a load together; client: what runs in them
+    early_stop     whether a load under way can still reach what is asked of it
+    prefix_cache   emptied before a load, its hits counted during it
+    server_client  single calls to a server; request_file: one row per request, in a columnar file
+    bench          ``autotune bench`` and ``autotune compare``
+
+Names are imported when they are asked for: a worker process must start fast.
 """
 
-from autotune.loadgen.client.generator import Limits
-from autotune.loadgen.client.outcomes import Outcome, OutcomeKind
-from autotune.loadgen.client.progress import Progress
-from autotune.loadgen.client.target import Target
-from autotune.loadgen.measurement import LoadOptions, Measurement, PointMeasurement
-from autotune.loadgen.measuring import measure
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.loadgen.bench.compare import Comparison, compare
+    from autotune.loadgen.measuring import measure
+    from autotune.loadgen.results import LoadOptions, LoadResult, Measurement
+    from autotune.loadgen.workloads import Workload, load_workload
+
+_MODULES = {
+    **dict.fromkeys(("Comparison", "compare"), "bench.compare"),
+    **dict.fromkeys(("LoadOptions", "LoadResult", "Measurement"), "results"),
+    **dict.fromkeys(("Workload", "load_workload"), "workloads"),
+    "measure": "measuring",
+}
 
 __all__ = [
-    "Limits",
+    "Comparison",
     "LoadOptions",
+    "LoadResult",
     "Measurement",
-    "Outcome",
-    "OutcomeKind",
-    "PointMeasurement",
-    "Progress",
-    "Target",
+    "Workload",
+    "compare",
+    "load_workload",
     "measure",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

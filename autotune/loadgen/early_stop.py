@@ -22,9 +22,8 @@ from functools import cached_property
 import numpy as np
 
 from autotune.arrays import Floats
-from autotune.metrics.latencies import LATENCIES, QUANTILES, tpot_ms
-from autotune.metrics.records import RequestRecords
-from autotune.study.spec import Slo
+from autotune.metrics.formulas import Slo
+from autotune.metrics.records import LATENCIES, QUANTILES, RequestRecords, tpot_ms
 
 _CLEARLY = 1e-9
 """By how much, as a share of the limit, a bound must miss it: rounding must not stop a run."""

@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadLog:
     """The requests of one load, and which load it was."""
 
     point: str
@@ -64,7 +64,7 @@ def requests_path(result: Path) -> Path:
     return result.with_name(f"{result.name.removesuffix('.json')}.requests.parquet")
 
 
-def write_requests(path: Path, loads: Sequence[Load], metadata: Mapping[str, object]) -> None:
+def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, object]) -> None:
     """Write the requests of some loads, one load after the other; a reader sees the whole file or none.
 
     Args:
@@ -126,7 +126,7 @@ def _schema() -> Any:
     return pa.schema([(name, kinds[name]) for name in COLUMNS])
 
 
-def _arrays(load: Load) -> dict[str, Any]:
+def _arrays(load: LoadLog) -> dict[str, Any]:
     log, records = load.log, load.log.records
     start_s = float(records.sent_s.min()) if len(log) else 0.0
     return {

@@ -1,113 +1,116 @@
-"""The tokenizer of a server, and which tokenizer a load has."""
+"""Tokenizers: how many tokens a text has, by the model's own tokenizer file or by an approximation.
+
+A third way, the server's ``/tokenize``, is in `autotune.loadgen.server_client`, as httpx is slow to load.
+"""
 
 from __future__ import annotations
 
-import weakref
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import httpx
+from typing import Any, Protocol
 
 from autotune.errors import BadInput
-from autotune.loadgen.client.target import Target
-from autotune.loadgen.client.tokenizers import Approximate, FileTokenizer, Tokenizer
 
-_PROBE = "The quick brown fox"
+CHARACTERS_PER_TOKEN = 4
+"""A rule of thumb for English text, used only where nothing better is there."""
+
+_CANDIDATES = 4096
+_FEWEST_WORDS = 64
+"""With fewer whole words than this a vocabulary is of bytes or letters, and prompts of them would be alike."""
 
 
-class ServerTokenizer:
-    """The model's own tokenizer behind the server's ``/tokenize``, one call per text.
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer."""
 
-    vLLM and SGLang take ``prompt``, llama-server ``content``; all answer with ``tokens``. TensorRT-LLM has no such
-    endpoint.
+    @property
+    def exact(self) -> bool:
+        """Whether it counts as the model does, special tokens apart."""
 
-    Args:
-        body: what is sent besides the text.
-        key: under which the text is sent.
-        vocabulary: how many tokens the model has; None = not known.
-    """
+    @property
+    def vocabulary(self) -> int | None:
+        """How many tokens the model has; None = not known."""
 
-    exact = True
-    words: Sequence[str] = ()
-
-    def __init__(self, target: Target, body: dict[str, Any], key: str, vocabulary: int | None) -> None:
-        self.vocabulary = vocabulary
-        self._target, self._body, self._key = target, body, key
-        self._http = _client(target)
-        weakref.finalize(self, self._http.close)
-
-    def __reduce__(self) -> tuple[type[ServerTokenizer], tuple[Any, ...]]:
-        """For a worker process, which makes connections of its own."""
-        return ServerTokenizer, (replace(self._target), self._body, self._key, self.vocabulary)
-
-    @classmethod
-    def find(cls, target: Target, model: str) -> ServerTokenizer | None:
-        """None where the server has no ``/tokenize`` that answers with tokens, or does not answer at all."""
-        forms = (({"model": model, "add_special_tokens": False}, "prompt"), ({"add_special": False}, "content"))
-        with _client(target) as http:
-            for body, key in forms:
-                try:
-                    found = _tokens(http.post("/tokenize", json={**body, key: _PROBE}))
-                except httpx.HTTPError:
-                    return None
-                if found:
-                    return cls(target, body, key, _vocabulary(http, model))
-        return None
+    @property
+    def words(self) -> Sequence[str]:
+        """Words that are one token each where a blank stands before them; empty = not known."""
 
     def count(self, text: str) -> int:
-        """Raises `BadInput` when the server stops answering."""
-        if not text:
-            return 0
-        try:
-            answer = self._http.post("/tokenize", json={**self._body, self._key: text})
-        except httpx.HTTPError as error:
-            raise self._lost(str(error)) from error
-        found = _tokens(answer)
-        if found is None:
-            raise self._lost(f"HTTP {answer.status_code}: {self._target.redacted(answer.text[:200])}")
-        return found
+        """Tokens of a text, without the special ones that a server may add."""
 
     def describe(self) -> str:
-        return "the server's /tokenize"
-
-    def _lost(self, why: str) -> BadInput:
-        return BadInput(f"{self._target.url}/tokenize no longer counts tokens ({why}); give the model's --tokenizer")
+        """How a report names it: after "tokens counted by" where it is exact, else after "tokens"."""
 
 
-def tokenizer_for(path: Path | None, target: Target, model: str) -> Tokenizer:
-    """The file where one is given, else the server's ``/tokenize``, else an approximation, which says so.
+@dataclass(frozen=True, slots=True)
+class Approximate:
+    """No tokenizer: so many characters are a token."""
 
-    Raises `BadInput` for a file that is no tokenizer.
-    """
-    if path is not None:
-        return FileTokenizer.load(path)
-    return ServerTokenizer.find(target, model) or Approximate()
+    @property
+    def exact(self) -> bool:
+        return False
 
-
-def _client(target: Target) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
-    # Servers close idle connections after 5 s; given up before, none is closed while a call goes out on it.
-    limits = httpx.Limits(keepalive_expiry=2.0)
-    return httpx.Client(base_url=target.url, headers=headers, timeout=60.0, limits=limits, trust_env=False)
-
-
-def _tokens(answer: httpx.Response) -> int | None:
-    """How many tokens an answer of ``/tokenize`` holds; None when it is none."""
-    try:
-        tokens = answer.json()["tokens"] if answer.is_success else None
-    except (ValueError, KeyError, TypeError):
+    @property
+    def vocabulary(self) -> int | None:
         return None
-    return len(tokens) if isinstance(tokens, list) else None
+
+    @property
+    def words(self) -> Sequence[str]:
+        return ()
+
+    def count(self, text: str) -> int:
+        return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
+
+    def describe(self) -> str:
+        return f"approximated at {CHARACTERS_PER_TOKEN} characters per token"
 
 
-def _vocabulary(http: httpx.Client, model: str) -> int | None:
-    """llama-server tells it in its list of models; the others do not."""
-    try:
-        listed = http.get("/v1/models").json()["data"]
-        named = [one for one in listed if one["id"] == model] or listed[:1]
-        size = named[0]["meta"]["n_vocab"]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError):
-        return None
-    return size if type(size) is int and size > 0 else None
+@dataclass(frozen=True)
+class FileTokenizer:
+    """A ``tokenizer.json`` through the `tokenizers` package."""
+
+    model: Any
+    file: Path
+
+    @classmethod
+    def load(cls, path: Path) -> FileTokenizer:
+        """From a ``tokenizer.json`` or the folder that holds one; raises `BadInput` when that is not possible."""
+        try:
+            from tokenizers import Tokenizer as Loaded
+        except ImportError as error:
+            raise BadInput("--tokenizer needs the `tokenizers` package: pip install 'autotune[tokenizer]'") from error
+        file = path / "tokenizer.json" if path.is_dir() else path
+        if not file.is_file():
+            raise BadInput(f"--tokenizer {path}: there is no {file}; give a tokenizer.json or its folder")
+        try:
+            return cls(Loaded.from_file(str(file)), file)
+        except Exception as error:  # the package raises bare exceptions
+            raise BadInput(f"--tokenizer {file}: cannot be read ({error})") from error
+
+    @property
+    def exact(self) -> bool:
+        return True
+
+    @property
+    def vocabulary(self) -> int | None:
+        return int(self.model.get_vocab_size(with_added_tokens=False))
+
+    @cached_property
+    def words(self) -> Sequence[str]:
+        size = self.vocabulary or 0
+        ids = range(0, size, max(size // _CANDIDATES, 1))
+        candidates = (str(self.model.decode([token])).strip() for token in ids)
+        whole = dict.fromkeys(word for word in candidates if word.isascii() and word.isalnum() and self._single(word))
+        return tuple(whole) if len(whole) >= _FEWEST_WORDS else ()
+
+    def count(self, text: str) -> int:
+        return len(self.model.encode(text, add_special_tokens=False))
+
+    def describe(self) -> str:
+        return f"tokenizer {self.file}"
+
+    def _single(self, word: str) -> bool:
+        """Whether one more of it, after a blank, is one more token."""
+        return self.count(f"{word} {word} {word}") - self.count(f"{word} {word}") == 1

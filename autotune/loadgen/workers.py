@@ -21,13 +21,10 @@ from types import TracebackType
 
 from autotune.child import IMPORT_FOLDER
 from autotune.errors import BadInput
-from autotune.loadgen.client.generator import HEAD_START_NS
+from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
 from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.open_files import allow_open_files
-from autotune.loadgen.client.progress import Overview, Report
+from autotune.loadgen.client.messages import READY, STOP, LoadState, Report, TaskResult, WorkerTask
 from autotune.loadgen.client.request_log import RequestLog
-from autotune.loadgen.client.worker import READY, STOP, Done
-from autotune.loadgen.client.worker_task import Share
 
 STREAMS_PER_WORKER = 250
 CHUNKS_PER_WORKER = 4000
@@ -36,7 +33,7 @@ CHUNKS_PER_WORKER = 4000
 _END_S = 5.0
 """For a worker to leave when its pipe is closed."""
 
-_WORKER = "autotune.loadgen.client"
+_WORKER = "autotune.loadgen.client.worker"
 
 
 class WorkerDied(Exception):
@@ -60,24 +57,43 @@ def workers_for(streams: int, chunks_per_s: float = 0.0, cores: int | None = Non
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _Process:
     """A worker process and our ends of its pipes."""
 
     process: subprocess.Popen[bytes]
-    orders: Connection
+    tasks: Connection
     answers: Connection
 
     @classmethod
-    def start(cls) -> _Member:
-        taken, orders = Pipe(duplex=False)
-        answers, told = Pipe(duplex=False)
-        with taken, told:
-            ends = [taken.fileno(), told.fileno()]
+    def start(cls) -> _Process:
+        worker_tasks, tasks = Pipe(duplex=False)
+        answers, worker_answers = Pipe(duplex=False)
+        with worker_tasks, worker_answers:
+            ends = [worker_tasks.fileno(), worker_answers.fileno()]
             # -P: a folder that happens to be the current one must not put its own modules in front.
             command = [sys.executable, "-P", "-m", _WORKER, *map(str, ends)]
             with _interrupts_held_back():
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends, env=_environment())
-        return cls(process, orders, answers)
+        return cls(process, tasks, answers)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, message: object) -> None:
+        with suppress(ConnectionError):  # `receive` raises why it ended
+            self.tasks.send(message)
+
+    def receive(self) -> TaskResult | Report | str:
+        try:
+            message: TaskResult | Report | str | BadInput = self.answers.recv()
+        except (EOFError, OSError) as error:
+            code = self.process.wait(_END_S)
+            raise WorkerDied(f"a worker process of the load ended with code {code}") from error
+        if isinstance(message, BadInput):
+            raise message
+        assert isinstance(message, TaskResult | Report) or message == READY
+        return message
 
     def end(self) -> None:
         """Close its pipes, which ends it; one that does not leave is killed."""
@@ -89,7 +105,7 @@ class _Member:
             self.process.wait()
 
     def close(self) -> None:
-        self.orders.close()
+        self.tasks.close()
         self.answers.close()
 
 
@@ -112,7 +128,7 @@ class Workers:
     """Worker processes, started when a load needs them and kept for the next; use it as a context manager."""
 
     def __init__(self) -> None:
-        self._members: list[_Member] = []
+        self._processes: list[_Process] = []
 
     def __enter__(self) -> Workers:
         return self
@@ -122,92 +138,67 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        return [member.process.pid for member in self._members]
+        return [process.pid for process in self._processes]
 
     def close(self) -> None:
         """End all of them; what they were sending is lost."""
-        members, self._members = self._members, []
-        for member in members:
-            member.close()
-        for member in members:
-            member.end()
+        processes, self._processes = self._processes, []
+        for process in processes:
+            process.close()
+        for process in processes:
+            process.end()
 
     def send(
-        self, share: Share, workers: int, keep_on: Callable[[Overview], bool] | None = None
+        self, task: WorkerTask, workers: int, keep_on: Callable[[LoadState], bool] | None = None
     ) -> tuple[RequestLog, tuple[ClientHealth, ...]]:
         """Send a load point with so many workers and wait for every answer; no fault of the server raises.
 
         Args:
-            share: the load, as if one worker sent it all.
-            keep_on: called whenever a worker tells how far it is; False gives the load up.
+            task: the load, as if one worker sent it all.
+            keep_on: called whenever a worker reports; False gives the load up.
 
         Raises:
             BadInput: too few open files are allowed, or the host has no address.
             WorkerDied: a worker was ended from outside.
         """
-        allow_open_files(
-            math.ceil(min(share.requests.concurrency, len(share.requests)) / workers), surely=_burst(share)
-        )
+        streams, burst = min(task.requests.concurrency, len(task.requests)), bool((task.requests.send_s <= 0).all())
+        allow_open_files(math.ceil(streams / workers), surely=burst)
         allow_open_files(4 * workers)  # of ours: the pipes
-        while len(self._members) < workers:
-            self._members.append(_Member.start())
+        while len(self._processes) < workers:
+            self._processes.append(_Process.start())
+        processes = self._processes[:workers]
         try:
-            return self._sent(share, self._members[:workers], keep_on)
+            for number, process in enumerate(processes):
+                process.send(replace(task, worker=number, workers=workers))
+            for process in processes:
+                process.receive()  # READY: its connections are open
+            start_ns = perf_counter_ns() + HEAD_START_NS
+            for process in processes:
+                process.send(start_ns)
+            results = _results(task, processes, keep_on or (lambda _: True))
         except BaseException:
             self.close()  # a worker in the middle of a load is of no use for the next
             raise
-
-    def _sent(
-        self, share: Share, members: Sequence[_Member], keep_on: Callable[[Overview], bool] | None
-    ) -> tuple[RequestLog, tuple[ClientHealth, ...]]:
-        for number, member in enumerate(members):
-            _tell(member, replace(share, worker=number, workers=len(members)))
-        for member in members:
-            _hear(member)  # READY: its connections are open
-        start_ns = perf_counter_ns() + HEAD_START_NS
-        for member in members:
-            _tell(member, start_ns)
-        done = self._all_done(share, members, keep_on or (lambda _: True))
-        return RequestLog.merged([one.log for one in done]), tuple(one.health for one in done)
-
-    @staticmethod
-    def _all_done(share: Share, members: Sequence[_Member], keep_on: Callable[[Overview], bool]) -> list[Done]:
-        overview = Overview(len(share.requests), share.requests.input_tokens, len(members))
-        pipes = {member.answers: number for number, member in enumerate(members)}
-        done: dict[int, Done] = {}
-        going_on = True
-        while len(done) < len(members):
-            for pipe in wait([pipe for pipe, number in pipes.items() if number not in done]):
-                assert isinstance(pipe, Connection)
-                number = pipes[pipe]
-                message = _hear(members[number])
-                if isinstance(message, Done):
-                    done[number] = message
-                elif isinstance(message, Report):
-                    overview.add(number, message)
-            if going_on and len(done) < len(members) and not keep_on(overview):
-                going_on = False
-                for member in members:
-                    _tell(member, STOP)
-        return [done[number] for number in range(len(members))]
+        return RequestLog.merged([one.log for one in results]), tuple(one.health for one in results)
 
 
-def _burst(share: Share) -> bool:
-    return bool((share.requests.send_s <= 0).all())
-
-
-def _tell(member: _Member, message: object) -> None:
-    with suppress(ConnectionError):  # hearing of it says why it ended
-        member.orders.send(message)
-
-
-def _hear(member: _Member) -> Done | Report | str:
-    try:
-        message: Done | Report | str | BadInput = member.answers.recv()
-    except (EOFError, OSError) as error:
-        code = member.process.wait(_END_S)
-        raise WorkerDied(f"a worker process of the load ended with code {code}") from error
-    if isinstance(message, BadInput):
-        raise message
-    assert isinstance(message, Done | Report) or message == READY
-    return message
+def _results(task: WorkerTask, processes: Sequence[_Process], keep_on: Callable[[LoadState], bool]) -> list[TaskResult]:
+    """Each worker's result, once all have one; meanwhile their reports."""
+    state = LoadState(len(task.requests), task.requests.input_tokens, len(processes))
+    pipes = {process.answers: number for number, process in enumerate(processes)}
+    results: dict[int, TaskResult] = {}
+    stopped = False
+    while len(results) < len(processes):
+        for pipe in wait([pipe for pipe, number in pipes.items() if number not in results]):
+            assert isinstance(pipe, Connection)
+            number = pipes[pipe]
+            message = processes[number].receive()
+            if isinstance(message, TaskResult):
+                results[number] = message
+            elif isinstance(message, Report):
+                state.add(number, message)
+        if not stopped and len(results) < len(processes) and not keep_on(state):
+            stopped = True
+            for process in processes:
+                process.send(STOP)
+    return [results[number] for number in range(len(processes))]

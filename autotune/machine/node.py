@@ -8,10 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 from autotune.errors import BadInput
-from autotune.machine.cpu import Cpu, cpu
-from autotune.machine.files import ROOT
 from autotune.machine.gpu import Gpu, gpus, is_kind
-from autotune.machine.resources import memory_bytes
+from autotune.machine.resources import ROOT, Cpu, cpu, memory_bytes
 from autotune.space.cards import HardwareCard
 from autotune.space.library import LOCAL, Library
 

@@ -9,13 +9,21 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from autotune.machine.device import Device
-from autotune.machine.files import ROOT, text
+from autotune.machine.resources import ROOT, text
 
 _NAMELESS = "NVIDIA GPU"
 _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
+
+
+class Device(NamedTuple):
+    """What a vendor's driver tells of one GPU; figures are 0 and pids empty where they are not known."""
+
+    name: str
+    total_bytes: int = 0
+    used_bytes: int = 0
+    pids: tuple[int, ...] = ()
 
 
 def devices(root: Path) -> list[Device]:

@@ -9,15 +9,17 @@ leaves its first token out; percentiles are interpolated linearly. One is ours:
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
-from autotune.errors import UnknownName
-from autotune.metrics.latencies import LATENCIES, STATISTICS, latencies, statistics, token_series, tpot_ms
-from autotune.metrics.records import RequestRecords
+from autotune.errors import BadInput, UnknownName
+from autotune.metrics.records import LATENCIES, STATISTICS, RequestRecords, latencies, statistics, token_series, tpot_ms
 from autotune.metrics.steady import steady_total_token_throughput
 from autotune.trial import Metrics
 
@@ -35,6 +37,7 @@ class Metric:
     time_power: int = 0
 
 
+_SLO = re.compile(r"\s*(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[^\s<>=]+)\s*")
 _RATE, _TIME, _COUNT = Metric(True, 1), Metric(False, -1), Metric(True)
 
 METRICS: dict[str, Metric] = {
@@ -56,13 +59,36 @@ METRICS: dict[str, Metric] = {
 """Every metric that an objective or an SLO may name."""
 
 
-class Limit(Protocol):
-    """An SLO as `summarize` sees it; `autotune.study.spec.Slo` is one."""
+class Slo(BaseModel):
+    """A limit on a metric of the objective's workload, e.g. ``p99_ttft_ms<=2000``."""
 
-    @property
-    def metric(self) -> str: ...
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def violation(self, value: float) -> float: ...
+    metric: str
+    sense: Literal["<=", ">="]
+    limit: float
+
+    @classmethod
+    def parse(cls, text: str) -> Slo:
+        """Read ``metric<=limit`` or ``metric>=limit``; raises `BadInput` on anything else."""
+        match = _SLO.fullmatch(text)
+        try:
+            limit = float(match["limit"]) if match else None
+        except ValueError:
+            limit = None
+        if match is None or limit is None:
+            raise BadInput(f"malformed SLO {text!r}: write metric<=limit or metric>=limit, e.g. 'p99_ttft_ms<=2000'")
+        if not math.isfinite(limit):
+            raise BadInput(f"SLO {text!r}: the limit must be a finite number")
+        sense: Literal["<=", ">="] = "<=" if match["sense"].startswith("<") else ">="
+        return cls(metric=match["metric"], sense=sense, limit=limit)
+
+    def violation(self, value: float) -> float:
+        """How far a value is beyond the limit, in the metric's unit; <= 0 keeps the SLO."""
+        return value - self.limit if self.sense == "<=" else self.limit - value
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.sense}{self.limit:g}"
 
 
 def check_metric(name: str) -> str:
@@ -72,7 +98,7 @@ def check_metric(name: str) -> str:
     return name
 
 
-def _good(done: RequestRecords, slos: Sequence[Limit]) -> int:
+def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:
     """Requests within every SLO: a limit on any statistic of a latency holds each request to that limit."""
     per_request = {**latencies(done), "tpot": tpot_ms(done)}
     good = np.ones(len(done), dtype=bool)
@@ -96,7 +122,7 @@ def _peaks(done: RequestRecords) -> tuple[float, int]:
     return float(tokens.max()), int(in_flight.max())
 
 
-def summarize_loads(runs: Sequence[RequestRecords], slos: Sequence[Limit] = ()) -> Metrics:
+def summarize_loads(runs: Sequence[RequestRecords], slos: Sequence[Slo] = ()) -> Metrics:
     """All metrics of several loads, such as the points of a sweep, as one run without pauses."""
     metrics = summarize(RequestRecords.one_after_another(runs), slos)
     metrics["steady_total_token_throughput"] = steady_total_token_throughput(*runs)
@@ -106,7 +132,7 @@ def summarize_loads(runs: Sequence[RequestRecords], slos: Sequence[Limit] = ()) 
     return metrics
 
 
-def summarize(records: RequestRecords, slos: Sequence[Limit] = ()) -> Metrics:
+def summarize(records: RequestRecords, slos: Sequence[Slo] = ()) -> Metrics:
     """All metrics of a run under vLLM's names.
 
     Args:

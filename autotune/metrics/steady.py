@@ -34,8 +34,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autotune.arrays import Bools, Floats
-from autotune.metrics.latencies import latencies, statistics, token_series
-from autotune.metrics.records import RequestRecords
+from autotune.metrics.records import RequestRecords, latencies, statistics, token_series
 from autotune.trial import Metrics
 
 TURNOVERS = 2
@@ -48,7 +47,7 @@ DRAIN_CUT = "drain cut"
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
+class SteadyState:
     """The steady state of one run.
 
     Attributes:
@@ -70,7 +69,7 @@ class Steady:
     reason: str = ""
 
 
-def steady(records: RequestRecords) -> Steady:
+def steady(records: RequestRecords) -> SteadyState:
     """The window of one load, and what happened in it.
 
     Args:
@@ -78,11 +77,11 @@ def steady(records: RequestRecords) -> Steady:
     """
     done = records.successful()
     if not len(done):
-        return Steady(0.0, 0.0, "", reason="no request succeeded")
+        return SteadyState(0.0, 0.0, "", reason="no request succeeded")
     window = _window(done)
     if window.turnovers < TURNOVERS:
-        return Steady(window.begin_s, window.end_s, DRAIN_CUT, reason=_too_short(len(done), window.streams))
-    return Steady(window.begin_s, window.end_s, WHOLE_TURNOVERS, _metrics(done, window.begin_s, window.end_s))
+        return SteadyState(window.begin_s, window.end_s, DRAIN_CUT, reason=_too_short(len(done), window.streams))
+    return SteadyState(window.begin_s, window.end_s, WHOLE_TURNOVERS, _metrics(done, window.begin_s, window.end_s))
 
 
 def steady_total_token_throughput(*runs: RequestRecords) -> float:

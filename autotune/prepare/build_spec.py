@@ -15,7 +15,8 @@ from autotune.engines import engine, recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import load_workload
-from autotune.machine import has, node
+from autotune.machine.gpu import has
+from autotune.machine.node import node
 from autotune.notify import Notify, silent
 from autotune.prepare.goals import goals_of
 from autotune.replay import file_of

@@ -15,11 +15,11 @@ from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
 from autotune.replay import file_of, table_of
-from autotune.replay.choosing import candidates_of, known_engines
-from autotune.replay.commands import command_of as replayed_command
+from autotune.replay.candidates import candidates_of, known_engines
+from autotune.replay.candidates import command_of as replayed_command
 from autotune.serving.docker_engine import no_image, version_of
 from autotune.serving.docker_run import in_container
-from autotune.serving.external import ExternalLauncher
+from autotune.serving.external import connect
 from autotune.serving.secrets import read_secret, resolve_references
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
@@ -142,7 +142,7 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     """One server that somebody else runs is the only candidate, and it is its own baseline."""
     # Only asks whether it is there and serves the model: better now than after a study has begun.
     key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
-    server = ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key).launch()
+    server = connect(spec.on.removeprefix("external:"), spec.model.id, key)
     choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
     kind = engine_of(choice.name, {}, library, silent)
     context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.errors import BadInput, UnknownName
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.formulas import METRICS, Slo
 from autotune.study.options import RunOptions
-from autotune.study.spec import Slo
 
 _WEIGHT = re.compile(r"\s*(?P<workload>.+?)\s*=(?P<weight>[^,=]*)(?:,|$)")
 _FORM = "write workload=weight,… with numbers above 0, e.g. sharegpt=2,long=1"

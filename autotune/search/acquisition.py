@@ -7,17 +7,17 @@ and Carraro, Kriging Is Well-Suited to Parallelize Optimization, 2010, each beli
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr
 
-from autotune.arrays import Floats, Ints
-from autotune.search.feasibility import starts
+from autotune.arrays import Floats, Ints, argmax, descending
+from autotune.search.feasibility import p_starts
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior, Trust
-from autotune.search.gp.shortlist import shortlist
 
 WORTH_IT = 0.02
 """A launch is chosen for how far it may exceed the best by more than 2 %. Without this, launches are spent on telling
@@ -28,8 +28,10 @@ HEDGE = 3
 """After the first few launches one suggestion of so many leaves the priors out: where they are right about the rest
 and wrong about the best, the launches that they choose do not show it."""
 _NOTHING_RUNS = 0.5
-_LATELY = 3
-"""Posteriors that are kept."""
+EVERY = 6000
+"""Spaces up to this size are looked at whole."""
+_BY_MEAN, _AT_RANDOM, _STEPS = 1200, 600, 2
+_LEADERS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +66,16 @@ class Observations:
         return self.spent | frozenset(self.pending)
 
     def posterior(self, kernels: Kernels, seed: int = 0) -> Posterior:
-        """The posterior of the score; one that was computed lately is taken again, as decisions share it."""
-        key = (tuple(self.measured), tuple(self.sds), seed)
-        if key not in kernels.lately:
-            positions, scores = [p for p, _ in self.measured], [s for _, s in self.measured]
-            found = Posterior(kernels, positions, scores, Trust.OBJECTIVE, self.sds or None, seed)
-            kernels.lately[key] = found
-            while len(kernels.lately) > _LATELY:
-                del kernels.lately[next(iter(kernels.lately))]
-        return kernels.lately[key]
+        """The posterior of the score; the latest few are cached, as decisions share them."""
+        return _posterior(kernels, tuple(self.measured), tuple(self.sds), seed)
+
+
+@lru_cache(maxsize=3)
+def _posterior(
+    kernels: Kernels, measured: tuple[tuple[int, float], ...], sds: tuple[float, ...], seed: int
+) -> Posterior:
+    positions, scores = [p for p, _ in measured], [s for _, s in measured]
+    return Posterior(kernels, positions, scores, Trust.OBJECTIVE, sds or None, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +101,65 @@ def suggest(kernels: Kernels, seen: Observations, seed: int, number: int) -> Sug
         return None
     if seen.pending:
         posterior = posterior.condition_on_pending(np.array(seen.pending, dtype=np.int64))
-    chance = odds(kernels, seen, rows, seed)
+    chance = p_feasible(kernels, seen, rows, seed)
     incumbents = _incumbents(posterior, kernels, seen, seed)
     if not incumbents:
-        return Suggestion(int(rows[best_of(chance * _rank(posterior, rows), (seed, number))]), None)
+        return Suggestion(int(rows[argmax(chance * _rank(posterior, rows), (seed, number))]), None)
     predicted = posterior.predict(rows)
     worth, left = (
         sum(weight * expected_improvement(predicted, level + more) for weight, level in incumbents) * chance
         for more in (WORTH_IT, 0.0)
     )
-    best = best_of(worth / kernels.costs[rows], (seed, number))
+    best = argmax(worth / kernels.costs[rows], (seed, number))
     return Suggestion(int(rows[best]), float(left.max()))
 
 
-def odds(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0) -> Floats:
-    """The odds that candidates start and keep every SLO; shape ``(rows,)``."""
+def shortlist(
+    kernels: Kernels, posterior: Posterior, done_with: Collection[int], measured: Sequence[int], seed: Sequence[int]
+) -> Ints:
+    """The candidates, in ascending order, among which the next launch is chosen; none that is done with.
+
+    In a large space those that a rough mean puts highest (priors and each knob's own effect, without what knobs do
+    together), some at random, and what is one knob away from the best that were measured or looked at.
+    """
+    free = np.ones(len(kernels.encoding), dtype=np.bool_)
+    free[list(done_with)] = False
+    if len(free) <= EVERY:
+        return np.flatnonzero(free)
+    generator = np.random.default_rng([*seed, len(free)])
+    rough = np.where(free, posterior.additive_mean(), -np.inf)
+    chosen = descending(rough, seed)[:_BY_MEAN]
+    chosen = np.union1d(chosen, generator.choice(len(free), _AT_RANDOM, replace=False))
+    if measured:
+        known = np.unique(np.array(measured, dtype=np.int64))
+        leaders = known[descending(posterior.mean(known), seed)[:_LEADERS]]
+        chosen = np.union1d(chosen, neighbours(kernels, leaders))
+    new = chosen[free[chosen]]
+    chosen, worth = new, posterior.ucb(new)
+    for _ in range(_STEPS):
+        leaders = chosen[descending(worth, seed)[:_LEADERS]]
+        new = np.setdiff1d(neighbours(kernels, leaders), chosen)
+        new = new[free[new]]
+        chosen, worth = np.concatenate([chosen, new]), np.concatenate([worth, posterior.ucb(new)])
+    return np.sort(chosen)
+
+
+def neighbours(kernels: Kernels, rows: Ints) -> Ints:
+    """The candidates that differ from some of these in one knob."""
+    codes = kernels.columns
+    found = [np.flatnonzero((codes != codes[row]).sum(axis=1) == 1) for row in rows]
+    return np.unique(np.concatenate(found)) if found else rows
+
+
+def p_runs(kernels: Kernels, seen: Observations, rows: Ints) -> Floats:
+    """The probability that candidates start, by their priors and the launches; shape ``(rows,)``."""
     ran = [p for p, _ in seen.measured]
-    start = starts(kernels.encoding, ran, seen.broken, rows, seen.out_of_memory)
-    return np.asarray(start * kernels.starts[rows] * keeps_slos(kernels, seen, rows, seed), dtype=np.float64)
+    return p_starts(kernels.encoding, ran, seen.broken, rows, seen.out_of_memory) * kernels.p_starts[rows]
+
+
+def p_feasible(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0) -> Floats:
+    """The probability that candidates start and keep every SLO; shape ``(rows,)``."""
+    return p_runs(kernels, seen, rows) * p_keeps_slos(kernels, seen, rows, seed)
 
 
 def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incumbent: float) -> Floats:
@@ -126,13 +170,14 @@ def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incu
     """
     total: Floats | float = 0.0
     for weight, mean, sd in predicted:
+        sd = np.maximum(sd, 1e-12)
         z = (mean - incumbent) / sd
         total = total + weight * sd * (z * ndtr(z) + np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
     return np.asarray(total, dtype=np.float64)
 
 
-def keeps_slos(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0) -> Floats:
-    """The odds that candidates keep every SLO, each modelled on its own metric; shape ``(rows,)``."""
+def p_keeps_slos(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0) -> Floats:
+    """The probability that candidates keep every SLO, each modelled on its own metric; shape ``(rows,)``."""
     chance = np.ones(len(rows))
     for points in seen.slos.values():
         if not points:
@@ -159,7 +204,7 @@ def _incumbents(posterior: Posterior, kernels: Kernels, seen: Observations, seed
     if not len(running):
         return [] if known is None else [(1.0, known)]
     levels, left = list[tuple[float, float]](), 1.0
-    order = zip(posterior.mean(running).tolist(), odds(kernels, seen, running, seed).tolist(), strict=True)
+    order = zip(posterior.mean(running).tolist(), p_feasible(kernels, seen, running, seed).tolist(), strict=True)
     for level, chance in sorted(order, reverse=True):
         if known is None or level > known:
             levels.append((left * chance, level))
@@ -175,10 +220,3 @@ def _rank(posterior: Posterior, rows: Ints) -> Floats:
     mean = posterior.mean(rows)
     span = float(mean.max() - mean.min())
     return np.asarray(0.5 + 0.5 * (mean - mean.min()) / (span if span > 0 else 1.0), dtype=np.float64)
-
-
-def best_of(worth: Floats, seed: Sequence[int]) -> int:
-    """Where the most is, among equals by lot."""
-    top = float(worth.max())
-    ties = np.flatnonzero(worth >= top * (1 - 1e-9) if top > 0 else worth == top)
-    return int(np.random.default_rng(list(seed)).choice(ties))

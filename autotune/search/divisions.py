@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from autotune.arrays import Bools, Floats, Ints
-from autotune.search.decide.estimate import USUAL_SD
+from autotune.search.decide.estimate import LAUNCH_NOISE
 
 Fresh = tuple[Hashable, str, int, float]
 """A launch that was not chosen for its outcome: its configuration, node, number and score."""
@@ -33,7 +33,7 @@ ALL_CHANGED = 0.1
 TYPICAL = 0.2
 """Standard deviation of what nodes that are off are off by, score units."""
 _SPREADS = np.geomspace(0.003, 0.3, 14)
-"""What the standard deviation of a launch may be; `USUAL_SD` is expected as from two launches."""
+"""What the standard deviation of a launch may be; `LAUNCH_NOISE` is expected as from two launches."""
 _ALL_DIVISIONS = 8
 """Nodes up to which half of them may be off; of more at most two. Where one of them changes two are all."""
 
@@ -167,7 +167,7 @@ def _prior(columns: Sequence[Column], rows: Ints, nodes: int) -> Floats:
 
 def _log_spreads(degrees: int) -> Floats:
     """Of each of `_SPREADS`: its odds before anything ran, and of so many launches the part without their squares."""
-    return np.asarray(-(2 + degrees) * np.log(_SPREADS) - USUAL_SD**2 / _SPREADS**2)
+    return np.asarray(-(2 + degrees) * np.log(_SPREADS) - LAUNCH_NOISE**2 / _SPREADS**2)
 
 
 def _part(rows: Ints, shared: Floats, pulls: Floats, columns: Sequence[Column]) -> tuple[Floats, Floats, Floats]:

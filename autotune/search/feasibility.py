@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.arrays import Bools, Floats, Ints
 from autotune.search.gp.encoding import Encoding, is_size
@@ -39,14 +38,14 @@ _STILL_TOO_MUCH = 0.97
 """Odds that what needs at least as much memory as a configuration that ran out of it runs out as well."""
 
 
-def starts(
+def p_starts(
     encoding: Encoding,
     ran: Sequence[int],
     broken: Sequence[int],
     rows: Ints | None = None,
     out_of_memory: Collection[int] = (),
 ) -> Floats:
-    """The odds that candidates start, shape ``(rows,)``.
+    """The probability that candidates start, shape ``(rows,)``.
 
     Args:
         ran: positions of the launches that ran.
@@ -76,7 +75,7 @@ def _needs_as_much(encoding: Encoding, position: int, rows: Ints) -> Bools:
     return alike
 
 
-def traits(encoding: Encoding, position: int, rows: Ints | None = None) -> NDArray[np.float32]:
+def traits(encoding: Encoding, position: int, rows: Ints | None = None) -> Floats:
     """Which traits of one candidate each candidate has, 0 or 1, shape ``(rows, traits)``.
 
     A trait that every candidate has explains nothing and is left out.
@@ -92,22 +91,22 @@ def traits(encoding: Encoding, position: int, rows: Ints | None = None) -> NDArr
             present = np.array([v is not None for v in choices])[codes]
             found += [present & (codes >= own), present & (codes <= own)]
     table = np.stack(found, axis=1) if found else np.zeros((len(chosen), 0), dtype=np.bool_)
-    return np.asarray(table[:, ~table.all(axis=0)], dtype=np.float32)
+    return np.asarray(table[:, ~table.all(axis=0)], dtype=np.float64)
 
 
-def _shares_cause(has: NDArray[np.float32], candidates: int, failures: int) -> Floats:
+def _shares_cause(has: Floats, candidates: int, failures: int) -> Floats:
     """The odds that each candidate has what made one launch fail, given the table of that launch's traits.
 
     The table's rows are the candidates, then so many launches that failed, then those that ran. The causes that a
     candidate shares are the pairs of its traits (k, l); k = l is the single trait. With m its row of the table, sums
     over them are quadratic forms m W m.
     """
-    failed, ran = has[candidates : candidates + failures].astype(np.float64), has[candidates + failures :]
+    failed, ran = has[candidates : candidates + failures], has[candidates + failures :]
     weight = np.full((has.shape[1], has.shape[1]), _PAIR / 2)
     np.fill_diagonal(weight, _SINGLE)
     shared_failures = np.minimum(failed.T @ failed, _ENOUGH)
-    successes = ran.astype(np.float64)
+    successes = ran
     weight *= _PER_FAILURE ** (shared_failures - 1) * _PER_SUCCESS ** (successes.T @ successes)
     weight /= weight.sum() + _CHANCE
     m = has[:candidates]
-    return np.asarray(np.einsum("nk,nk->n", m @ weight.astype(np.float32), m), dtype=np.float64)
+    return np.asarray(np.einsum("nk,nk->n", m @ weight, m), dtype=np.float64)

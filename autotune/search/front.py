@@ -19,11 +19,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from autotune.arrays import Bools, Floats, Ints
-from autotune.search.acquisition import Observations, Suggestion, best_of, expected_improvement, odds, suggest
+from autotune.arrays import Bools, Floats, Ints, argmax
+from autotune.search.acquisition import Observations, Suggestion, expected_improvement, p_feasible, shortlist, suggest
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior, Trust
-from autotune.search.gp.shortlist import shortlist
 
 _BEYOND = 0.1
 """How far the reference point lies beyond the nadir: share of the front's extent, and least logarithm."""
@@ -56,11 +55,11 @@ def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) 
         return alone
     one, two = _posteriors(kernels, seen, seed)
     rows = shortlist(kernels, one, seen.done_with, positions, (seed, number))
-    chance = odds(kernels, seen, rows, seed)
+    chance = p_feasible(kernels, seen, rows, seed)
     found = []
     # What runs now is on the front as it is predicted, or near copies of it would be expected to add as much again.
     for worth in _worths(one, two, np.array([*positions, *seen.pending], dtype=np.int64), rows):
-        best = best_of(worth * chance, (seed, number))
+        best = argmax(worth * chance, (seed, number))
         found.append((int(rows[best]), float(worth[best] * chance[best])))
     found.insert(1, (alone.position, alone.improvement))
     most = max(found, key=lambda place: place[1])

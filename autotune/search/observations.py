@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autotune.metrics.formulas import Slo
 from autotune.search.acquisition import Observations
 from autotune.search.history import History
-from autotune.study.spec import Slo
 
 
 def observations(history: History) -> Observations:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from autotune.search.acquisition import Suggestion
 from autotune.search.budget import before_confirmation, capacity, search_budget, usable_nodes
 from autotune.search.decide import control_runs, finals, simplify
-from autotune.search.decide.ablation import subsets_towards_default
 from autotune.search.decide.sequential_test import Outcome
+from autotune.search.decide.simplify import subsets_towards_default
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.attribution import most_telling
 from autotune.search.gp.kernels import Kernels
@@ -109,11 +109,11 @@ class Plan:
         contested = bool(challengers(history))
         if len(history) >= (search_budget(budget) if contested else budget):
             return None
-        if contested and (node := control_runs.due(history, places)) is not None:
-            return Step(Role.DRIFT, history.candidates.baseline, node)
+        if contested and (node := control_runs.next_node(history, places)) is not None:
+            return Step(Role.CONTROL, history.candidates.baseline, node)
         suggestion = self._suggestion(history)
         position, expected = (suggestion.position, suggestion.improvement) if suggestion else (None, None)
-        repeat = self._repeat(history.corrected(), position, expected)
+        repeat = self._repeat(history.adjusted(), position, expected)
         if repeat is not None:
             return Step(Role.SEARCH, repeat)
         if position is None:
@@ -150,7 +150,7 @@ class Plan:
     def _check(self, history: History, budget: int) -> Step | None:
         """A shorter command than the leader's that is worth a launch before the finals."""
         allowed = before_confirmation(budget) - len(history)
-        found = history.corrected()
+        found = history.adjusted()
         model = self._model(found)
         leaders = ranked(model, found)
         if not leaders or allowed <= 0:
@@ -177,7 +177,7 @@ class Plan:
 
     def _finalist(self, history: History, searched: History) -> int | None:
         """The best of the search, by launches before the finals alone; one that fell gives way to the next."""
-        found = searched.corrected()
+        found = searched.adjusted()
         model = self._model(found)
         for leader in ranked(model, found):
             short = history.canonical(simplify.shortened(found, model, leader))
@@ -191,7 +191,7 @@ class Plan:
         base = history.candidates.baseline
         if not history.scores(base):
             return len(finals.finals_of(history, finalist)) < WITHOUT_BASELINE
-        return not history.broke(base) and finals.outcome(history.corrected(), finalist) is Outcome.OPEN
+        return not history.broke(base) and finals.outcome(history.adjusted(), finalist) is Outcome.OPEN
 
     def _turn(self, history: History, finalist: int, left: int, places: Sequence[str]) -> Step | None:
         if not history.scores(history.candidates.baseline):
@@ -214,7 +214,7 @@ class Plan:
         steps = subsets_towards_default(history.candidates, judgement.winner)
         if len([p for p in steps if len(finals.finals_of(history, p)) == 1]) >= ABLATIONS:
             return None
-        found = history.corrected()
+        found = history.adjusted()
         return most_telling(found, self._model(found), judgement.winner, simplify.spread_of(found))
 
     def _ending(self, history: History) -> str:
@@ -263,4 +263,4 @@ def _meanwhile(history: History, places: Sequence[str]) -> Decision:
     base = history.candidates.baseline
     alike = [node for node in places if node not in history.off]
     node = finals.next_control_node(history, alike) if challengers(history) and history.feasible(base) else None
-    return Wait() if node is None else Step(Role.DRIFT, base, node)
+    return Wait() if node is None else Step(Role.CONTROL, base, node)

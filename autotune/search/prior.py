@@ -17,7 +17,7 @@ class Prior:
             not finite = not known.
         sd: shape ``(candidates,)``: standard deviation of ``ln(truth / prediction)`` of each candidate by itself,
             without what all candidates of an engine share; None = not known.
-        starts: shape ``(candidates,)``: the odds, from 0 to 1, that the configuration starts; None = nothing known.
+        p_starts: shape ``(candidates,)``: the probability that the configuration starts; None = nothing known.
         launch_s: shape ``(candidates,)``: seconds that a launch takes, its loads included; not finite, or None = not
             known.
     """
@@ -25,13 +25,13 @@ class Prior:
     name: str
     mean: Floats
     sd: Floats | None = None
-    starts: Floats | None = None
+    p_starts: Floats | None = None
     launch_s: Floats | None = None
 
     def __post_init__(self) -> None:
         shape = self.mean.shape
         if len(shape) != 1:
             raise ValueError(f"prior {self.name!r}: the mean has shape {shape}, expected one value per candidate")
-        for what, values in (("sd", self.sd), ("starts", self.starts), ("launch_s", self.launch_s)):
+        for what, values in (("sd", self.sd), ("p_starts", self.p_starts), ("launch_s", self.launch_s)):
             if values is not None and values.shape != shape:
                 raise ValueError(f"prior {self.name!r}: {what} has shape {values.shape}, the mean has {shape}")

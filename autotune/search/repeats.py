@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.arrays import Floats
+from autotune.arrays import Floats, descending
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
@@ -44,7 +44,7 @@ def ranked(model: Posterior, history: History) -> list[int]:
     if not positions:
         return []
     means = model.mean(np.array(positions, dtype=np.int64))
-    return [positions[i] for i in np.argsort(-means, kind="stable")]
+    return [positions[i] for i in descending(means)]
 
 
 def gradients(means: Floats, covariance: Floats, noise: float) -> Floats:
@@ -75,5 +75,5 @@ def next_repeat(
     base = history.candidates.baseline
     rows = [*leaders, *([base] if history.feasible(base) else []), *([] if candidate is None else [candidate])]
     worth = gradients(*model.joint(np.array(rows, dtype=np.int64)), noise)
-    best = int(np.argmax(worth[: len(leaders)]))
+    best = int(descending(worth[: len(leaders)])[0])
     return leaders[best], float(worth[best]), float(worth[-1]) if candidate is not None else 0.0

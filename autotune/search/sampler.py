@@ -14,11 +14,11 @@ from optuna.search_space import intersection_search_space
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from autotune.metrics.formulas import Slo
 from autotune.search.acquisition import Observations, Suggestion, suggest
 from autotune.search.discretised import Discretised
 from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.observations import scaled
-from autotune.study.spec import Slo
 
 _STARTS = "starts"
 _TYPICAL = 0.3

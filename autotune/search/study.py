@@ -39,7 +39,7 @@ _PHASES = {
     Role.START: "good starts",
     Role.SEARCH: "search",
     Role.FINAL: "finals",
-    Role.DRIFT: "drift check",
+    Role.CONTROL: "control run",
 }
 
 
@@ -120,7 +120,7 @@ class JournaledStudy:
 
     def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
         """See `autotune.search.Study`."""
-        history = self._history(self.launches).corrected()
+        history = self._history(self.launches).adjusted()
         judgement = judge(history)
         with one_thread():
             model = model_of(self._kernels, history)
@@ -167,7 +167,7 @@ class JournaledStudy:
             return None
         if self._spec.sampler == "gp":
             seen, kernels = (
-                observations(history.corrected()),
+                observations(history.adjusted()),
                 self._kernels if believing else self._kernels.without_prior,
             )
             criterion = suggest if self._spec.pareto is None else suggest_front
@@ -184,9 +184,9 @@ class JournaledStudy:
         return Suggestion(self._kernels.encoding.nearest(params, free), None)
 
     def _correct(self, trials: Sequence[FrozenTrial], launches: Sequence[Launch], history: History) -> None:
-        """Values as they would be on one node that does not drift."""
+        """Values adjusted for the node's offset."""
         sign = 1.0 if self._form.direction is StudyDirection.MAXIMIZE else -1.0
-        pairs = zip(history, history.corrected(), strict=True)
+        pairs = zip(history, history.adjusted(), strict=True)
         offsets = {one.number: (two.score or 0.0) - (one.score or 0.0) for one, two in pairs}
         for trial, launch in zip(trials, launches, strict=True):
             if trial.value is not None and offsets[launch.trial.number]:

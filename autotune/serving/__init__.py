@@ -1,18 +1,16 @@
-"""The contract of servers and their launchers: how a server starts, and how it ends.
-
-A launcher starts one server and returns a `Server`; it knows neither the search nor the load::
+"""The contract of a server: how it starts, and how it ends. It knows neither the search nor the load::
 
     with ProcessLauncher().launch(command, folder, card) as server:
         failure = server.wait_ready()
         ...  # load it, asking `failure()` when requests fail
         report = server.stop()
 
-`process.ProcessLauncher` starts a process of this machine, `docker.DockerLauncher` a container, and
-`external.ExternalLauncher` finds a server that somebody else runs. Three kinds of outcome are kept apart:
+`process.ProcessLauncher` starts a process of this machine, `docker.DockerLauncher` a container, and `external.connect`
+finds a server that somebody else runs. Three kinds of outcome are kept apart:
 
 * a configuration that cannot run is a *value*: `Server.wait_ready` and `Server.failure` return a `trial.Failure`;
 * what the user has to put right (a program that is not there, a folder that cannot be written, a URL that does not
-  answer, a model that is not served) raises `BadInput` from `Launcher.launch`, before anything was started;
+  answer, a model that is not served) raises `BadInput`, before anything was started;
 * a server that cannot be ended, or whose port stays taken, is in `StopReport`, with `StopReport.failure` of kind
   ``infrastructure``: it says nothing about the configuration.
 
@@ -25,15 +23,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Self
 
 from autotune.trial import Failure, FailureKind
-
-if TYPE_CHECKING:
-    from autotune.space.schema import EngineCard
-    from autotune.trial import Command
-
-__all__ = ["Launcher", "Server", "ShutdownTimeouts", "StartupTimeouts", "StopReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +131,3 @@ class Server(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-class Launcher(Protocol):
-    """A way to get a server."""
-
-    def launch(self, command: Command, folder: Path, card: EngineCard) -> Server:
-        """Start the server of a command.
-
-        Args:
-            command: what a person would type; its address is replaced by a leased one.
-            folder: the trial's folder, made when it is missing; the server's working folder, with its log.
-            card: the engine's; its ``serving`` and ``failures`` sections are used.
-
-        Raises:
-            BadInput: the program is not there, the folder cannot be written, or the URL does not answer.
-        """
-        ...

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from autotune.serving.processes import (
     MARKER,
     Container,
     Termination,
+    ask_docker,
     descendants,
     process_table,
     remove_container,
@@ -60,22 +60,16 @@ class ContainerServer(ProcessServer):
     def _ask_first(self) -> None:
         self._first = self._first or int(self._inspect("{{.State.Pid}}") or 0)
 
+    @property
+    def _container(self) -> Container:
+        request = self._context.request
+        return Container(request.docker, request.marker, request.env)
+
     def _inspect(self, form: str) -> str:
         """What ``docker inspect`` says of the container; empty when it says nothing."""
-        request = self._context.request
-        argv = [request.docker, "inspect", "--type", "container", "--format", form]
-        try:
-            done = subprocess.run(
-                [*argv, container_name(request.marker)],
-                env=request.env,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_INSPECT_S,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout.strip() if done.returncode == 0 else ""
+        name = container_name(self._context.request.marker)
+        words = ["inspect", "--type", "container", "--format", form, name]
+        return (ask_docker(self._container, words, _INSPECT_S) or "").strip()
 
     def _port_conflict(self) -> Failure | None:
         # A daemon elsewhere (another machine, a virtual one) does not show its processes: nothing can be said then.
@@ -118,9 +112,7 @@ class ContainerServer(ProcessServer):
         in_doubt = self._watchdog.exit_code == DOCKER_FAILED and self._first > 0 and not termination.survivors
         if self._watchdog.ended is not None and not in_doubt:
             return termination
-        request = self._context.request
-        container = Container(request.docker, request.marker, request.env)
-        left = remove_container(container, None, self._context.timeouts.kill_s)
+        left = remove_container(self._container, None, self._context.timeouts.kill_s)
         return replace(termination, survivors=(*termination.survivors, *left))
 
 

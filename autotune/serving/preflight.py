@@ -6,14 +6,13 @@ What is wrong here says nothing about a configuration. Nothing is ever ended tha
 from __future__ import annotations
 
 import os
-import resource
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.machine import Gpu, gpus
+from autotune.machine.gpu import Gpu, gpus
+from autotune.machine.resources import disk_free_bytes, open_file_limit
 from autotune.trial import Failure, FailureKind
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -98,14 +97,14 @@ class Node:
         return "" if study.is_dir() else f"The folder {study} is gone, and with it what was measured."
 
     def _disk(self, study: Path) -> str:
-        free = shutil.disk_usage(study).free
+        free = disk_free_bytes(study)
         if free >= self.disk_bytes:
             return ""
         return f"Only {_gb(free)} are free in {study}, {_gb(self.disk_bytes)} are needed for a launch; make room there."
 
     def _files(self) -> str:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if hard == resource.RLIM_INFINITY or hard >= self.open_files:
+        hard = open_file_limit().hard
+        if hard is None or hard >= self.open_files:
             return ""
         return (
             f"A server may open {hard} files here and needs {self.open_files}, one for each request at least; raise "

@@ -191,7 +191,16 @@ class ProcessLauncher:
     server: ClassVar[type[ProcessServer]] = ProcessServer
 
     def launch(self, command: Command, folder: Path, card: EngineCard) -> ProcessServer:
-        """See `Launcher.launch`; returns as soon as the server's process runs."""
+        """Start the server of a command; returns as soon as its process runs.
+
+        Args:
+            command: what a person would type; its address is replaced by a leased one.
+            folder: the trial's folder, made when it is missing; the server's working folder, with its log.
+            card: the engine's; its ``serving`` and ``failures`` sections are used.
+
+        Raises:
+            BadInput: the program is not there, or the folder cannot be written.
+        """
         asked, command, folder = command, resolve_references(command, os.environ), folder.absolute()
         marker = uuid.uuid4().hex
         environment = {**environment_of(command, card.serving, marker), **self.environment}

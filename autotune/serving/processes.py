@@ -240,15 +240,15 @@ def remove_container(launch: Container, exit_code: int | None, limit_s: float) -
                 return ()  # A daemon that has not answered for so long did not answer at the start either.
             return ("its container (Docker does not answer)",) if found is None else _named(found)
         if found:
-            _ask([launch.docker, "rm", "--force", "--volumes", *found], launch, deadline - time.monotonic())
+            ask_docker(launch, ["rm", "--force", "--volumes", *found], deadline - time.monotonic())
         was_empty = found == []
         time.sleep(_SETTLE_S if was_empty else _DOCKER_POLL_S)
 
 
 def containers(launch: Container, limit_s: float) -> list[str] | None:
     """The ids of a launch's containers, also of those that have ended; None when Docker does not answer."""
-    listing = [launch.docker, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={launch.marker}"]
-    said = _ask(listing, launch, limit_s)
+    listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={launch.marker}"]
+    said = ask_docker(launch, listing, limit_s)
     return None if said is None else said.split()
 
 
@@ -256,12 +256,12 @@ def _named(found: list[str]) -> tuple[str, ...]:
     return tuple(f"container {identity[:12]}" for identity in found)
 
 
-def _ask(argv: list[str], launch: Container, limit_s: float) -> str | None:
-    """What a command printed; None when it failed or did not answer in time."""
+def ask_docker(container: Container, words: list[str], limit_s: float) -> str | None:
+    """What the docker command printed; None when it failed or did not answer in time."""
     try:
         done = subprocess.run(
-            argv,
-            env=launch.environment,
+            [container.docker, *words],
+            env=container.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import BadInput, UnknownName
+from autotune.metrics.formulas import Slo
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
-_SLO = re.compile(r"\s*(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[^\s<>=]+)\s*")
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 AUTO = "auto"
 """As a pinned value: what the engine does by itself."""
-
-
-class Slo(BaseModel):
-    """A limit on a metric of the objective's workload, e.g. ``p99_ttft_ms<=2000``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    metric: str
-    sense: Literal["<=", ">="]
-    limit: float
-
-    @classmethod
-    def parse(cls, text: str) -> Slo:
-        """Read ``metric<=limit`` or ``metric>=limit``; raises `BadInput` on anything else."""
-        match = _SLO.fullmatch(text)
-        try:
-            limit = float(match["limit"]) if match else None
-        except ValueError:
-            limit = None
-        if match is None or limit is None:
-            raise BadInput(f"malformed SLO {text!r}: write metric<=limit or metric>=limit, e.g. 'p99_ttft_ms<=2000'")
-        if not math.isfinite(limit):
-            raise BadInput(f"SLO {text!r}: the limit must be a finite number")
-        sense: Literal["<=", ">="] = "<=" if match["sense"].startswith("<") else ">="
-        return cls(metric=match["metric"], sense=sense, limit=limit)
-
-    def violation(self, value: float) -> float:
-        """How far a value is beyond the limit, in the metric's unit; <= 0 keeps the SLO."""
-        return value - self.limit if self.sense == "<=" else self.limit - value
-
-    def __str__(self) -> str:
-        return f"{self.metric}{self.sense}{self.limit:g}"
 
 
 class EngineChoice(BaseModel):

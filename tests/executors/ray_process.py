@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from autotune.executors import environment
+from autotune.executors.factory import prepare_environment
 
 CHILD = """
 import os, sys, time
@@ -49,13 +49,13 @@ def _oom_score() -> int:
 
 
 def main(path: str) -> None:
-    environment.prepare(alone=True)
+    prepare_environment(own_cluster=True)
     import ray
 
     from autotune.executors.ray.cluster import Cluster
     from tests.small_study import spec
 
-    cluster = Cluster("", spec())
+    cluster = Cluster("", True, spec())
     trial = ray.remote(num_cpus=0.001, num_gpus=4)(Trial).remote()
     print(json.dumps(ray.get(trial.begin.remote(path))))
     cluster.close()

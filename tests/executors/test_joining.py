@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 import autotune
-from autotune.executors.ray.identity import Rebooted, names_of
-from autotune.executors.ray.node_pool import Place
-from autotune.executors.ray.versions import Versions
+from autotune.executors.ray.node_pool import Node
+from autotune.executors.ray.nodes import RebootDetector, VersionCheck, names_of
 
-A, B, C = (Place(name, f"id-{name}", 8) for name in "abc")
+A, B, C = (Node(name, f"id-{name}", 8) for name in "abc")
 
 
 def test_a_node_that_joins_is_asked_which_autotune_it_has() -> None:
-    told: dict[Place, Future[str]] = {place: Future() for place in (A, B, C)}
-    versions = Versions(told.__getitem__)
+    told: dict[Node, Future[str]] = {node: Future() for node in (A, B, C)}
+    versions = VersionCheck(told.__getitem__)
     told[A].set_result(autotune.__version__)
     assert versions.problems([A]) == []
     assert versions.admit([A, B, C]) == ([A], []), "nobody waits for those that have yet to answer"
@@ -25,21 +24,21 @@ def test_a_node_that_joins_is_asked_which_autotune_it_has() -> None:
     told[C].set_result("0.0.1")
     fit, refused = versions.admit([A, B, C])
     assert fit == [A, B]
-    ((place, why),) = refused
-    assert place == C
+    ((node, why),) = refused
+    assert node == C
     assert "autotune 0.0.1" in why
     assert versions.admit([A, B, C]) == ([A, B], []), "a person is told once"
 
 
 def test_a_node_that_cannot_run_autotune_is_left_out_until_its_ray_is_started_again() -> None:
-    told: dict[Place, Future[str]] = {place: Future() for place in (A, B)}
+    told: dict[Node, Future[str]] = {node: Future() for node in (A, B)}
     told[A].set_result(autotune.__version__)
     told[B].set_exception(ModuleNotFoundError("No module named 'autotune'"))
-    versions = Versions(told.__getitem__)
+    versions = VersionCheck(told.__getitem__)
     fit, refused = versions.admit([A, B])
     assert fit == [A]
     assert "No module named 'autotune'" in refused[0][1]
-    repaired = Place("b", "id-b-again", 8)
+    repaired = Node("b", "id-b-again", 8)
     told[repaired] = Future()
     told[repaired].set_result(autotune.__version__)
     assert versions.admit([A, repaired]) == ([A, repaired], [])
@@ -52,7 +51,7 @@ def row(node_id: str, host: str, port: int, alive: bool = True) -> dict[str, Any
 
 @pytest.mark.parametrize("port", [7001, 7002], ids=["the same port", "another port"])
 def test_a_machine_that_is_back_before_ray_saw_it_go_is_one_node_with_its_name(port: int) -> None:
-    nodes = Rebooted(lambda host, at: (host, at) in {("10.0.0.1", port), ("10.0.0.2", 7001)})
+    nodes = RebootDetector(lambda host, at: (host, at) in {("10.0.0.1", port), ("10.0.0.2", 7001)})
     before = [row("old", "1", 7001), row("other", "2", 7001)]
     assert names_of(nodes.without_ghosts(before)) == {"old": "1", "other": "2"}
     for old_is_alive in (True, False):
@@ -65,6 +64,6 @@ def test_a_machine_that_is_back_before_ray_saw_it_go_is_one_node_with_its_name(p
 def test_two_rays_of_one_machine_are_two_nodes() -> None:
     rows = [row("one", "1", 7001), row("two", "1", 7002)]
     for answers in (True, False):
-        found = Rebooted(lambda host, port, answers=answers: answers).without_ghosts(rows)
+        found = RebootDetector(lambda host, port, answers=answers: answers).without_ghosts(rows)
         assert found == rows
         assert len(set(names_of(found).values())) == 2

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from autotune import redact
 from autotune.errors import BadInput
-from autotune.outputs.export import FORMATS, Winner, all_of, export, winner_of, yaml_text
+from autotune.outputs.export import FORMATS, Winner, all_of, export, winner_of
 from autotune.outputs.export.container import container_of
+from autotune.outputs.export.text import dump_yaml
 from autotune.outputs.export.words import asked_for
 from autotune.trial import Command, Evidence
 from tests import small_study
@@ -98,7 +99,7 @@ def test_the_server_gets_exactly_these_words(words: list[str], env: dict[str, st
     ["1e3", "on", "y", "0o17", "012", "1_000", "a\n b", " x\ny ", "\t\n", "x\n\n", "a\r\nb", "12:30:00", "=", "<<"]
 )
 def test_yaml_is_read_back_as_it_was(value: Any) -> None:
-    text = yaml_text.dump({"key": value})
+    text = dump_yaml({"key": value})
     assert yaml.safe_load(text) == {"key": value}
     # What YAML 1.2 takes for a number stands in quotes.
     assert not re.search(r"^(- )*[-+.]?\d[\w.]*e[-+\d]*$", text, re.MULTILINE)

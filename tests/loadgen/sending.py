@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from autotune.loadgen.client.generator import Limits, Schedule, run
+from autotune.loadgen.client.generator import run
+from autotune.loadgen.client.messages import RequestTimeouts, Schedule
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
 
-SHORT = Limits(connect_s=5, stall_s=0.3)
-LONG = Limits(connect_s=5, stall_s=60)
+SHORT = RequestTimeouts(connect_s=5, stall_s=0.3)
+LONG = RequestTimeouts(connect_s=5, stall_s=60)
 
 
 def completion(prompt: Any = (1, 2, 3, 4, 5), **more: Any) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def send(
     url: str,
     bodies: list[dict[str, Any]] | None = None,
     concurrency: int = 4,
-    limits: Limits = SHORT,
+    timeouts: RequestTimeouts = SHORT,
     streaming: bool = True,
     api_key: str | None = None,
 ) -> RequestLog:
@@ -30,5 +31,5 @@ def send(
     target = Target.parse(url, api_key)
     requests = [target.request("/v1/completions", json.dumps(body).encode()) for body in bodies]
     expected = np.array([body["max_tokens"] for body in bodies])
-    log, _ = run(target, Schedule(requests, np.zeros(len(bodies)), expected, concurrency, streaming), limits)
+    log, _ = run(target, Schedule(requests, np.zeros(len(bodies)), expected, concurrency, streaming), timeouts)
     return log

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from autotune.errors import BadInput
-from autotune.loadgen.arrivals import Arrival, arrival_of, send_times
+from autotune.loadgen.workloads.arrivals import Arrival, arrival_of, send_times
 
 RATES = st.floats(0.01, 10_000)
 SHAPES = st.floats(0.05, 50)

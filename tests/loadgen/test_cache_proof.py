@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from autotune.loadgen import LoadOptions, measure
-from autotune.loadgen.cache_use import CacheUse, cache_patterns, cache_probe, cache_reset, expected_hit_rate, stale
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.control import ResetOutcome, ServerClient
+from autotune.loadgen.prefix_cache import CacheUse, cache_patterns, cache_probe, cache_reset, expected_hit_rate, stale
+from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.loadgen.workloads import Arrival, Prefix, Workload, load_workload
 from autotune.space.library import Library
 from tests.simulator.emulator.servers import COMMANDS, V32, Server, serving

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.loadgen.cache_use import (
+from autotune.loadgen.client.target import Target
+from autotune.loadgen.prefix_cache import (
     CacheCounters,
     CachePattern,
     CacheUse,
@@ -18,10 +19,9 @@ from autotune.loadgen.cache_use import (
     stale,
     sums,
 )
-from autotune.loadgen.client.prompts import PromptKey, Prompts, Purpose
-from autotune.loadgen.client.requests import Requests
-from autotune.loadgen.client.target import Target
-from autotune.loadgen.control import ResetOutcome, ServerClient
+from autotune.loadgen.prompts import PromptKey, Prompts, Purpose
+from autotune.loadgen.requests import Requests
+from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.loadgen.workloads import load_workload
 from autotune.space.library import Library
 from autotune.space.serving import CacheMetrics

@@ -6,10 +6,9 @@ import socket
 import numpy as np
 import pytest
 
-from autotune.loadgen.client.connections import Connections
+from autotune.loadgen.client.connections import Connections, StallTimeouts
 from autotune.loadgen.client.generator import Schedule, run
-from autotune.loadgen.client.outcomes import Outcome, OutcomeKind
-from autotune.loadgen.client.stalls import Stalls
+from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome
 from autotune.loadgen.client.stream import Connection, Exchange
 from autotune.loadgen.client.target import Target
 from tests.loadgen.odd import begin
@@ -241,7 +240,7 @@ def test_no_more_connections_are_opened_ahead_after_one_failed():
 
 def test_a_waiting_request_is_not_stalled_while_others_are_served():
     """A queue in front of a busy server is not silence; a stream that stops within its answer is."""
-    stalls, connection = Stalls(10.0), Connection()
+    stalls, connection = StallTimeouts(10.0), Connection()
     waiting, served, stuck = Exchange(3), Exchange(3), Exchange(3)
     start = waiting.sent_ns
     with stalls.watching(waiting, connection), stalls.watching(served, connection), stalls.watching(stuck, connection):
@@ -258,18 +257,18 @@ def test_a_waiting_request_is_not_stalled_while_others_are_served():
 )
 def test_a_request_that_was_given_up_does_not_keep_the_others_waiting(kind: OutcomeKind, sign_of_life: bool):
     """Otherwise n requests to a dead server would take n timeouts, one after the other."""
-    stalls, connection = Stalls(10.0), Connection()
+    stalls, connection = StallTimeouts(10.0), Connection()
     waiting, ended = Exchange(3), Exchange(3)
     with stalls.watching(waiting, connection):
         with stalls.watching(ended, connection):
-            ended.fail(Outcome(kind))
+            ended.fail(RequestOutcome(kind))
             ended.finished_ns = waiting.sent_ns + 10 * SECOND
         over = [exchange for exchange, _ in stalls.over(waiting.sent_ns + 11 * SECOND)]
         assert over == ([] if sign_of_life else [waiting])
 
 
 def test_the_end_of_a_body_is_not_waited_for_long_once_the_stream_is_over():
-    stalls, connection = Stalls(600.0), Connection()
+    stalls, connection = StallTimeouts(600.0), Connection()
     done = Exchange(3)
     with stalls.watching(done, connection):
         done.events.feed(event() + b"\n\ndata: [DONE]\n\n", done.sent_ns + SECOND)

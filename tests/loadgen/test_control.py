@@ -6,7 +6,7 @@ import pytest
 
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.control import ServerClient
+from autotune.loadgen.server_client import ServerClient
 from tests.loadgen.server import Call, Server
 
 

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.loadgen.early_stop import EarlyStop, LoadTotals, hopeless
-from autotune.metrics.formulas import METRICS, summarize
-from autotune.metrics.latencies import LATENCIES, QUANTILES
-from autotune.metrics.records import RequestRecords
-from autotune.study.spec import Slo
+from autotune.metrics.formulas import METRICS, Slo, summarize
+from autotune.metrics.records import LATENCIES, QUANTILES, RequestRecords
 from tests.loadgen.queue_server import Load, serve
 
 LATENCY_METRICS = [f"{statistic}_{latency}_ms" for statistic in ("mean", *QUANTILES) for latency in LATENCIES]

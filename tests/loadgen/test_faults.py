@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.loadgen import Limits, LoadOptions, Measurement, measure
+from autotune.loadgen import LoadOptions, Measurement, measure
+from autotune.loadgen.client.messages import RequestTimeouts
 from autotune.loadgen.client.outcomes import failure_sentence
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.workloads import load_workload
@@ -27,7 +28,7 @@ def answered(handler: Handler, **options: object) -> RequestLog:
 
 
 def measured(handler: Handler, workload: str = "random:5:3:4", **options: object) -> Measurement:
-    given = {"limits": Limits(connect_s=5, stall_s=0.3), "warm_up": False, **options}
+    given = {"timeouts": RequestTimeouts(connect_s=5, stall_s=0.3), "warm_up": False, **options}
     with Server(handler) as server:
         return measure(server.url, "m", load_workload(workload), 1, LoadOptions(**given))  # type: ignore[arg-type]
 
@@ -39,7 +40,7 @@ def test_a_fault_is_named_and_counted(case: Fault):
     assert case.words in log.outcomes[0].message
     metrics = summarize(log.records)
     assert (metrics["completed"], metrics["failed"], metrics["total_token_throughput"]) == (0, 4, 0)
-    json.dumps([log.columns(), metrics], allow_nan=False)
+    json.dumps(metrics, allow_nan=False)
 
 
 @pytest.mark.parametrize("handler", ODD.values(), ids=ODD)
@@ -61,7 +62,7 @@ def test_each_request_is_judged_by_its_own_answer():
         await (FAULTS[name].handler if name in FAULTS else ODD[name])(call)
 
     bodies = [completion(name) for name in asked]
-    log = answered(as_asked, bodies=bodies, concurrency=16, limits=Limits(connect_s=5, stall_s=1))
+    log = answered(as_asked, bodies=bodies, concurrency=16, timeouts=RequestTimeouts(connect_s=5, stall_s=1))
     expected = [FAULTS[name].name if name in FAULTS else "ok" for name in asked]
     assert [outcome.name for outcome in log.outcomes] == expected
     assert log.tally == Counter(expected)
@@ -156,7 +157,7 @@ def test_a_failed_measurement_says_how_in_one_sentence():
     result = measured(FAULTS["closes"].handler)
     assert result.failure.startswith("4 of 4 requests failed: 4 closed (the server closed the connection within")
     assert result.invalid == ""
-    json.dumps(result.to_json(columns=True), allow_nan=False)
+    json.dumps(result.to_json(), allow_nan=False)
 
 
 def test_answers_without_counts_make_a_measurement_invalid():
@@ -224,7 +225,7 @@ async def an_answer_beyond_the_limit(call: Call) -> None:
     ],
 )
 def test_what_is_very_long(handler: Handler, streaming: bool, name: str, words: str):
-    log = answered(handler, bodies=[completion()], streaming=streaming, limits=LONG)
+    log = answered(handler, bodies=[completion()], streaming=streaming, timeouts=LONG)
     assert log.tally == {name: 1}
     assert words in log.outcomes[0].message
     assert log.chunks.tolist() == [3 if name == "ok" else 0]
@@ -253,7 +254,7 @@ def test_the_api_key_is_sent_and_never_repeated(answer: Callable[[bytes], bytes]
 
     log = answered(tells, api_key=KEY)
     assert "ok" not in log.tally
-    assert KEY[:8] not in json.dumps(log.columns())
+    assert KEY[:8] not in json.dumps([outcome.message for outcome in log.outcomes])
 
 
 def test_an_answer_of_another_length_makes_the_numbers_invalid_but_is_no_failure():
@@ -267,7 +268,7 @@ def test_an_answer_of_another_length_makes_the_numbers_invalid_but_is_no_failure
     assert result.invalid == "1.0 tokens per answer instead of 3.0; the server may not honour ignore_eos"
     log = result.points[0].log
     assert log.length_error == pytest.approx(2 / 3)
-    assert log.columns()["expected_tokens"] == [3] * 4
+    assert log.expected_tokens.tolist() == [3] * 4
     assert RequestLog.merged([log, log]).length_error == log.length_error
 
 

@@ -7,28 +7,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.loadgen import Measurement, PointMeasurement
+from autotune.loadgen import LoadResult, Measurement
 from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.outcomes import OK, Outcome, OutcomeKind
+from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.early_stop import LoadTotals, hopeless
-from autotune.loadgen.measurement import needed
+from autotune.loadgen.results import needed
+from autotune.loadgen.workloads import LoadPoint
+from autotune.loadgen.workloads.lengths import FixedLengths
 from autotune.metrics.records import RequestRecords
 
 
-def measured(outcomes: list[Outcome], client_bound: str = "", written: float = 4.0, rate: float = 1.0) -> Measurement:
+def measured(
+    outcomes: list[RequestOutcome], client_bound: str = "", written: float = 4.0, rate: float = 1.0
+) -> Measurement:
     n = len(outcomes)
     ones = np.ones(n)
     ok = np.array([outcome.ok for outcome in outcomes])
     records = RequestRecords(ones, ones * 2, ones * 3, ones, ones * written, ok)
     counts = np.ones(n, dtype=np.int64)
     log = RequestLog(records, tuple(outcomes), counts * 0, ones * 0, ones * np.nan, counts, counts * 4)
-    point = PointMeasurement("", "", log, (ClientHealth.nothing(),), {}, client_bound)
+    point = LoadResult.of(
+        LoadPoint(prompts=n, lengths=FixedLengths(input_tokens=1, output_tokens=4)),
+        log,
+        (ClientHealth.nothing(),),
+        client_bound,
+    )
     return Measurement("w", 0, {}, (point,), min_success_rate=rate)
 
 
-NO_USAGE = Outcome(OutcomeKind.NO_USAGE, "none")
-STOPPED = Outcome(OutcomeKind.STOPPED, "given up")
+NO_USAGE = RequestOutcome(OutcomeKind.NO_USAGE, "none")
+STOPPED = RequestOutcome(OutcomeKind.STOPPED, "given up")
 
 
 def test_a_failure_that_is_allowed_switches_no_judgement_off():
@@ -40,7 +49,7 @@ def test_a_failure_that_is_allowed_switches_no_judgement_off():
 
 def test_requests_that_were_given_up_are_no_failures():
     assert measured([OK, STOPPED, STOPPED]).failure == ""
-    assert "1 of 2" in measured([OK, Outcome(OutcomeKind.CLOSED), STOPPED]).failure
+    assert "1 of 2" in measured([OK, RequestOutcome(OutcomeKind.CLOSED), STOPPED]).failure
 
 
 @given(st.integers(1, 1000), st.integers(0, 1000))

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from autotune.loadgen import LoadOptions, measure
-from autotune.loadgen.arrivals import arrival_of
-from autotune.loadgen.control import CacheReset, ResetOutcome
 from autotune.loadgen.prefix_cache import PrefixCache
+from autotune.loadgen.server_client import CacheReset, ResetOutcome
 from autotune.loadgen.workloads import Prefix, Workload, load_workload
+from autotune.loadgen.workloads.arrivals import arrival_of
 from tests.loadgen.server import END, STREAM_HEAD, Call, Server, event, good, usage_event
 
 COLD = LoadOptions(warm_up=False)

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from autotune.loadgen.client.outcomes import OK, Outcome, OutcomeKind
+from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.stream import Exchange
-from autotune.metrics.formulas import LATENCIES, METRICS, summarize, tpot_ms
+from autotune.metrics.formulas import LATENCIES, METRICS, Slo, summarize, tpot_ms
 from autotune.metrics.records import RequestRecords
-from autotune.study.spec import Slo
 from tests.loadgen.test_metrics import runs
 
 PER_SECOND_OF_THE_CLOCK = {"max_output_tokens_per_s", "max_concurrent_requests"}
@@ -112,7 +111,7 @@ def exchange(times_us: list[int], read: int, extra: int, ok: bool) -> Exchange:
     request.sent_ns, request.finished_ns = sent, came[-1]
     request.events.times_ns = array("q", came)
     request.usage = (read, len(came) + extra, read // 2) if ok else None
-    request.outcome = OK if ok else Outcome(OutcomeKind.CLOSED, "gone")
+    request.outcome = OK if ok else RequestOutcome(OutcomeKind.CLOSED, "gone")
     return request
 
 
@@ -142,9 +141,8 @@ def test_a_load_that_several_workers_share_has_the_metrics_of_the_whole(requests
     assert merged.length_error == pytest.approx(whole.length_error)
     assert merged.cache_hit_rate == pytest.approx(whole.cache_hit_rate)
     assert sorted(merged.expected_tokens) == sorted(whole.expected_tokens)
-    assert {name: len(column) for name, column in merged.columns().items()} == dict.fromkeys(
-        whole.columns(), len(whole)
-    )
+    for name in ("retries", "send_delay_s", "cached_tokens", "chunks"):
+        assert len(getattr(merged, name)) == len(whole)
 
 
 @given(runs(), st.floats(0, 300))

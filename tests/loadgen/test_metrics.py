@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import UnknownName
-from autotune.metrics.formulas import LATENCIES, METRICS, STATISTICS, check_metric, summarize
+from autotune.metrics.formulas import LATENCIES, METRICS, STATISTICS, Slo, check_metric, summarize
 from autotune.metrics.records import RequestRecords
-from autotune.study.spec import Slo
 
 
 def records(sent, first, finished, read, written, ok=None, **series):

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
-from autotune.loadgen.client.prompts import PromptKey, Prompts
-from autotune.loadgen.client.requests import Requests
-from autotune.loadgen.client.tokenizers import Approximate, FileTokenizer, Tokenizer
+from autotune.loadgen.prompts import PromptKey, Prompts
+from autotune.loadgen.requests import Requests
+from autotune.loadgen.tokenizers import Approximate, FileTokenizer, Tokenizer
 from autotune.loadgen.workloads import Prefix, load_workload
 from tests.loadgen.tokenizer_files import byte_level, byte_pairs, whole_words
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput, MalformedFile
-from autotune.loadgen import sharegpt
-from autotune.loadgen.client.tokenizers import Approximate
-from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.tokenizers import Approximate
+from autotune.loadgen.workloads import load_workload, sharegpt
 
 
 def conversation(prompt: str, answer: str, more: int = 0) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from autotune.errors import BadInput
-from autotune.loadgen.client.prompts import PromptKey, Prompts
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.client.tokenizers import Approximate, FileTokenizer
-from autotune.loadgen.tokenizers import ServerTokenizer, tokenizer_for
+from autotune.loadgen.prompts import PromptKey, Prompts
+from autotune.loadgen.server_client import ServerTokenizer, tokenizer_for
+from autotune.loadgen.tokenizers import Approximate, FileTokenizer
 from autotune.loadgen.workloads import load_workload
 from tests.loadgen.server import Call, Handler, Server
 from tests.loadgen.tokenizer_files import byte_level, byte_pairs, whole_words

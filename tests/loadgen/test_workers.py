@@ -16,11 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.loadgen import LoadOptions, measure
-from autotune.loadgen.client.generator import Limits
-from autotune.loadgen.client.progress import Overview
-from autotune.loadgen.client.prompts import PromptKey, Prompts
+from autotune.loadgen.client.messages import LoadState, RequestTimeouts, WorkerTask
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.client.worker_task import Share
+from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.workers import WorkerDied, Workers, workers_for
 from autotune.loadgen.workloads import load_workload
 from tests.processes import alive, until
@@ -28,11 +26,11 @@ from tests.processes import alive, until
 from .server import STREAM_HEAD, Call, Server, event, good
 
 
-def share_of(url: str, workload: str, concurrency: int = 0) -> Share:
+def task_of(url: str, workload: str, concurrency: int = 0) -> WorkerTask:
     load = load_workload(workload)
     if concurrency:
         load = load.with_concurrency(concurrency)
-    return Share(Target.parse(url), Prompts("m"), load.draw(0, 7), PromptKey(workload, 0, 7), Limits())
+    return WorkerTask(Target.parse(url), Prompts("m"), load.draw(0, 7), PromptKey(workload, 0, 7), RequestTimeouts())
 
 
 async def silent(call: Call) -> None:
@@ -55,7 +53,7 @@ def test_several_workers_send_what_one_would(concurrency):
     asked, most = [], []
     for count in (1, 3):
         with Server() as server, Workers() as workers:
-            log, clients = workers.send(share_of(server.url, "random:6:4:23", concurrency), count)
+            log, clients = workers.send(task_of(server.url, "random:6:4:23", concurrency), count)
         assert log.tally == {"ok": 23}
         assert len(clients) == count
         assert log.records.output_tokens.sum() == 23 * 4
@@ -83,40 +81,40 @@ def test_workers_send_together_and_serve_the_next_load_too():
 
     with Server(when_all_are_there) as server, Workers() as workers:
         for _ in range(2):
-            log, clients = workers.send(share_of(server.url, "random:3:2:8"), 2)
+            log, clients = workers.send(task_of(server.url, "random:3:2:8"), 2)
             assert log.tally == {"ok": 8}
             assert len(clients) == 2
         assert len(workers.pids) == 2
 
 
 def test_progress_is_told_while_a_load_runs_and_a_load_can_be_given_up():
-    seen: list[Overview] = []
+    seen: list[LoadState] = []
 
-    def until_every_first_token(overview: Overview) -> bool:
+    def until_every_first_token(overview: LoadState) -> bool:
         seen.append(overview)
         return overview.progress.chunks < 6
 
     with Server(silent) as server, Workers() as workers:
-        log, _ = workers.send(share_of(server.url, "random:3:2:6", 6), 2, until_every_first_token)
+        log, _ = workers.send(task_of(server.url, "random:3:2:6", 6), 2, until_every_first_token)
         assert log.tally == {"stopped": 6}
         snapshot = seen[-1].snapshot()
         assert len(snapshot) == 6
         assert (snapshot.first_token_s >= snapshot.sent_s).all()
         assert not snapshot.ok.any()
-        after, _ = workers.send(share_of(server.url, "random:3:2:4", 2), 2, lambda _: False)
+        after, _ = workers.send(task_of(server.url, "random:3:2:4", 2), 2, lambda _: False)
     assert after.tally["stopped"] == len(after) <= 4
 
 
 def test_a_worker_that_is_killed_makes_the_load_invalid_not_the_program_fail():
     with Server(silent) as server, Workers() as workers:
 
-        def kill_one(overview: Overview) -> bool:
+        def kill_one(overview: LoadState) -> bool:
             if overview.progress.chunks == 4:
                 os.kill(workers.pids[1], signal.SIGKILL)
             return True
 
         with pytest.raises(WorkerDied, match="code -9"):
-            workers.send(share_of(server.url, "random:3:2:4", 4), 2, kill_one)
+            workers.send(task_of(server.url, "random:3:2:4", 4), 2, kill_one)
         assert workers.pids == []
 
 
@@ -124,7 +122,7 @@ def test_a_closed_port_is_an_outcome_and_an_unknown_host_an_error():
     with Server() as server:
         gone = server.url
     with Workers() as workers:
-        log, _ = workers.send(share_of(gone, "random:3:2:4"), 2)
+        log, _ = workers.send(task_of(gone, "random:3:2:4"), 2)
     assert log.tally == {"connect_error": 4}
 
 
@@ -132,13 +130,13 @@ def test_workers_die_with_the_process_that_started_them(tmp_path):
     script = tmp_path / "load.py"
     script.write_text(
         "import sys\n"
-        "from tests.loadgen.test_workers import share_of\n"
+        "from tests.loadgen.test_workers import task_of\n"
         "from autotune.loadgen.workers import Workers\n"
         "with Workers() as workers:\n"
         "    def tell(overview):\n"
         "        if overview.progress.chunks == 4: print(*workers.pids, flush=True)\n"
         "        return True\n"
-        "    workers.send(share_of(sys.argv[1], 'random:3:2:4', 4), 2, tell)\n"
+        "    workers.send(task_of(sys.argv[1], 'random:3:2:4', 4), 2, tell)\n"
     )
     root = Path(__file__).parents[2]
     with Server(silent) as server:
@@ -165,10 +163,10 @@ def test_a_worker_that_is_busy_preparing_dies_with_its_parent_too(tmp_path):
     script = tmp_path / "load.py"
     script.write_text(
         "import sys, threading\n"
-        "from tests.loadgen.test_workers import share_of\n"
+        "from tests.loadgen.test_workers import task_of\n"
         "from autotune.loadgen.workers import Workers\n"
         "with Workers() as workers:\n"
-        "    share = share_of('http://127.0.0.1:9', 'random:4000:4:50000', 1)\n"
+        "    share = task_of('http://127.0.0.1:9', 'random:4000:4:50000', 1)\n"
         "    sender = threading.Thread(target=workers.send, args=(share, 1), daemon=True)\n"
         "    sender.start()\n"
         "    while not workers.pids: pass\n"
@@ -199,5 +197,5 @@ def test_modules_of_the_current_folder_are_not_taken_for_ours(tmp_path, monkeypa
     (tmp_path / "autotune" / "__init__.py").write_text("")
     monkeypatch.chdir(tmp_path)
     with Server() as server, Workers() as workers:
-        log, _ = workers.send(share_of(server.url, "random:3:2:4"), 1)
+        log, _ = workers.send(task_of(server.url, "random:3:2:4"), 1)
     assert log.tally == {"ok": 4}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
-from autotune.loadgen.arrivals import Arrival, arrival_of
-from autotune.loadgen.client.prompts import PromptKey, Prompts
+from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.workloads import Workload, load_workload, workload_names
+from autotune.loadgen.workloads.arrivals import Arrival, arrival_of
 from autotune.space.library import Library, load
 
 CHAT = ["sharegpt", "sharegpt-c4"]

@@ -26,11 +26,11 @@ from typing import Any
 LATE = [
     *("autotune.cli.main", "autotune.run", "autotune.outputs.progress", "autotune.cli.studies", "autotune.cli.tuning"),
     *("autotune.cli.prediction", "autotune.cli.spaces", "autotune.cli.calibration"),
-    *("autotune.cli.bench", "autotune.loadgen.bench.compare", "autotune.cli.doctor"),
+    *("autotune.cli.bench", "autotune.cli.doctor"),
     *(
         "autotune.outputs.report.html",
         "autotune.outputs.report.markdown",
-        "autotune.evaluate.simulated",
+        "autotune.evaluate.offline",
         "autotune.evaluate.launched",
     ),
     *("autotune.simulator.emulator.process", "autotune.simulator.emulator.startup"),

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from autotune.metrics.formulas import Slo
 from autotune.search import Study, open_study
 from autotune.search.prior import Prior
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.cards import Architecture, ModelCard
-from autotune.study.spec import EngineChoice, Slo, StudySpec
+from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import (
     Command,
     Configuration,

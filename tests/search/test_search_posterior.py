@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from search_landscapes import grid, ridge, scores
 
-from autotune.search.acquisition import Observations, suggest
-from autotune.search.feasibility import starts
+from autotune.search.acquisition import EVERY, Observations, neighbours, shortlist, suggest
+from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
-from autotune.search.gp.shortlist import EVERY, neighbours, shortlist
 from autotune.search.prior import Prior
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration
@@ -69,7 +68,7 @@ def test_what_an_opinion_thinks_lost_counts_as_lost_before_anything_failed() -> 
     odds = np.ones(len(GRID))
     odds[best] = 0.01
     seen = Observations(measured=[(0, float(TRUTH[0]))], feasible=[True], spent=frozenset({0}))
-    kernels = Kernels(ENCODING, [Prior("knows all", TRUTH, starts=odds)])
+    kernels = Kernels(ENCODING, [Prior("knows all", TRUTH, p_starts=odds)])
     suggestion = suggest(kernels, seen, 0, 1)
     assert suggestion is not None
     assert suggestion.position != best
@@ -108,11 +107,11 @@ def test_out_of_memory_is_monotone() -> None:
         )
 
     failed = find(8192, 256)
-    odds = starts(ENCODING, [GRID.baseline], [failed], out_of_memory=[failed])
+    odds = p_starts(ENCODING, [GRID.baseline], [failed], out_of_memory=[failed])
     more = [find(16384, 256), find(8192, 1024), find(16384, 1024)]
     assert odds[more].max() < 0.05
     assert odds[find(2048, 64)] > 0.4
-    crashed = starts(ENCODING, [GRID.baseline], [failed])
+    crashed = p_starts(ENCODING, [GRID.baseline], [failed])
     assert crashed[more].max() > 0.1
 
 

@@ -17,10 +17,8 @@ from typing import Any
 import ray
 
 from autotune.errors import BadInput, CannotGoOn
-from autotune.executors.environment import joined, stands_alone
-from autotune.executors.ray.identity import Rebooted, Row, host_of, listens, names_of
-from autotune.executors.ray.node_pool import Place
-from autotune.executors.ray.versions import Versions
+from autotune.executors.ray.node_pool import Node
+from autotune.executors.ray.nodes import NodeInfo, RebootDetector, VersionCheck, host_of, listens, names_of
 from autotune.machine.gpu import is_kind
 from autotune.study.spec import StudySpec
 
@@ -48,67 +46,71 @@ _NOT_JOINED = (ConnectionError, RuntimeError, ValueError, AssertionError, ray.ex
 
 
 class Cluster:
-    """A connection to a Ray cluster, or to one of this machine alone that is started for it.
+    """A connection to a Ray cluster.
 
     Args:
-        address: ``HOST:PORT`` of the head node; empty: ``RAY_ADDRESS``, else the cluster that runs on this machine
-            where trials need real GPUs, else a new one. For simulated, emulated and replayed trials a new one declares
-            the node's GPUs.
+        address: ``HOST:PORT`` of the head node; empty: the cluster that runs on this machine, else a new one.
+        own: whether to start a cluster of this machine alone, which declares the node's GPUs; without an address.
 
     Raises:
         BadInput: nothing answers there, or it is another version of Ray or of Python.
     """
 
-    def __init__(self, address: str, spec: StudySpec) -> None:
+    def __init__(self, address: str, own: bool, spec: StudySpec) -> None:
         self._spec = spec
         self._needs_gpus = spec.hardware.vendor != "cpu"
-        self._alone = stands_alone(address, spec.on)
-        self._versions, self._rebooted = Versions(), Rebooted()
-        given = joined(address)
+        self._versions, self._reboots = VersionCheck(), RebootDetector()
         logging.getLogger("ray").setLevel(logging.CRITICAL)
-        if given:
-            _join(given)
+        if address:
+            _join(address)
+        elif own:
+            gpus = spec.hardware.gpus if self._needs_gpus else 0
+            # Ray starts a process for each processor beforehand.
+            _start(spec, num_gpus=gpus, num_cpus=1)
         else:
-            self._join_or_start()
+            _join_or_start(spec)
         self.driver_node_id: str = ray.get_runtime_context().get_node_id()
         self._head: str = ray.get_runtime_context().gcs_address
 
-    def places(self) -> list[Place]:
+    def nodes(self) -> list[Node]:
         """The nodes that have the study's hardware now."""
         self.check_head()
-        rows = self._rebooted.without_ghosts(_rows())
-        names = names_of(rows)
-        fit = [row for row in rows if self._fits(row)]
-        return [Place(names[row["NodeID"]], row["NodeID"], self._gpus(row), self._kind(row)) for row in fit]
+        infos = self._reboots.without_ghosts(_node_infos())
+        names, kind = names_of(infos), self._spec.hardware.name
+        return [
+            Node(names[info["NodeID"]], info["NodeID"], self._gpus(info), kind if kind in info["Resources"] else "")
+            for info in infos
+            if self._fits(info)
+        ]
 
     def check(self, needs: Sequence[int]) -> None:
         """Raise `BadInput` where a candidate fits no node, or a node lacks this version of autotune."""
-        places = self.places()
-        if not places:
+        nodes = self.nodes()
+        if not nodes:
             raise BadInput(self._no_node())
-        largest, most = max(place.gpus for place in places), max(needs, default=1)
+        largest, most = max(node.gpus for node in nodes), max(needs, default=1)
         if largest < most:
             raise BadInput(
                 f"a candidate needs {most} GPUs on one node, and the largest {self._spec.hardware.name} node of the "
                 f"cluster has {largest}; use --gpus {largest}"
             )
-        problems = self._versions.problems([place for place in places if place.gpus >= most])
+        problems = self._versions.problems([node for node in nodes if node.gpus >= most])
         if problems:
             raise BadInput(problems[0])
 
-    def admitted(self, least: int) -> tuple[list[Place], list[tuple[Place, str]]]:
+    def admitted(self, least: int) -> tuple[list[Node], list[tuple[Node, str]]]:
         """The nodes of at least so many GPUs that may get trials now, and those that never will, once each, with why.
 
         One that has joined since the last time is asked which autotune it has, and is in neither until it answers.
         """
-        return self._versions.admit([place for place in self.places() if place.gpus >= least])
+        return self._versions.admit([node for node in self.nodes() if node.gpus >= least])
 
     def check_head(self) -> None:
-        """Raise `CannotGoOn` where the head node is gone: what Ray is asked then does not return."""
+        """Raise `CannotGoOn` where the head node is gone: calls of Ray do not return then."""
         wait_for_head(self._head, HEAD_S)
 
     def answers(self) -> bool:
-        """Whether the head node is there."""
+        """Whether the head node answers."""
         with contextlib.suppress(CannotGoOn):
             wait_for_head(self._head, 0.0)
             return True
@@ -118,42 +120,20 @@ class Cluster:
         """Leave the cluster: what still runs there for us is ended by Ray."""
         ray.shutdown()
 
-    def _join_or_start(self) -> None:
-        spec = self._spec
-        if not self._alone:
-            try:
-                with _quiet():
-                    _init(address="auto")
-                return
-            except ConnectionError:
-                pass
-            except _NOT_JOINED as error:
-                raise _cannot_be_joined("of this machine", "HOST:PORT", error) from error
-            _init(address="local", resources={spec.hardware.name: 1}, **_alone())
-            return
-        gpus = spec.hardware.gpus if self._needs_gpus else 0
-        # Ray starts a process for each processor beforehand.
-        declared = {"num_gpus": gpus, "num_cpus": 1, "resources": {spec.hardware.name: 1}}
-        _init(address="local", **declared, **_alone())
-
-    def _fits(self, row: Row) -> bool:
-        if not row["Alive"]:
+    def _fits(self, info: NodeInfo) -> bool:
+        if not info["Alive"]:
             return False
         if not self._needs_gpus:
             return True
-        return self._gpus(row) > 0 and (self._spec.hardware.name == "local" or _is_of(row, self._spec.hardware.name))
+        return self._gpus(info) > 0 and (self._spec.hardware.name == "local" or _is_of(info, self._spec.hardware.name))
 
-    def _kind(self, row: Row) -> str:
-        name = self._spec.hardware.name
-        return name if name in row["Resources"] else ""
-
-    def _gpus(self, row: Row) -> int:
+    def _gpus(self, info: NodeInfo) -> int:
         # Without GPUs a node counts as one device.
-        return int(row["Resources"].get("GPU", 0)) if self._needs_gpus else 1
+        return int(info["Resources"].get("GPU", 0)) if self._needs_gpus else 1
 
     def _no_node(self) -> str:
-        alive = [row for row in _rows() if row["Alive"]]
-        seen = "; ".join(f"{host_of(row)}: {_resources(row)}" for row in alive)
+        alive = [info for info in _node_infos() if info["Alive"]]
+        seen = "; ".join(f"{host_of(info)}: {_resources(info)}" for info in alive)
         name = self._spec.hardware.name
         return (
             f"no node of the Ray cluster has {name}: {seen}. On each such node: "
@@ -161,11 +141,11 @@ class Cluster:
         )
 
 
-def _rows() -> list[Row]:
+def _node_infos() -> list[NodeInfo]:
     try:
         return list(ray.nodes())  # type: ignore[no-untyped-call]
     except ray.exceptions.RayError as error:
-        raise gone(error) from error
+        raise head_is_gone(error) from error
 
 
 def wait_for_head(address: str, wait_s: float) -> None:
@@ -178,22 +158,22 @@ def wait_for_head(address: str, wait_s: float) -> None:
         time.sleep(0.2)
 
 
-def gone(error: BaseException) -> CannotGoOn:
-    """What is said when the cluster's head has left in the middle of a study."""
+def head_is_gone(error: BaseException) -> CannotGoOn:
+    """The error for a head node that is lost in the middle of a study."""
     lines = str(error).strip().splitlines()
     return CannotGoOn(f"the Ray cluster does not answer any more ({lines[0] if lines else type(error).__name__})")
 
 
-def _is_of(row: Row, hardware: str) -> bool:
+def _is_of(info: NodeInfo, hardware: str) -> bool:
     """Whether a node declares a kind of hardware, or Ray found its GPUs to be of it."""
-    if hardware in row["Resources"]:
+    if hardware in info["Resources"]:
         return True
-    found = (name.removeprefix(ACCELERATOR) for name in row["Resources"] if name.startswith(ACCELERATOR))
-    return any(is_kind(name.replace("-", " "), hardware) for name in found)
+    kinds = (name.removeprefix(ACCELERATOR) for name in info["Resources"] if name.startswith(ACCELERATOR))
+    return any(is_kind(name.replace("-", " "), hardware) for name in kinds)
 
 
-def _resources(row: Row) -> str:
-    shown = {n: v for n, v in row["Resources"].items() if not n.startswith(("node:", "memory", "object_store"))}
+def _resources(info: NodeInfo) -> str:
+    shown = {n: v for n, v in info["Resources"].items() if not n.startswith(("node:", "memory", "object_store"))}
     return ", ".join(f"{value:g} {name}" for name, value in sorted(shown.items())) or "nothing"
 
 
@@ -219,12 +199,12 @@ def _speaks_http2(host: str, port: int) -> bool:
 
     Raises ``OSError`` where nothing answers. Source: RFC 9113, sections 3.4 (the first frame is SETTINGS) and 4.1.
     """
-    with socket.create_connection((host, port), CONNECT_S) as there:
+    with socket.create_connection((host, port), CONNECT_S) as connection:
         if os.environ.get("RAY_USE_TLS", "0") != "0":
             return True
-        there.settimeout(ANSWER_S)
-        there.sendall(_HTTP2)
-        with there.makefile("rb") as answer:
+        connection.settimeout(ANSWER_S)
+        connection.sendall(_HTTP2)
+        with connection.makefile("rb") as answer:
             head = answer.read(_FRAME_HEAD)
     return len(head) == _FRAME_HEAD and head[3] == _SETTINGS
 
@@ -244,17 +224,30 @@ def _quiet() -> Iterator[None]:
 
 
 def _cannot_be_joined(which: str, address: str, error: BaseException) -> BadInput:
-    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return BadInput(
-        f"the Ray cluster {which} cannot be joined: {said}. Run autotune on one of its machines (after `ray "
+        f"the Ray cluster {which} cannot be joined: {reason}. Run autotune on one of its machines (after `ray "
         f"start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}; a "
         "cluster with a token wants RAY_AUTH_MODE=token here and the token of the head's ~/.ray/auth_token"
     )
 
 
-def _alone() -> dict[str, Any]:
-    """A cluster of this machine alone: on loopback, without a dashboard."""
-    return {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+def _join_or_start(spec: StudySpec) -> None:
+    try:
+        with _quiet():
+            _init(address="auto")
+        return
+    except ConnectionError:
+        pass
+    except _NOT_JOINED as error:
+        raise _cannot_be_joined("of this machine", "HOST:PORT", error) from error
+    _start(spec)
+
+
+def _start(spec: StudySpec, **declared: int) -> None:
+    """Start a cluster of this machine alone: on loopback, without a dashboard."""
+    resources = {spec.hardware.name: 1}
+    _init(address="local", resources=resources, include_dashboard=False, _node_ip_address="127.0.0.1", **declared)
 
 
 def _init(**options: Any) -> None:

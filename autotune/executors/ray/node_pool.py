@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Node:
     """A node of the cluster that has the study's hardware.
 
     Attributes:
-        name: how it is called in rows and reports.
-        node_id: Ray's.
-        gpus: those that it has.
+        name: its name in rows and reports.
+        node_id: Ray's id.
+        gpus: how many it has.
         kind: a resource of the node that names its hardware, of which a trial takes a little; empty: none.
     """
 
@@ -23,79 +23,79 @@ class Place:
     kind: str = ""
 
 
-class Places:
-    """The nodes in use and what runs on them.
+class NodePool:
+    """The nodes in use and the trials on them.
 
     Args:
-        most: so many nodes are used at most.
+        most: the most nodes to use.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: dict[str, Place] = {}
+        self._present: dict[str, Node] = {}
         self._order: list[str] = []
         self._retired: dict[str, str] = {}
-        self._held: dict[str, tuple[str, int]] = {}
+        self._assigned: dict[str, tuple[str, int]] = {}
 
     @property
-    def used(self) -> list[Place]:
-        """Those that trials may run on: the first that were seen of those that are there."""
-        fit = [self._known[name] for name in self._order if name in self._known and name not in self._retired]
+    def used(self) -> list[Node]:
+        """The nodes that trials may run on: the first that were seen of those that are present."""
+        fit = [self._present[name] for name in self._order if name in self._present and name not in self._retired]
         return fit[: self._most]
 
     @property
-    def there(self) -> set[str]:
-        """Ray's names of the nodes that are there, used or not."""
-        return {place.node_id for place in self._known.values()}
+    def present_ids(self) -> set[str]:
+        """Ray's ids of the nodes that are present, used or not."""
+        return {node.node_id for node in self._present.values()}
 
     @property
-    def spare(self) -> int:
-        """Nodes that would do and are not used."""
-        return sum(name not in self._retired for name in self._known) - len(self.used)
-
-    def update(self, places: Iterable[Place]) -> None:
-        """What is there now. A node that came back under another identity is the same one."""
-        self._known = {place.name: place for place in places}
-        self._order += sorted(name for name in self._known if name not in self._order)
-
-    def retire(self, name: str, why: str) -> None:
-        """Use a node no more."""
-        self._retired[name] = why
+    def unused(self) -> int:
+        """How many present nodes would do and are not used."""
+        return sum(name not in self._retired for name in self._present) - len(self.used)
 
     @property
     def retired(self) -> dict[str, str]:
         """Nodes that are used no more, and why."""
         return dict(self._retired)
 
-    def free(self, place: Place) -> int:
+    def update(self, nodes: Iterable[Node]) -> None:
+        """Set the present nodes. A node that came back under another id is the same one."""
+        self._present = {node.name: node for node in nodes}
+        self._order += sorted(name for name in self._present if name not in self._order)
+
+    def retire(self, name: str, why: str) -> None:
+        """Use a node no more."""
+        self._retired[name] = why
+
+    def free_gpus(self, node: Node) -> int:
         """GPUs of a node that no trial has or waits for; below zero where trials wait."""
-        return place.gpus - sum(gpus for name, gpus in self._held.values() if name == place.name)
+        return node.gpus - sum(gpus for name, gpus in self._assigned.values() if name == node.name)
 
-    def room(self, gpus: int) -> bool:
-        """Whether a trial of so many GPUs would begin at once."""
-        return any(self.free(place) >= gpus for place in self.used)
+    def has_room(self, gpus: int) -> bool:
+        """Whether a trial of so many GPUs would start at once."""
+        return any(self.free_gpus(node) >= gpus for node in self.used)
 
-    def take(self, key: str, gpus: int, node: str = "", avoid: str = "") -> Place | None:
-        """Give a trial its node; None where no node has so many GPUs.
+    def assign(self, key: str, gpus: int, wanted: str = "", avoid: str = "") -> Node | None:
+        """Assign a node to a trial; None where no node has so many GPUs.
 
-        The fullest node on which it can begin, so that whole nodes stay free for trials that need one; else the one
+        The fullest node on which it can start, so that whole nodes stay free for trials that need one; else the one
         with the shortest queue.
 
         Args:
-            key: of the trial, for `give_back`.
-            node: the one that the trial asks for; another one where that is gone.
-            avoid: a node that is chosen only where there is no other.
+            key: of the trial, for `release`.
+            wanted: the node that the trial names; another one is assigned where it is gone.
+            avoid: a node that is assigned only where there is no other.
         """
-        fit = [place for place in self.used if place.gpus >= gpus]
-        fit = [place for place in fit if place.name == node] or fit
-        fit = [place for place in fit if place.name != avoid] or fit
+        fit = [node for node in self.used if node.gpus >= gpus]
+        fit = [node for node in fit if node.name == wanted] or fit
+        fit = [node for node in fit if node.name != avoid] or fit
         if not fit:
             return None
-        now = [place for place in fit if self.free(place) >= gpus]
-        best = min(now, key=self.free) if now else max(fit, key=self.free)
-        self._held[key] = (best.name, gpus)
+        now = [node for node in fit if self.free_gpus(node) >= gpus]
+        best = min(now, key=self.free_gpus) if now else max(fit, key=self.free_gpus)
+        self._assigned[key] = (best.name, gpus)
         return best
 
-    def give_back(self, key: str) -> None:
-        """A trial has ended."""
-        self._held.pop(key, None)
+    def release(self, key: str) -> None:
+        """Free the GPUs of a trial that has ended."""
+        self._assigned.pop(key, None)

@@ -1,23 +1,27 @@
-"""``autotune compare``: two results side by side."""
+"""Comparison of two results: what changed, how sure that is, and what keeps them from being comparable."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from autotune.errors import BadInput
-from autotune.loadgen.bench import comparable, result_file
 from autotune.loadgen.bench.intervals import Interval, latency_intervals, ratio_interval
+from autotune.loadgen.bench.results import number, read
 from autotune.loadgen.request_file import RequestTable, read_requests
 from autotune.metrics.formulas import METRICS
+from autotune.trial import Evidence
 
 _SHOWN = tuple(name for name, metric in METRICS.items() if metric.time_power and not name.startswith(("std", "dur")))
 """Throughputs and latencies, in the order of the result file."""
+
+Result = Mapping[str, Any]
+
+_LENGTHS_DIFFER = 0.01
+"""Mean lengths of two seeds of one workload differ by less."""
+_OURS = ("workload", "seed", "evidence")
 
 ONE_RUN = "one run each says nothing about run-to-run noise: measure with --repeats, or on fresh launches"
 
@@ -94,18 +98,9 @@ class Comparison:
         return [*found, "", *(f"Note: {text}." for text in self.notes)]
 
 
-def compare(path_a: Path, path_b: Path, as_json: bool) -> None:
-    """Print the comparison; raises `BadInput` for a file that is no result."""
-    comparison = compared(path_a, path_b)
-    if as_json:
-        click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
-    else:
-        click.echo("\n".join(comparison.lines()))
-
-
-def compared(path_a: Path, path_b: Path) -> Comparison:
-    """Compare two result files, with what lies beside them."""
-    a, b = result_file.read(path_a), result_file.read(path_b)
+def compare(path_a: Path, path_b: Path) -> Comparison:
+    """Compare two result files, with the requests beside them; raises `BadInput` for a file that is no result."""
+    a, b = read(path_a), read(path_b)
     notes: list[str] = []
     intervals: dict[str, Interval] = {}
     tables = [_requests(path, result, notes) for path, result in ((path_a, a), (path_b, b))]
@@ -113,7 +108,7 @@ def compared(path_a: Path, path_b: Path) -> Comparison:
         intervals = latency_intervals(tables[0], tables[1])
         if intervals:
             notes.append("intervals of latencies are over the requests of these runs, by the bootstrap")
-    runs_a, runs_b = comparable.repeats(a), comparable.repeats(b)
+    runs_a, runs_b = _repeats(a), _repeats(b)
     interval = ratio_interval(runs_a, runs_b)
     if interval is not None:
         intervals["total_token_throughput"] = interval
@@ -123,7 +118,7 @@ def compared(path_a: Path, path_b: Path) -> Comparison:
     notes.append("without an interval, better and worse only name the direction")
     if min(len(runs_a), len(runs_b)) < 2:
         notes.append(ONE_RUN)
-    warnings = tuple(comparable.warnings(a, b))
+    warnings = tuple(_warnings(a, b))
     return Comparison(str(path_a), str(path_b), warnings, _changes(a, b, intervals), tuple(notes))
 
 
@@ -131,9 +126,9 @@ def _changes(a: Mapping[str, Any], b: Mapping[str, Any], intervals: Mapping[str,
     """The metrics that both results have."""
     found = []
     for name in _SHOWN:
-        of_a, of_b = result_file.number(a.get(name)), result_file.number(b.get(name))
+        of_a, of_b = number(a.get(name)), number(b.get(name))
         if of_a is not None and of_b is not None:
-            percent = result_file.number(100 * (of_b / of_a - 1)) if of_a else None
+            percent = number(100 * (of_b / of_a - 1)) if of_a else None
             found.append(Change(name, of_a, of_b, percent, intervals.get(name)))
     return tuple(found)
 
@@ -154,3 +149,88 @@ def _requests(path: Path, result: Mapping[str, Any], notes: list[str]) -> Reques
         notes.append(f"no intervals of latencies: {beside} holds the requests of another run")
         return None
     return table
+
+
+def _warnings(a: Result, b: Result) -> list[str]:
+    """All reasons to distrust the comparison, those about evidence first."""
+    return [*_evidence(a, b), *_differences(a, b), *_lengths(a, b), *_validity("A", a), *_validity("B", b)]
+
+
+def _evidence_of(result: Result) -> str:
+    """Where its numbers come from; vLLM's files do not say."""
+    return str(result.get("evidence") or "not stated")
+
+
+def _load_of(result: Result) -> str:
+    """How the requests were sent, in the words of `Arrival.describe`; from vLLM's keys where ours are missing."""
+    if isinstance(result.get("load"), str):
+        return str(result["load"])
+    concurrency, rate = number(result.get("max_concurrency")), number(result.get("request_rate"))
+    limit = f"{concurrency:g} at a time" if concurrency else ""
+    arrivals = f"{rate:g} requests per second" if rate else ""
+    return ", ".join(part for part in (arrivals, limit) if part) or "all at once"
+
+
+def _repeats(result: Result) -> list[float]:
+    """Total token throughput of each repeat; one where the result names none."""
+    rows = result.get("repeats")
+    listed = rows if isinstance(rows, list) else []
+    found = [number(row.get("total_token_throughput")) for row in listed if isinstance(row, dict)]
+    return [value for value in found if value is not None] or [float(result["total_token_throughput"])]
+
+
+def _evidence(a: Result, b: Result) -> list[str]:
+    of_a, of_b = _evidence_of(a), _evidence_of(b)
+    if of_a == of_b:
+        stands_in = of_a not in (Evidence.MEASURED, "not stated")
+        return [f"{of_a.upper()}: both come from an engine that stands in for a real one"] if stands_in else []
+    if "not stated" in (of_a, of_b):
+        return [f"evidence of A: {of_a}; evidence of B: {of_b}"]
+    return [f"EVIDENCE DIFFERS: A is {of_a.upper()}, B is {of_b.upper()}; the change is not one of any real node"]
+
+
+def _differences(a: Result, b: Result) -> list[str]:
+    pairs: list[tuple[str, object, object]] = [("model", a.get("model_id"), b.get("model_id"))]
+    pairs.append(("workload", a.get("workload"), b.get("workload")))
+    pairs += [("load", _load_of(a), _load_of(b)), ("endpoint", _endpoint(a), _endpoint(b))]
+    if _load_of(a) == _load_of(b) and "per second" in _load_of(a):
+        pairs.append(("burstiness", a.get("burstiness"), b.get("burstiness")))
+    pairs += [("number of prompts per repeat", _prompts(a), _prompts(b)), ("seed", a.get("seed"), b.get("seed"))]
+    pairs.append(("source of lengths", a.get("lengths_source"), b.get("lengths_source")))
+    found = [f"another {what}: {x} in A, {y} in B" for what, x, y in pairs if None not in (x, y) and x != y]
+    for name, result in (("A", a), ("B", b)):
+        missing = [key for key in _OURS if result.get(key) is None]
+        if missing:
+            found.append(f"{name} does not state its {', '.join(missing)}; whether they are the same is not known")
+    return found
+
+
+def _endpoint(result: Result) -> str | None:
+    named = result.get("endpoint") or result.get("backend")
+    return None if named is None else "chat completions" if "chat" in str(named) else "completions"
+
+
+def _prompts(result: Result) -> str | None:
+    count = number(result.get("num_prompts"))
+    return None if count is None else f"{count / len(_repeats(result)):g}"
+
+
+def _lengths(a: Result, b: Result) -> list[str]:
+    found = []
+    for words, key in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
+        means = [(number(r.get(key)) or 0.0) / max(float(r["completed"]), 1.0) for r in (a, b)]
+        if abs(means[0] - means[1]) > _LENGTHS_DIFFER * max(means):
+            found.append(f"other lengths: {means[0]:.1f} {words} tokens per request in A, {means[1]:.1f} in B")
+    return found
+
+
+def _validity(name: str, result: Result) -> list[str]:
+    found = []
+    failed = number(result.get("failed"))
+    if failed:
+        found.append(f"{name}: {failed:g} requests failed")
+    if result.get("client_bound"):
+        found.append(f"{name}: the client did not keep up, so its numbers are not the server's")
+    if result.get("stopped"):
+        found.append(f"{name}: stopped before its end")
+    return found

@@ -1,4 +1,4 @@
-"""The options of ``autotune bench``, and what they come to; each is checked before anything is sent."""
+"""The options of ``autotune bench``, and what follows from them; each is checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import BadInput
-from autotune.loadgen import LoadOptions, Target
-from autotune.loadgen.arrivals import arrival_of
-from autotune.loadgen.client.tokenizers import Tokenizer
-from autotune.loadgen.tokenizers import tokenizer_for
+from autotune.loadgen.client.target import Target
+from autotune.loadgen.results import LoadOptions
+from autotune.loadgen.server_client import tokenizer_for
+from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload, load_workload
-from autotune.metrics.formulas import check_metric
+from autotune.loadgen.workloads.arrivals import arrival_of
+from autotune.metrics.formulas import Slo, check_metric
 from autotune.space.library import Library
-from autotune.study.spec import Slo
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class BenchOptions:
     """The options as typed.
 
     Attributes:
@@ -71,73 +71,70 @@ class Bench:
             check_metric(slo.metric)
         return slos
 
+    @property
+    def target(self) -> Target:
+        """The server, with the API key that an environment variable holds."""
+        key = os.environ.get(self.api_key_env, "").strip() if self.api_key_env is not None else None
+        if key == "":
+            raise BadInput(f"--api-key-env {self.api_key_env}: this environment variable is not set")
+        return Target.parse(self.url, key)
 
-def workload_of(asked: Bench) -> Workload:
-    """The workload by its name, sent as asked for."""
-    workload = _sent_as_asked(asked, load_workload(asked.workload))
-    if len(workload.points) > 1 and (asked.must_beat is not None or asked.stop_early):
-        raise BadInput("--must-beat and --stop-early are for one load; this workload has several load points")
-    if asked.must_beat is not None and not asked.must_beat > 0:
-        raise BadInput(f"--must-beat {asked.must_beat:g}: give total tokens per second, more than 0")
-    if asked.stop_early and not asked.slo:
-        raise BadInput("--stop-early stops when a limit is lost: give one with --slo, e.g. --slo 'p99_ttft_ms<=2000'")
-    return workload
+    def load_workload(self) -> Workload:
+        """The workload by its name, sent as these options say."""
+        workload = load_workload(self.workload)
+        if self.concurrency and self.request_rate is not None:
+            raise BadInput("--concurrency and --request-rate exclude each other: a load is closed or open")
+        if self.concurrency:
+            workload = workload.with_concurrencies(self.concurrency)
+        else:
+            arrival = arrival_of(None, self.request_rate, self.burstiness, self.ramp_from)
+            workload = workload if self.request_rate is None else workload.with_arrival(arrival)
+        if len(workload.points) > 1 and (self.must_beat is not None or self.stop_early):
+            raise BadInput("--must-beat and --stop-early are for one load; this workload has several load points")
+        return workload
 
+    def check(self) -> None:
+        """Raise `BadInput` for an option that is out of range, or a result file that cannot be written."""
+        if self.must_beat is not None and not self.must_beat > 0:
+            raise BadInput(f"--must-beat {self.must_beat:g}: give total tokens per second, more than 0")
+        if self.stop_early and not self.slo:
+            raise BadInput(
+                "--stop-early stops when a limit is lost: give one with --slo, e.g. --slo 'p99_ttft_ms<=2000'"
+            )
+        if self.prompts == "ids" and "chat" in self.endpoint:
+            raise BadInput(f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions")
+        if self.workers is not None and self.workers < 1:
+            raise BadInput(f"--workers {self.workers}: at least one process must send the load")
+        if not 0 < self.min_success_rate <= 1:
+            raise BadInput(
+                f"--min-success-rate {self.min_success_rate:g}: give a share of the requests, more than 0 to 1"
+            )
+        path = self.save_result  # now, as a result that cannot be kept is an hour lost
+        other = path is not None and path.exists() and not path.is_file()
+        if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):
+            raise BadInput(f"--save-result {path}: cannot be written; give a file in a folder that exists")
 
-def _sent_as_asked(asked: Bench, workload: Workload) -> Workload:
-    if asked.concurrency and asked.request_rate is not None:
-        raise BadInput("--concurrency and --request-rate exclude each other: a load is closed or open")
-    if asked.concurrency:
-        return workload.with_concurrencies(asked.concurrency)
-    arrival = arrival_of(None, asked.request_rate, asked.burstiness, asked.ramp_from)
-    return workload if asked.request_rate is None else workload.with_arrival(arrival)
+    def load_options(self, workload: Workload, target: Target) -> LoadOptions:
+        """How the workload is sent."""
+        return LoadOptions(
+            endpoint=self.endpoint,
+            api_key=target.api_key,
+            vocabulary=_vocabulary(self.model),
+            tokenizer=self._tokenizer(workload, target),
+            as_text=self.prompts == "text",
+            workers=self.workers,
+            slos=self.slos,
+            must_beat=self.must_beat,
+            stop_on_lost_slo=self.stop_early,
+            min_success_rate=self.min_success_rate,
+        )
 
-
-def tokenizer_of(asked: Bench, workload: Workload, target: Target) -> Tokenizer | None:
-    """Who counts the tokens of text; None where only token ids are sent."""
-    text = "chat" in asked.endpoint or asked.prompts == "text" or workload.says_text
-    if not text and asked.tokenizer is None:
-        return None
-    return tokenizer_for(asked.tokenizer, target, asked.model)
-
-
-def api_key(variable: str | None) -> str | None:
-    """The key that an environment variable holds."""
-    if variable is None:
-        return None
-    value = os.environ.get(variable)
-    if not value:
-        raise BadInput(f"--api-key-env {variable}: this environment variable is not set")
-    return value.strip()
-
-
-def check_writable(path: Path | None) -> None:
-    """Before the load, as a result that cannot be kept is an hour lost."""
-    other = path is not None and path.exists() and not path.is_file()
-    if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):
-        raise BadInput(f"--save-result {path}: cannot be written; give a file in a folder that exists")
-
-
-def load_options(asked: Bench, key: str | None, tokenizer: Tokenizer | None) -> LoadOptions:
-    """How the workload is sent."""
-    if asked.prompts == "ids" and "chat" in asked.endpoint:
-        raise BadInput(f"--prompts ids: {asked.endpoint} takes text; token ids go to /v1/completions")
-    if asked.workers is not None and asked.workers < 1:
-        raise BadInput(f"--workers {asked.workers}: at least one process must send the load")
-    if not 0 < asked.min_success_rate <= 1:
-        raise BadInput(f"--min-success-rate {asked.min_success_rate:g}: give a share of the requests, more than 0 to 1")
-    return LoadOptions(
-        endpoint=asked.endpoint,
-        api_key=key,
-        vocabulary=_vocabulary(asked.model),
-        tokenizer=tokenizer,
-        as_text=asked.prompts == "text",
-        workers=asked.workers,
-        slos=asked.slos,
-        must_beat=asked.must_beat,
-        stop_on_lost_slo=asked.stop_early,
-        min_success_rate=asked.min_success_rate,
-    )
+    def _tokenizer(self, workload: Workload, target: Target) -> Tokenizer | None:
+        """Counts the tokens of text; None where only token ids are sent."""
+        text = "chat" in self.endpoint or self.prompts == "text" or workload.says_text
+        if not text and self.tokenizer is None:
+            return None
+        return tokenizer_for(self.tokenizer, target, self.model)
 
 
 def _vocabulary(model: str) -> int | None:

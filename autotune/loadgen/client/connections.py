@@ -1,16 +1,21 @@
-"""The kept-alive connections of one load."""
+"""The kept-alive connections of one load, and the timeouts of the requests on them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
 
-from autotune.loadgen.client.outcomes import Outcome, OutcomeKind
-from autotune.loadgen.client.stalls import Stalls
+from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, malformed
 from autotune.loadgen.client.stream import Connection, Exchange
 from autotune.loadgen.client.target import Target
 
 _AT_ONCE = 64
 """Connections opened at the same time before a load: fewer than the shortest usual backlog of a listening socket."""
+
+_AFTER_DONE_S = 2.0
+"""How long the end of the body may be waited for once the stream has said that it is over."""
 
 
 class Connections:
@@ -43,7 +48,7 @@ class Connections:
 
         await asyncio.gather(*(open_one() for _ in range(count)))
 
-    async def send(self, exchange: Exchange, request: bytes, stalls: Stalls) -> int:
+    async def send(self, exchange: Exchange, request: bytes, timeouts: StallTimeouts) -> int:
         """Send a request and wait for its end; returns how many stale connections were met.
 
         A kept connection that the server closed before it answered is no fault of the server: the request goes
@@ -52,15 +57,15 @@ class Connections:
         stale = 0
         connection = self._take()
         if connection is not None:
-            await self._run(connection, exchange, request, stalls)
+            await self._run(connection, exchange, request, timeouts)
             if exchange.started or not _is_closed(exchange):
                 return stale
             stale, exchange.outcome = 1, None
         fresh = await self._open()
-        if isinstance(fresh, Outcome):
+        if isinstance(fresh, RequestOutcome):
             exchange.fail(fresh)
         else:
-            await self._run(fresh, exchange, request, stalls)
+            await self._run(fresh, exchange, request, timeouts)
         return stale
 
     async def close(self) -> None:
@@ -69,8 +74,8 @@ class Connections:
             connection.close()
         await asyncio.sleep(0)  # the loop closes the sockets in its next round
 
-    async def _run(self, connection: Connection, exchange: Exchange, request: bytes, stalls: Stalls) -> None:
-        with stalls.watching(exchange, connection):
+    async def _run(self, connection: Connection, exchange: Exchange, request: bytes, timeouts: StallTimeouts) -> None:
+        with timeouts.watching(exchange, connection):
             await connection.run(exchange, request)
         if connection.open:
             self._idle.append(connection)
@@ -89,7 +94,7 @@ class Connections:
         self._all.discard(connection)
         self._reads_of_closed += connection.reads
 
-    async def _open(self) -> Connection | Outcome:
+    async def _open(self) -> Connection | RequestOutcome:
         target, loop = self._target, asyncio.get_running_loop()
         problem = ""
         for address in target.addresses:
@@ -109,8 +114,73 @@ class Connections:
             else:
                 self._all.add(connection)
                 return connection
-        return Outcome(OutcomeKind.CONNECT_ERROR, problem)
+        return RequestOutcome(OutcomeKind.CONNECT_ERROR, problem)
 
 
 def _is_closed(exchange: Exchange) -> bool:
     return exchange.outcome is not None and exchange.outcome.kind is OutcomeKind.CLOSED
+
+
+class StallTimeouts:
+    """Ends requests of which nothing was heard for too long, and those that would never end.
+
+    Args:
+        limit_s: see `RequestTimeouts.stall_s`.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._active: dict[Exchange, Connection] = {}
+        self._latest_ns = 0
+        self._given_up: RequestOutcome | None = None
+
+    @contextmanager
+    def watching(self, exchange: Exchange, connection: Connection) -> Iterator[None]:
+        """Watch a request while it is under way."""
+        self._active[exchange] = connection
+        try:
+            yield
+        finally:
+            del self._active[exchange]
+            self._latest_ns = max(self._latest_ns, exchange.events.heard_ns)
+            # An end that the server brought about is a sign of life; one request given up must not keep the others.
+            if exchange.outcome is not None and exchange.outcome.kind is not OutcomeKind.STALL_TIMEOUT:
+                self._latest_ns = max(self._latest_ns, exchange.finished_ns)
+
+    async def watch(self) -> None:
+        """Look at all requests a few times per limit, or once a second, until cancelled."""
+        while True:
+            await asyncio.sleep(min(self._limit_s / 4, 1.0))
+            for exchange, outcome in self.over(perf_counter_ns()):
+                self._active[exchange].abort(outcome)
+
+    def give_up(self, outcome: RequestOutcome) -> None:
+        """End every request, those that only begin now with the next look at them."""
+        self._given_up = outcome
+        for connection in list(self._active.values()):
+            connection.abort(outcome)
+
+    def over(self, now_ns: int) -> list[tuple[Exchange, RequestOutcome]]:
+        """The requests to be ended at this moment, and how."""
+        heard = [exchange.events.heard_ns for exchange in self._active]
+        self._latest_ns = max([self._latest_ns, *heard])
+        judged = [(exchange, self._judge(exchange, now_ns)) for exchange in self._active]
+        return [(exchange, outcome) for exchange, outcome in judged if outcome is not None]
+
+    def _judge(self, exchange: Exchange, now_ns: int) -> RequestOutcome | None:
+        if self._given_up is not None:
+            return self._given_up
+        if exchange.runs_on:
+            return malformed("far more events than tokens asked for")
+        limit_s = min(self._limit_s, _AFTER_DONE_S) if exchange.events.done else self._limit_s
+        since_ns = exchange.events.heard_ns or max(self._latest_ns, exchange.sent_ns)
+        if now_ns - since_ns <= int(limit_s * 1e9):
+            return None
+        return RequestOutcome(OutcomeKind.STALL_TIMEOUT, self._describe(exchange))
+
+    def _describe(self, exchange: Exchange) -> str:
+        count = len(exchange.events.times_ns)
+        if not exchange.events.heard_ns:
+            begun = f"HTTP {exchange.status} and then no event" if exchange.status else "no answer"
+            return f"{begun}, and none to any other request, for {self._limit_s:g} s"
+        return f"no further event for {self._limit_s:g} s, after {count} with text"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from autotune.loadgen.client.outcomes import OK, Outcome, OutcomeKind, malformed
+from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome, malformed
 from autotune.loadgen.client.responses import (
     MAX_KEPT,
     Usage,
@@ -66,7 +66,7 @@ class EventStream:
         self.times_ns = array("q")
         self.last_ns = self.heard_ns = self.others = 0
         self.done = False
-        self.problem: Outcome | None = None
+        self.problem: RequestOutcome | None = None
         self._carry = bytearray()
         self._open_cr = False
         self._recent: deque[bytes] = deque(maxlen=_KEPT)
@@ -216,9 +216,9 @@ class EventStream:
         return True
 
     def _fail(self, message: str, kind: OutcomeKind = OutcomeKind.MALFORMED) -> None:
-        self.problem = self.problem or Outcome(kind, message)
+        self.problem = self.problem or RequestOutcome(kind, message)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RequestOutcome:
         """How a stream that ended in good order is to be judged, its counts aside."""
         if self.problem is None and not self.times_ns:
             self._fail_without_token()

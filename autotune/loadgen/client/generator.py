@@ -1,29 +1,29 @@
-"""Sends the requests of one load point, or one worker's share of them, and records what comes back.
+"""Load generator: sends the requests of a `Schedule`, which is made before the clock starts, and records the answers.
 
-A load is a `Schedule`, a value that is made before the clock starts. Several processes can work through one: each takes
-a part with the same absolute start, and `RequestLog.merged` joins what they saw.
+Several processes can share a load: each sends a schedule of its own from the same absolute start, and
+`RequestLog.merged` joins what they saw.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator, Sequence
+import resource
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
 import uvloop
 
-from autotune.arrays import Floats, Ints
-from autotune.loadgen.client.connections import Connections
+from autotune.errors import BadInput
+from autotune.loadgen.client.connections import Connections, StallTimeouts
 from autotune.loadgen.client.health import ClientHealth, LoopMonitor
-from autotune.loadgen.client.open_files import allow_open_files
-from autotune.loadgen.client.outcomes import Outcome, OutcomeKind
-from autotune.loadgen.client.progress import Progress, Report
+from autotune.loadgen.client.messages import Progress, Report, RequestTimeouts, Schedule
+from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
-from autotune.loadgen.client.stalls import Stalls
 from autotune.loadgen.client.stream import Exchange
 from autotune.loadgen.client.target import Target
 
@@ -35,61 +35,21 @@ _BURST = 8
 
 _REPORT_S = 0.5
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When to give up on a request.
-
-    Attributes:
-        connect_s: for a connection to be made.
-        stall_s: without an event: of its own once its answer has begun, before that of any request, as a request
-            that waits in a busy server's queue is not stalled.
-    """
-
-    connect_s: float = 10.0
-    stall_s: float = 600.0
+_EXTRA_FILES = 64
+"""For the log, the event loop, and what libraries open while a load runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """What is sent when: everything that can be made before the clock starts.
-
-    Attributes:
-        requests: whole HTTP requests, in the order of sending, n entries.
-        send_s: seconds after the start at which each may be sent, shape (n,), ascending.
-        output_tokens: how many tokens each must bring, shape (n,).
-        concurrency: how many may be in flight.
-        streaming: whether answers come as events.
-    """
-
-    requests: Sequence[bytes]
-    send_s: Floats
-    output_tokens: Ints
-    concurrency: int
-    streaming: bool = True
-
-    @property
-    def at_once(self) -> int:
-        """How many are surely in flight together from the start."""
-        return min(self.concurrency, int((self.send_s <= 0).sum()))
-
-
-def run(
-    target: Target, schedule: Schedule, limits: Limits, on_progress: Callable[[Progress], None] | None = None
-) -> tuple[RequestLog, ClientHealth]:
+def run(target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> tuple[RequestLog, ClientHealth]:
     """Send a whole schedule from this process and wait for every answer; no fault of the server raises.
-
-    Args:
-        on_progress: called about twice a second.
 
     Raises:
         BadInput: too few open files are allowed, or the host has no address.
     """
-    load = Load(target, schedule, limits)
+    generator = Generator(target, schedule, timeouts)
 
     async def whole() -> tuple[RequestLog, ClientHealth]:
-        async with load:
-            return await load.run(0, None if on_progress is None else lambda report: on_progress(report.progress))
+        async with generator:
+            return await generator.run()
 
     with event_loop() as runner:
         return runner.run(whole())
@@ -98,30 +58,30 @@ def run(
 @contextmanager
 def event_loop() -> Iterator[asyncio.Runner]:
     """The loop that a load runs on, without pauses for cyclic garbage."""
-    was_on = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             yield runner
     finally:
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
-class Load:
+class Generator:
     """One run of one schedule, on one event loop; entering it opens the connections.
 
     Raises:
         BadInput: too few open files are allowed, or the host has no address.
     """
 
-    def __init__(self, target: Target, schedule: Schedule, limits: Limits) -> None:
+    def __init__(self, target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> None:
         in_flight = min(schedule.concurrency, len(schedule.requests))
         allow_open_files(in_flight, surely=schedule.at_once >= in_flight)
         target.addresses  # noqa: B018  resolved here, where a name that does not exist can be told
         self._schedule = schedule
-        self._connections = Connections(target, limits.connect_s)
+        self._connections = Connections(target, timeouts.connect_s)
         self._redacted = target.redacted
         n = len(schedule.requests)
         self._exchanges: list[Exchange] = []
@@ -130,11 +90,11 @@ class Load:
         self._retries = [0] * n
         self._delays_s = np.zeros(n)
         self._slots = asyncio.Semaphore(max(schedule.concurrency, 1))
-        self._stalls = Stalls(limits.stall_s)
+        self._stalls = StallTimeouts(timeouts.stall_s)
         self._chunks = self._failed = 0
         self._dispatching: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Load:
+    async def __aenter__(self) -> Generator:
         await self._connections.open_ahead(self._schedule.at_once)
         return self
 
@@ -145,7 +105,7 @@ class Load:
         """Send nothing more and give up what is in flight; those requests end as ``stopped``."""
         if self._dispatching is not None:
             self._dispatching.cancel()
-        self._stalls.give_up(Outcome(OutcomeKind.STOPPED, "given up with the whole load"))
+        self._stalls.give_up(RequestOutcome(OutcomeKind.STOPPED, "given up with the whole load"))
 
     async def run(
         self, start_ns: int = 0, on_report: Callable[[Report], None] | None = None
@@ -159,13 +119,13 @@ class Load:
         start_ns = start_ns or perf_counter_ns() + HEAD_START_NS
         await _until(start_ns)
         monitor = LoopMonitor()
-        async with asyncio.TaskGroup() as helpers:
-            beside = [helpers.create_task(work) for work in (monitor.run(), self._stalls.watch())]
+        async with asyncio.TaskGroup() as watchers:
+            background = [watchers.create_task(work) for work in (monitor.run(), self._stalls.watch())]
             if on_report is not None:
-                beside.append(helpers.create_task(self._tell(on_report)))
+                background.append(watchers.create_task(self._send_reports(on_report)))
             async with asyncio.TaskGroup() as group:
                 self._dispatching = group.create_task(self._dispatch(group, start_ns))
-            for helper in beside:
+            for helper in background:
                 helper.cancel()
         sent = len(self._exchanges)
         health = monitor.health(self._delays_s[:sent], self._connections.reads, self._chunks)
@@ -187,9 +147,9 @@ class Load:
         exchange = Exchange(int(schedule.output_tokens[request]), schedule.streaming)
         self._exchanges.append(exchange)
         self._active.add(request)
-        group.create_task(self._one(request, exchange))
+        group.create_task(self._send(request, exchange))
 
-    async def _one(self, request: int, exchange: Exchange) -> None:
+    async def _send(self, request: int, exchange: Exchange) -> None:
         try:
             body = self._schedule.requests[request]
             self._retries[request] = await self._connections.send(exchange, body, self._stalls)
@@ -204,7 +164,7 @@ class Load:
             self._failed += 1
         self._chunks += len(exchange.events.times_ns)
 
-    async def _tell(self, on_report: Callable[[Report], None]) -> None:
+    async def _send_reports(self, on_report: Callable[[Report], None]) -> None:
         while True:
             await asyncio.sleep(_REPORT_S)
             on_report(self._report())
@@ -215,7 +175,7 @@ class Load:
         sent = len(self._exchanges)
         chunks = self._chunks + sum(len(self._exchanges[request].events.times_ns) for request in active)
         progress = Progress(sent, sent - len(active), self._failed, len(self._schedule.requests), chunks)
-        columns = np.array([self._exchanges[row].so_far() for row in rows], dtype=np.float64).reshape(-1, 7)
+        columns = np.array([self._exchanges[row].so_far() for row in rows], dtype=np.float64).reshape(-1, 6)
         return Report(progress, perf_counter_ns() / 1e9, np.array(rows, dtype=np.int64), columns)
 
 
@@ -223,3 +183,26 @@ async def _until(due_ns: int) -> None:
     """Wait until a moment of the clock; the loop's timers are whole milliseconds, and never early."""
     while (left_ns := due_ns - perf_counter_ns()) > 0:
         await asyncio.sleep(left_ns / 1e9)
+
+
+def allow_open_files(connections: int, surely: bool = True) -> None:
+    """Raise ``RLIMIT_NOFILE`` so that this process may open so many more sockets.
+
+    Args:
+        surely: whether all of them will be open at once; an open loop may need fewer, and gets what there is.
+
+    Raises `BadInput` when the hard limit is lower, before any request fails of it.
+    """
+    opened = Path("/proc/self/fd")
+    need = connections + (len(list(opened.iterdir())) + _EXTRA_FILES if opened.is_dir() else 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return
+    if hard != resource.RLIM_INFINITY and hard < need and not surely:
+        need = hard
+    if hard != resource.RLIM_INFINITY and hard < need:
+        raise BadInput(
+            f"{connections} connections at once in one process need {need} open files, but the hard limit is {hard}; "
+            f"raise it with `ulimit -Hn {need}`, spread them with --workers, or ask for fewer with --concurrency"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))

@@ -30,7 +30,7 @@ class OutcomeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     """How one request ended.
 
     Attributes:
@@ -52,20 +52,20 @@ class Outcome:
         return f"http_{self.status}" if self.kind is OutcomeKind.HTTP_STATUS else self.kind.value
 
 
-OK = Outcome(OutcomeKind.OK)
+OK = RequestOutcome(OutcomeKind.OK)
 
 
-def malformed(message: str) -> Outcome:
+def malformed(message: str) -> RequestOutcome:
     """An answer that does not keep to the protocol."""
-    return Outcome(OutcomeKind.MALFORMED, message)
+    return RequestOutcome(OutcomeKind.MALFORMED, message)
 
 
-def tally(outcomes: Iterable[Outcome]) -> dict[str, int]:
+def tally(outcomes: Iterable[RequestOutcome]) -> dict[str, int]:
     """How many requests ended in which way, the most frequent first."""
     return dict(Counter(outcome.name for outcome in outcomes).most_common())
 
 
-def failure_sentence(outcomes: Iterable[Outcome]) -> str:
+def failure_sentence(outcomes: Iterable[RequestOutcome]) -> str:
     """One sentence on the requests that failed, each way with the first message; empty when none failed."""
     listed = list(outcomes)
     counts = tally(outcome for outcome in listed if not outcome.ok)

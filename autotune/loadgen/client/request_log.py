@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from autotune.arrays import Floats, Ints
-from autotune.loadgen.client.outcomes import Outcome, OutcomeKind, tally
+from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, tally
 from autotune.loadgen.client.stream import Exchange
 from autotune.metrics.records import RequestRecords
 
@@ -30,7 +29,7 @@ class RequestLog:
     """
 
     records: RequestRecords
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RequestOutcome, ...]
     retries: Ints
     send_delay_s: Floats
     cached_tokens: Floats
@@ -115,32 +114,15 @@ class RequestLog:
 
     @property
     def cache_hit_rate(self) -> float | None:
-        """Share of prompt tokens that came from the cache; None unless every answer tells."""
+        """WorkerTask of prompt tokens that came from the cache; None unless every answer tells."""
         ok = self.records.ok
         cached, read = self.cached_tokens[ok], self.records.input_tokens[ok]
         if not len(cached) or np.isnan(cached).any() or not read.sum():
             return None
         return float(cached.sum() / read.sum())
 
-    def columns(self) -> dict[str, list[Any]]:
-        """Per-request data as JSON, seconds since the first request was sent; None where there is no value."""
-        records = self.records
-        start = float(records.sent_s.min()) if len(self) else 0.0
-        return {
-            "sent_s": _listed(records.sent_s - start),
-            "ttft_s": _listed(records.first_token_s - records.sent_s),
-            "e2el_s": _listed(records.finished_s - records.sent_s),
-            "input_tokens": _listed(records.input_tokens),
-            "output_tokens": _listed(records.output_tokens),
-            "expected_tokens": self.expected_tokens.tolist(),
-            "chunks": self.chunks.tolist(),
-            "retries": self.retries.tolist(),
-            "outcome": [outcome.name for outcome in self.outcomes],
-            "message": [outcome.message for outcome in self.outcomes],
-        }
 
-
-def _outcome(exchange: Exchange) -> Outcome:
+def _outcome(exchange: Exchange) -> RequestOutcome:
     assert exchange.outcome is not None, "a load ends when all its requests have"
     return exchange.outcome
 
@@ -180,7 +162,3 @@ def _picks(lengths: Ints, dealt: Ints) -> Ints:
 
 def _joined(parts: Sequence[Ints]) -> Ints:
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-
-
-def _listed(values: Floats) -> list[float | None]:
-    return [None if np.isnan(value) else round(float(value), 6) for value in values]

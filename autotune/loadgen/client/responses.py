@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from autotune.loadgen.client.outcomes import OK, Outcome, OutcomeKind, malformed
+from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome, malformed
 
 Usage = tuple[int, int, int | None]
 """Prompt tokens, generated tokens, and prompt tokens that came from the cache, where told."""
@@ -60,14 +60,14 @@ def why_refused(status: int, body: bytes | bytearray, location: str = "") -> str
     return refusal(body) or phrase
 
 
-def whole_answer(body: bytes | bytearray) -> tuple[Outcome, Usage | None]:
+def whole_answer(body: bytes | bytearray) -> tuple[RequestOutcome, Usage | None]:
     """How a completion that is not streamed is to be judged, its counts aside, and these."""
     try:
         answer = parsed(body)
     except ValueError:
         answer = None
     if isinstance(answer, dict) and is_error(answer):
-        return Outcome(OutcomeKind.SERVER_ERROR, error_message(answer)), None
+        return RequestOutcome(OutcomeKind.SERVER_ERROR, error_message(answer)), None
     if not isinstance(answer, dict) or not answer.get("choices"):
         return malformed(f"the answer is no completion: {excerpt(body)}"), None
     return OK, usage_counts(answer.get("usage"))

@@ -13,7 +13,7 @@ from typing import cast
 import httptools
 
 from autotune.loadgen.client.events import EventStream
-from autotune.loadgen.client.outcomes import Outcome, OutcomeKind, malformed
+from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, malformed
 from autotune.loadgen.client.responses import Usage, excerpt, one_line, whole_answer, why_refused
 
 _MAX_WHOLE = 32 * 2**20
@@ -64,20 +64,20 @@ class Exchange:
         self.events = EventStream()
         self.body = bytearray()
         self.usage: Usage | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: RequestOutcome | None = None
 
     def complete(self, now_ns: int) -> None:
         """The whole answer is there: judge it."""
         if self.status != 200:
             words = why_refused(self.status, self.body, self.location)
-            self._end(Outcome(OutcomeKind.HTTP_STATUS, words, self.status), now_ns)
+            self._end(RequestOutcome(OutcomeKind.HTTP_STATUS, words, self.status), now_ns)
             return
         outcome = self._read_events(now_ns) if self.streaming else self._read_whole(now_ns)
         if outcome.ok and self.usage is None:
             outcome = self._uncounted()
         self._end(outcome, self.events.last_ns if outcome.ok else now_ns)
 
-    def cut(self, outcome: Outcome, now_ns: int) -> None:
+    def cut(self, outcome: RequestOutcome, now_ns: int) -> None:
         """The answer ends here and is not whole, unless the server had said all that it has to say."""
         said_all = self.streaming and self.events.done and not self.runs_on
         if self.refused or (self.status == 200 and said_all):
@@ -85,11 +85,11 @@ class Exchange:
         else:
             self._end(self.events.problem or outcome, now_ns)
 
-    def fail(self, outcome: Outcome) -> None:
+    def fail(self, outcome: RequestOutcome) -> None:
         """It ends here, without an answer."""
         self._end(outcome, perf_counter_ns())
 
-    def so_far(self) -> tuple[float, float, float, float, float, float, float]:
+    def so_far(self) -> tuple[float, float, float, float, float, float]:
         """A row of `Report.columns`: NaN for what has not happened yet."""
         times = self.events.times_ns
         first_s = times[0] / 1e9 if times else nan
@@ -97,9 +97,9 @@ class Exchange:
         written = float(self.usage[1]) if self.usage is not None else nan
         ok = float(self.outcome is not None and self.outcome.ok)
         heard_s = self.events.last_ns / 1e9 if self.events.last_ns else nan
-        return self.sent_ns / 1e9, first_s, finished_s, written, ok, heard_s, float(len(times))
+        return self.sent_ns / 1e9, first_s, finished_s, written, ok, heard_s
 
-    def _end(self, outcome: Outcome, at_ns: int) -> None:
+    def _end(self, outcome: RequestOutcome, at_ns: int) -> None:
         if self.outcome is None:  # the first one stands
             self.outcome, self.finished_ns = outcome, at_ns
             self.body.clear()
@@ -115,19 +115,19 @@ class Exchange:
         """Whether there are far more events than tokens were asked for: the server would stream for ever."""
         return max(len(self.events.times_ns), self.events.others) > 2 * self.expected_tokens + 64
 
-    def _uncounted(self) -> Outcome:
+    def _uncounted(self) -> RequestOutcome:
         """An answer without token counts; whether it is whole is not known either unless the stream says so."""
         if self.streaming and not self.events.done:
             count = len(self.events.times_ns)
             return malformed(f"the stream ends after {count} events with text, without token counts and [DONE]")
-        return Outcome(OutcomeKind.NO_USAGE, "the answer holds no token counts")
+        return RequestOutcome(OutcomeKind.NO_USAGE, "the answer holds no token counts")
 
-    def _read_events(self, now_ns: int) -> Outcome:
+    def _read_events(self, now_ns: int) -> RequestOutcome:
         self.events.finish(now_ns)
         self.usage = self.events.usage()
         return self.events.outcome()
 
-    def _read_whole(self, now_ns: int) -> Outcome:
+    def _read_whole(self, now_ns: int) -> RequestOutcome:
         if self.events.problem is not None:
             return self.events.problem
         if len(self.body) > _MAX_WHOLE:
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
         self._now_ns = self._head = 0
         self._keep_alive = self._streams = self._has_length = False
         self._coding = b""
-        self._unasked: Outcome | None = None
+        self._unasked: RequestOutcome | None = None
 
     async def run(self, exchange: Exchange, request: bytes) -> None:
         """Send a request and wait until it ended, in whatever way; its outcome is set then.
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
         Cancelling closes the connection.
         """
         if not self.open:  # lost between the moment it was made and this one
-            exchange.fail(self._unasked or Outcome(OutcomeKind.CLOSED, _where(exchange, None)))
+            exchange.fail(self._unasked or RequestOutcome(OutcomeKind.CLOSED, _where(exchange, None)))
             return
         assert self._transport is not None
         self._head = 0
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
             if exchange.outcome is None:
                 self.close()
 
-    def abort(self, outcome: Outcome) -> None:
+    def abort(self, outcome: RequestOutcome) -> None:
         """Give up the request under way, and the connection with it."""
         if self._exchange is not None:
             self._exchange.cut(outcome, perf_counter_ns())
@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
         if exc is None and self._delimited_by_close(exchange):
             exchange.complete(now_ns)
         else:
-            exchange.cut(Outcome(OutcomeKind.CLOSED, _where(exchange, exc)), now_ns)
+            exchange.cut(RequestOutcome(OutcomeKind.CLOSED, _where(exchange, exc)), now_ns)
         self._wake()
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -1,11 +1,8 @@
-"""A worker process: takes shares of loads from one pipe, sends them, tells another one what it saw.
+"""Worker process of a load: ``python -m autotune.loadgen.client.worker IN OUT``.
 
-``python -m autotune.loadgen.client IN OUT``: ends of two one-way `multiprocessing.Pipe`. It lives as long as the other
-end of IN is held: when the process that started it is gone, by whatever signal, it ends.
-
-What comes and goes, in this order, for each load: in comes a `Share`, out goes `READY`, in comes the start in ns or
-`STOP`, out go `Report`s, during which `STOP` may come, out goes `Done`. A share that cannot be sent is answered with
-a `BadInput`.
+The messages are those of `autotune.loadgen.client.messages`; IN and OUT are ends of two one-way
+`multiprocessing.Pipe`. It lives as long as the other end of IN is held: when the process that started it is gone, by
+whatever signal, it ends.
 """
 
 from __future__ import annotations
@@ -16,87 +13,77 @@ import select
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from autotune.errors import AutotuneError, BadInput
-from autotune.loadgen.client.generator import Load, Schedule, event_loop
-from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.request_log import RequestLog
-from autotune.loadgen.client.worker_task import Share
-
-READY = "ready"
-STOP = "stop"
+from autotune.loadgen.client.generator import Generator, event_loop
+from autotune.loadgen.client.messages import READY, STOP, Schedule, TaskResult, WorkerTask
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a share came to."""
-
-    log: RequestLog
-    health: ClientHealth
-
-
-def serve(orders: Connection, answers: Connection) -> None:
-    """Work until nobody gives orders any more."""
+def serve(tasks: Connection, answers: Connection) -> None:
+    """Work until the other end of `tasks` is closed."""
     while True:
-        share = orders.recv()
-        if share == STOP:
-            continue  # it crossed our last `Done`
+        task = tasks.recv()
+        if task == STOP:
+            continue  # it crossed our last result
         try:
-            schedule = share.schedule()
+            schedule = task.schedule()
             with event_loop() as runner:
-                done = runner.run(_sent(orders, answers, share, schedule))
+                result = runner.run(_send(tasks, answers, task, schedule))
         except AutotuneError as error:
             answers.send(BadInput(str(error)))
             continue
         finally:
-            os.set_blocking(orders.fileno(), True)  # the loop that polled it had made it otherwise
-        if done is not None:
-            answers.send(done)
+            os.set_blocking(tasks.fileno(), True)  # the loop that polled it had made it otherwise
+        if result is not None:
+            answers.send(result)
 
 
-async def _sent(orders: Connection, answers: Connection, share: Share, schedule: Schedule) -> Done | None:
-    inbox = _inbox(orders)
-    async with Load(share.target, schedule, share.limits) as load:
+async def _send(tasks: Connection, answers: Connection, task: WorkerTask, schedule: Schedule) -> TaskResult | None:
+    inbox = _inbox(tasks)
+    async with Generator(task.target, schedule, task.timeouts) as generator:
         answers.send(READY)
         start_ns = await inbox.get()
         if start_ns == STOP:
             return None
-        running = asyncio.create_task(load.run(int(start_ns), answers.send))
-        told = asyncio.create_task(inbox.get())
-        await asyncio.wait((running, told), return_when=asyncio.FIRST_COMPLETED)
-        if told.done():
-            load.stop()
-        told.cancel()
+        running = asyncio.create_task(generator.run(int(start_ns), answers.send))
+        stopping = asyncio.create_task(inbox.get())
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if stopping.done():
+            generator.stop()
+        stopping.cancel()
         log, health = await running
-    return Done(log, health)
+    return TaskResult(log, health)
 
 
-def _inbox(orders: Connection) -> asyncio.Queue[int | str]:
+def _inbox(tasks: Connection) -> asyncio.Queue[int | str]:
     inbox: asyncio.Queue[int | str] = asyncio.Queue()
 
     def read() -> None:
         try:
-            inbox.put_nowait(orders.recv())
+            inbox.put_nowait(tasks.recv())
         except (EOFError, OSError):
-            os._exit(0)  # nobody is left to tell
+            os._exit(0)  # nobody is left to answer
 
-    asyncio.get_running_loop().add_reader(orders.fileno(), read)
+    asyncio.get_running_loop().add_reader(tasks.fileno(), read)
     return inbox
 
 
 def main() -> None:
     """Serve the pipes whose numbers are the two arguments."""
-    orders, answers = Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False)
-    threading.Thread(target=_leave_with, args=(orders.fileno(),), daemon=True).start()
+    tasks, answers = Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False)
+    threading.Thread(target=_exit_with, args=(tasks.fileno(),), daemon=True).start()
     with suppress(EOFError, ConnectionError):
-        serve(orders, answers)
+        serve(tasks, answers)
 
 
-def _leave_with(orders: int) -> None:
+def _exit_with(tasks: int) -> None:
     """End this process when nobody holds the other end of the pipe any more, whatever it is busy with."""
-    watch = select.poll()
-    watch.register(orders, 0)  # a hang-up is told without being asked for
-    watch.poll()
+    poll = select.poll()
+    poll.register(tasks, 0)  # a hang-up is reported without being asked for
+    poll.poll()
     os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

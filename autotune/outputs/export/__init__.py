@@ -12,17 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from autotune.errors import BadInput, UnknownName
-from autotune.outputs.export import (
-    compose,
-    docker,
-    dstack,
-    engine_config,
-    gpustack,
-    json_file,
-    kubernetes,
-    shell,
-    trtllm_config,
-)
+from autotune.outputs.export import compose, config_files, docker, dstack, gpustack, kubernetes, shell
+from autotune.outputs.export.text import render_json
 from autotune.outputs.export.winner import Winner, winner_of
 
 __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
@@ -66,10 +57,10 @@ FORMATS: dict[str, Format] = {
     "dstack": Format(dstack.service, "service.dstack.yml", container=True),
     "dstack-task": Format(dstack.task, "task.dstack.yml", container=True),
     "gpustack": Format(gpustack.render, "gpustack.yaml", container=True),
-    "vllm-config": Format(engine_config.render, "vllm.yaml", engine="vllm"),
-    "sglang-config": Format(engine_config.render, "sglang.yaml", engine="sglang"),
-    "trtllm-config": Format(trtllm_config.render, "trtllm.yaml", engine="tensorrt_llm"),
-    "json": Format(json_file.render, "recommendation.json", without_command=True),
+    "vllm-config": Format(config_files.render_config, "vllm.yaml", engine="vllm"),
+    "sglang-config": Format(config_files.render_config, "sglang.yaml", engine="sglang"),
+    "trtllm-config": Format(config_files.render_trtllm, "trtllm.yaml", engine="tensorrt_llm"),
+    "json": Format(render_json, "recommendation.json", without_command=True),
 }
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autotune.outputs.export import heading, words, yaml_text
+from autotune.outputs.export import words
 from autotune.outputs.export.container import PORT, Container, chooses_gpus, container_of, start_limit_s
+from autotune.outputs.export.text import comment, dump_yaml, heading
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import PLACE, docker_card
 
@@ -30,7 +31,7 @@ def render(winner: Winner) -> str:
     document["volumes"] = {name: {"name": name} for name in container.caches.values()}
     own_cache = "this user's ~/.cache/huggingface"
     about = [
-        *heading.lines(winner),
+        *heading(winner),
         "use: docker compose up --detach --wait",
         f"It is reached at 127.0.0.1:{PORT} of this machine only; change ports to open it.",
         f"Weights are those of {container.weights or own_cache}; change volumes where they lie elsewhere.",
@@ -38,7 +39,7 @@ def render(winner: Winner) -> str:
         *(["Docker Compose 2.23.1 or later writes the files"] if container.files else []),
         *(f"set {name} to the secret that this command needs, outside or in .env" for name in container.secrets),
     ]
-    return heading.comment(about) + yaml_text.dump(document)
+    return comment(about) + dump_yaml(document)
 
 
 def _service(winner: Winner, container: Container, limit_s: int) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shlex
 
-from autotune.outputs.export import heading, shell, words
+from autotune.outputs.export import shell, words
 from autotune.outputs.export.container import PORT, Container, container_of
+from autotune.outputs.export.text import heading
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import PLACE, RUN, docker_card
 
@@ -18,7 +19,7 @@ def render(winner: Winner) -> str:
     """The script. Further arguments are passed on to the server; ``PUBLISH`` is where it is reached."""
     container = container_of(winner)
     about = [
-        *heading.lines(winner),
+        *heading(winner),
         f"It is reached at 127.0.0.1:{PORT} unless PUBLISH says otherwise: PUBLISH=0.0.0.0:{PORT} ./docker-run.sh",
     ]
     return shell.script(about, container.files, _lines(winner, container))

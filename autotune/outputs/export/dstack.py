@@ -9,8 +9,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from autotune.outputs.export import heading, shell, words, yaml_text
+from autotune.outputs.export import shell, words
 from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of, start_limit_s
+from autotune.outputs.export.text import comment, dump_yaml, heading
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import PLACE, docker_card
 from autotune.space.library import Library
@@ -41,7 +42,7 @@ def task(winner: Winner) -> str:
 def _render(winner: Winner, container: Container, kind: str, more: dict[str, Any], notes: list[str]) -> str:
     secrets = list(dict.fromkeys((_TOKEN, *container.secrets)))
     about = [
-        *heading.lines(winner),
+        *heading(winner),
         f"use: dstack apply --file {kind}.dstack.yml",
         f"taken from the environment of that command: {', '.join(secrets)}; leave {_TOKEN} out for an open model",
         *notes,
@@ -57,7 +58,7 @@ def _render(winner: Winner, container: Container, kind: str, more: dict[str, Any
         "resources": _resources(winner, container),
         "volumes": _volumes(container),
     }
-    return heading.comment(about) + yaml_text.dump(document)
+    return comment(about) + dump_yaml(document)
 
 
 def _commands(container: Container) -> list[str]:

@@ -12,8 +12,9 @@ import shlex
 from typing import Any
 
 from autotune.engines import engine
-from autotune.outputs.export import heading, shell, words, yaml_text
+from autotune.outputs.export import shell, words
 from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of, start_limit_s
+from autotune.outputs.export.text import comment, dump_yaml, heading
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import PLACE
 from autotune.study.user_library import library_of
@@ -33,7 +34,7 @@ def render(winner: Winner) -> str:
     document = {
         "name": container.name,
         **_source(container),
-        "description": "; ".join(heading.lines(winner)),
+        "description": "; ".join(heading(winner)),
         "replicas": 1,
         "categories": ["llm"],
         "distributed_inference_across_workers": False,
@@ -44,7 +45,7 @@ def render(winner: Winner) -> str:
         "env": {**env, _SHARED_MEMORY: str(SHARED_MEMORY_GIB)},
     }
     about = [
-        *heading.lines(winner),
+        *heading(winner),
         "use: import it at Models - Deployments in GPUStack 2.3 or later",
         f"It holds for {winner.recommendation.hardware}: add a worker_selector where the cluster has other GPUs too.",
         start_limit_s(winner)[1],
@@ -53,7 +54,7 @@ def render(winner: Winner) -> str:
             for name in [*left_out, *(name for name in container.env if name not in env)]
         ),
     ]
-    return heading.comment(about) + yaml_text.dump({key: value for key, value in document.items() if value is not None})
+    return comment(about) + dump_yaml({key: value for key, value in document.items() if value is not None})
 
 
 def _source(container: Container) -> dict[str, str]:

@@ -11,8 +11,9 @@ import math
 import re
 from typing import Any
 
-from autotune.outputs.export import heading, words, yaml_text
+from autotune.outputs.export import words
 from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of, start_limit_s
+from autotune.outputs.export.text import comment, dump_yaml, heading
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import PLACE, docker_card
 
@@ -32,13 +33,13 @@ def render(winner: Winner) -> str:
     limit_s, said = start_limit_s(winner)
     documents = [_config_map(container)] if container.files else []
     documents += [_claim(container), _deployment(winner, container, limit_s), _service(container)]
-    return heading.comment(_about(winner, container, said)) + yaml_text.dump(*documents)
+    return comment(_about(winner, container, said)) + dump_yaml(*documents)
 
 
 def _about(winner: Winner, container: Container, said: str) -> list[str]:
     hardware = winner.recommendation.hardware
     about = [
-        *heading.lines(winner),
+        *heading(winner),
         "use: kubectl apply --filename kubernetes.yaml",
         f"It holds for {hardware} only: add a nodeSelector where the cluster has other GPUs too.",
         f"startup probe: {said}",

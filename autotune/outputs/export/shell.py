@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from autotune import redact
-from autotune.outputs.export import heading, words
+from autotune.outputs.export import words
+from autotune.outputs.export.text import comment, heading
 from autotune.outputs.export.winner import Winner
 from autotune.study.recommendation import Choice
 from autotune.trial import referenced
@@ -20,7 +21,7 @@ def render(winner: Winner) -> str:
     if choice.stand_in:
         return _no_command(winner)
     about = [
-        *heading.lines(winner),
+        *heading(winner),
         "It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0",
     ]
     return script(about, choice.files, _start(choice))
@@ -35,7 +36,7 @@ def script(about: list[str], files: Mapping[str, str], lines: Sequence[str]) -> 
     return "".join(
         [
             "#!/usr/bin/env bash\n",
-            heading.comment(about),
+            comment(about),
             "set -euo pipefail\n",
             _write_files(files),
             " \\\n  ".join([*lines, '"$@"']) + "\n",
@@ -47,7 +48,7 @@ def _no_command(winner: Winner) -> str:
     """A script that says what the table says, and fails: how such a server is started nobody has told."""
     said = f"the replayed table does not tell how {winner.choice.engine} is started; its row says: "
     row = shlex.quote(said + shlex.join(redact.argv(winner.choice.argv)[1:]))
-    return f"#!/usr/bin/env bash\n{heading.comment(heading.lines(winner))}printf '%s\\n' {row} >&2\nexit 1\n"
+    return f"#!/usr/bin/env bash\n{comment(heading(winner))}printf '%s\\n' {row} >&2\nexit 1\n"
 
 
 def _write_files(files: Mapping[str, str]) -> str:

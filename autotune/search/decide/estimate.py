@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
-ERROR_RATE = 0.05
-"""Of every interval, two-sided."""
+CONFIDENCE = 0.95
+"""Of every two-sided interval."""
+Z = 1.959964
+"""Half the width of such an interval of a normal distribution, in standard deviations."""
 
-USUAL_SD = 0.03
-"""Standard deviation of one launch that is expected before any repeat: 3 %, the usual figure between launches."""
+LAUNCH_NOISE = 0.03
+"""The usual standard deviation between launches of one command: 3 %. Expected before any repeat; nobody would notice an
+effect that small, and no launch is spent on one."""
 FEW_DEGREES = 3
 """Repeats with fewer degrees of freedom have one more from that expectation.
 
@@ -39,7 +42,7 @@ class Spread:
         if degrees >= 2 and math.sqrt(squares / degrees) <= _EQUAL:
             return cls(0.0, degrees)
         if degrees < FEW_DEGREES:
-            squares, degrees = squares + USUAL_SD**2, degrees + 1
+            squares, degrees = squares + LAUNCH_NOISE**2, degrees + 1
         return cls(math.sqrt(squares / degrees), degrees)
 
     @classmethod
@@ -61,7 +64,7 @@ class Spread:
         """
         if min(counts) < 1:
             return None
-        quantile = float(stdtrit(self.degrees, 1 - ERROR_RATE / 2))
+        quantile = float(stdtrit(self.degrees, (1 + CONFIDENCE) / 2))
         return quantile * self.sd * math.sqrt(sum(1 / n for n in counts))
 
 

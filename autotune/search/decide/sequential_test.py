@@ -24,6 +24,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from autotune.arrays import Floats
+from autotune.search.decide.estimate import CONFIDENCE
 
 ERROR_RATE = 0.025
 """One-sided: at most so many studies call a configuration better that equals the baseline."""
@@ -31,7 +32,6 @@ SPENDING = 3.0
 """Power of the spent error: late looks get most of it, as with O'Brien and Fleming's bounds."""
 HOPELESS = 0.01
 """The test is given up when its data, going on as they are, pass as better with less than this probability."""
-CONFIDENCE = 0.95
 
 _REACH = 8.0
 """Standard deviations beyond which nothing lies."""

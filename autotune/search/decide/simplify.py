@@ -9,18 +9,20 @@ not to know is no reason to drop it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtr
 
-from autotune.arrays import Floats
-from autotune.search.decide.ablation import ablations, subsets_towards_default
-from autotune.search.explain.attribution import Z
+from autotune.arrays import Floats, descending
+from autotune.search.acquisition import expected_improvement
+from autotune.search.decide.estimate import LAUNCH_NOISE, Z
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
+from autotune.space.candidates import CandidateSet
+from autotune.trial import Configuration, Scalar
 
 LEAST_GAIN = 0.01
 """The expected loss at which a setting stays: 1 %, a third of the usual spread of one launch and less than the finals
@@ -30,8 +32,6 @@ LEAST_ODDS = 0.1
 of noise a launch seldom tells a setting worth 3 % from nothing, so that the odds are never high."""
 DEARER = 2.0
 """By what that grows with every repeat of the leader or of a shorter candidate before the finals: so there are few."""
-USUAL_SPREAD = 0.03
-"""Standard deviation of one launch where too few were repeated to tell."""
 MOST_STEPS = 32
 """Shorter candidates that are looked at."""
 
@@ -68,7 +68,7 @@ def next_check(history: History, model: Posterior, leader: int, allowed: int) ->
     # What was never launched may leave only after a launch of its own.
     alone = [[s.position == p or history.feasible(s.position) for s in longer] for p in places]
     worth = np.where(alone, odds * [len(s.back) - gone for s in longer], 0.0).max(axis=1)
-    best = int(np.argmax(worth))
+    best = int(descending(worth)[0])
     least = LEAST_ODDS * DEARER ** _repeats(history, [leader, *(s.position for s in steps)])
     return places[best] if worth[best] >= least else None
 
@@ -81,15 +81,12 @@ def shortened(history: History, model: Posterior, leader: int) -> int:
 def spread_of(history: History) -> float:
     """Standard deviation of one launch: from repeats where there are enough, else the usual one."""
     spread = history.spread
-    return spread.sd if spread.degrees >= 3 else USUAL_SPREAD
+    return spread.sd if spread.degrees >= 3 else LAUNCH_NOISE
 
 
 def expected_loss(mean: float, sd: float) -> float:
-    """``E[max(0, x)]`` of a normal x: what is lost in the mean by passing over it, where not losing gains nothing."""
-    if sd <= 0:
-        return max(0.0, mean)
-    z = mean / sd
-    return float(sd * (z * ndtr(z) + math.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)))
+    """``E[max(0, x)]`` of a normal x, the leader's lead over a candidate: what is lost in the mean by dropping it."""
+    return float(expected_improvement([(1.0, np.array([mean]), np.array([sd]))], 0.0)[0])
 
 
 def _left(history: History, model: Posterior, leader: int, steps: Sequence[_Step]) -> _Step:
@@ -162,3 +159,91 @@ def _steps(history: History, model: Posterior, leader: int) -> list[_Step]:
         order = sorted(found, key=lambda p: (not history.scores(p), not found[p] <= doubtful, -len(found[p]), p))
         found = {p: found[p] for p in order[:MOST_STEPS]}
     return [_Step(position, back) for position, back in found.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """The winner without some of its settings.
+
+    Attributes:
+        position: the candidate to compare the winner with.
+        knobs: what is put back; several where one alone gives no candidate.
+    """
+
+    position: int
+    knobs: tuple[str, ...]
+
+
+def reference(candidates: CandidateSet, winner: int) -> int | None:
+    """The baseline where it has the winner's engine, else this engine's default; None without either."""
+    engine = candidates.items[winner].configuration.engine
+    named = (candidates.baseline, *candidates.defaults)
+    return next((p for p in named if candidates.items[p].configuration.engine == engine), None)
+
+
+def subsets_towards_default(
+    candidates: CandidateSet, winner: int, base: int | None = None
+) -> dict[int, frozenset[str]]:
+    """Position to what is put back, of every candidate between winner and base; the winner itself is not among them.
+
+    Args:
+        base: by default the winner's `reference`; of the same engine.
+    """
+    base = reference(candidates, winner) if base is None else base
+    if base is None or base == winner:
+        return {}
+    mine, theirs = candidates.items[winner].configuration, candidates.items[base].configuration
+    differing = difference(mine, theirs)
+    if 2 ** len(differing) <= len(candidates) and mine.knobs.keys() == theirs.knobs.keys():
+        return dict(_looked_up(candidates, mine, theirs.knobs, differing))
+    between: dict[int, frozenset[str]] = {}
+    for position, candidate in enumerate(candidates.items):
+        back = _put_back(candidate.configuration, mine, theirs)
+        if back:
+            between[position] = back
+    return between
+
+
+def ablations(candidates: CandidateSet, winner: int) -> list[Ablation]:
+    """One entry per knob in which winner and reference differ, the fewest knobs put back each time.
+
+    Knobs whose smallest step back is the same candidate share an entry; the largest step is the reference
+    itself.
+    """
+    between = subsets_towards_default(candidates, winner)
+    found: dict[int, Ablation] = {}
+    for knob in sorted({name for back in between.values() for name in back}):
+        position = min((len(back), position) for position, back in between.items() if knob in back)[1]
+        found.setdefault(position, Ablation(position, tuple(sorted(between[position]))))
+    return list(found.values())
+
+
+def difference(one: Configuration, other: Configuration) -> list[str]:
+    """The knobs in which two configurations differ, in alphabetical order."""
+    names = {*one.knobs, *other.knobs}
+    return sorted(name for name in names if one.knobs.get(name) != other.knobs.get(name))
+
+
+def _looked_up(
+    candidates: CandidateSet, mine: Configuration, theirs: Mapping[str, Scalar], differing: list[str]
+) -> Iterator[tuple[int, frozenset[str]]]:
+    """The same by trying every subset: there are fewer of them than candidates."""
+    for count in range(1, len(differing) + 1):
+        for back in itertools.combinations(differing, count):
+            found = Configuration(mine.engine, {**mine.knobs, **{name: theirs[name] for name in back}}).fingerprint
+            if found in candidates:
+                yield candidates.position(found), frozenset(back)
+
+
+def _put_back(other: Configuration, mine: Configuration, theirs: Configuration) -> frozenset[str] | None:
+    """The knobs in which a configuration differs from mine, if it then is like theirs; else None."""
+    if other.engine != mine.engine:
+        return None
+    back = set()
+    for name in {**mine.knobs, **other.knobs}:
+        value = other.knobs.get(name)
+        if value != mine.knobs.get(name):
+            if value != theirs.knobs.get(name):
+                return None
+            back.add(name)
+    return frozenset(back)

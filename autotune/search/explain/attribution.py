@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.arrays import Bools, Floats, Ints
-from autotune.search.decide.ablation import ablations, difference, reference, subsets_towards_default
+from autotune.arrays import Bools, Floats, Ints, descending
+from autotune.search.decide.estimate import LAUNCH_NOISE, Z
+from autotune.search.decide.simplify import ablations, difference, reference, subsets_towards_default
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.trial import Configuration, Scalar
@@ -29,10 +30,6 @@ from autotune.trial import Configuration, Scalar
 ENGINE = "engine"
 MOST_SETS = 64
 """Sets of settings that are looked at: six knobs' all; of more knobs the launched and the most telling ones."""
-Z = 1.959964
-"""Of a 95 % interval of a normal distribution."""
-MATTERS = 0.03
-"""A logarithmic gain below which a knob is not asked after again: 3 %, the usual spread between two launches."""
 LEAST_NARROWING = 0.005
 """The least by which a launch must narrow a standard deviation to be worth making: half a percent."""
 
@@ -93,7 +90,7 @@ def decompose(history: History, winner: int) -> Decomposition | None:
 def most_telling(history: History, model: Posterior, winner: int, spread: float) -> int | None:
     """The candidate between reference and winner whose fresh launch narrows the knobs' intervals most, or None.
 
-    Only the knobs that may matter count: those whose interval reaches beyond `MATTERS`. None when no launch would
+    Only the knobs that may matter count: those whose interval reaches beyond `LAUNCH_NOISE`. None when no launch would
     narrow them by anything to speak of.
 
     Args:
@@ -105,11 +102,11 @@ def most_telling(history: History, model: Posterior, winner: int, spread: float)
     mean, covariance = model.joint(found.positions)
     means, shared = found.matrix @ mean, found.matrix @ covariance
     widths = np.sqrt(np.maximum(np.einsum("ij,ij->i", shared, found.matrix), 0.0))
-    matters = np.abs(means) + Z * widths > MATTERS
+    matters = np.abs(means) + Z * widths > LAUNCH_NOISE
     told = shared**2 / (np.diag(covariance) + spread**2)
     worth = told[matters].sum(axis=0)
     worth[[history.spent(int(p)) for p in found.positions]] = 0.0
-    best = int(np.argmax(worth))
+    best = int(descending(worth)[0])
     return int(found.positions[best]) if math.sqrt(worth[best]) > LEAST_NARROWING else None
 
 

@@ -2,7 +2,7 @@
 
 All of it comes from one process over all launches. Contributions are the parts of `decomposition`, anchored to the
 measured gain. A knob did nothing where the engine says so, or where its effect, averaged over some of the
-launched configurations, lies within `SMALL` of zero with 95 %.
+launched configurations, lies within `LAUNCH_NOISE` of zero with 95 %.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ import numpy as np
 from scipy.special import stdtrit
 
 from autotune.search import KnownNoEffects, equivalents
-from autotune.search.decide.estimate import Spread, percent
+from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent
 from autotune.search.decide.verdict import Gain, Judgement
-from autotune.search.explain.attribution import Z, anchored, decompose
+from autotune.search.explain.attribution import anchored, decompose
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.study.recommendation import Contribution, Explanation, NoEffect
 from autotune.trial import Launch, Scalar
 
-SMALL = 0.03
-"""A logarithmic effect that nobody would notice: 3 %, the usual spread between two launches of one command."""
 BASES = 3
 """Launched configurations over which a knob's effect is averaged, the winner first."""
 LEAST_DEGREES = 3
@@ -64,7 +62,7 @@ def contributions(
     if winner == history.candidates.baseline or (found := decompose(history, winner)) is None:
         return []
     means, covariance = found.believed(model)
-    wide = float(stdtrit(max(spread.degrees, LEAST_DEGREES), 0.975))
+    wide = float(stdtrit(max(spread.degrees, LEAST_DEGREES), (1 + CONFIDENCE) / 2))
     if gain is None:
         parts, sds = means, np.sqrt(np.maximum(np.diag(covariance), 0.0))
     else:
@@ -128,7 +126,7 @@ def _is_set(history: History, found: equivalents.Difference) -> bool:
 
 
 def no_effect_by_data(history: History, model: Posterior, winner: int, but: set[str]) -> list[NoEffect]:
-    """The knobs of the winner's engine that were launched at several values, and made no difference above `SMALL`.
+    """The knobs of the winner's engine that were launched at several values, and made no difference.
 
     Args:
         but: knobs to leave out.
@@ -163,14 +161,14 @@ def _effect(
             return None
         effects.append(_mean_difference(model, pairs))
     mean, sd = max(effects, key=lambda effect: abs(effect[0]) + Z * effect[1])
-    return (mean, sd) if abs(mean) + Z * sd <= SMALL else None
+    return (mean, sd) if abs(mean) + Z * sd <= LAUNCH_NOISE else None
 
 
 def _small(name: str, values: list[Scalar], effect: tuple[float, float], launches: int) -> NoEffect:
     return NoEffect(
         knob=name,
         values=values,
-        reason=f"its effect is below {percent(SMALL):.0f} % with 95 %",
+        reason=f"its effect is below {percent(LAUNCH_NOISE):.0f} % with 95 %",
         effect_percent=percent(effect[0]),
         ci95=_percents(*effect),
         launches=launches,

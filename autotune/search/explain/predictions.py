@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from autotune.search.acquisition import keeps_slos
-from autotune.search.decide.estimate import percent
-from autotune.search.explain.attribution import ENGINE, Z
-from autotune.search.feasibility import starts
+from autotune.arrays import descending
+from autotune.search.acquisition import p_keeps_slos, p_runs, shortlist
+from autotune.search.decide.estimate import Z, percent
+from autotune.search.explain.attribution import ENGINE
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
-from autotune.search.gp.shortlist import shortlist
 from autotune.search.history import History
 from autotune.search.observations import observations
 from autotune.space.candidates import Candidate
@@ -33,12 +32,10 @@ def predictions(
     rows = shortlist(kernels, model, seen.done_with, [p for p, _ in seen.measured], (len(history),))
     if not len(rows):
         return []
-    ran = [p for p, _ in seen.measured]
-    odds = starts(kernels.encoding, ran, seen.broken, rows, seen.out_of_memory) * kernels.starts[rows]
-    keeps = keeps_slos(kernels, seen, rows)
+    odds, keeps = p_runs(kernels, seen, rows), p_keeps_slos(kernels, seen, rows)
     likely = odds * keeps >= LIKELY
     allowed = likely if likely.any() else np.ones(len(rows), dtype=np.bool_)
-    order = np.argsort(-np.where(allowed, model.mean(rows), -np.inf), kind="stable")
+    order = descending(np.where(allowed, model.mean(rows), -np.inf))
     places = [int(i) for i in order[:UNTRIED] if allowed[i]]
     best = [int(rows[i]) for i in places]
     mean, covariance = model.joint(np.array([winner, *best], dtype=np.int64))

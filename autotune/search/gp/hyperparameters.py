@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.arrays import Floats
+from autotune.search.decide.estimate import LAUNCH_NOISE
 
 # Natural-logarithm units: 0.1 is about 10 % of throughput.
 _SCALE = (0.0, 0.5)
@@ -32,8 +33,8 @@ _ENGINE_LENGTH = (math.log(3.0), 0.5)
 """Of the engine in the interaction: engines that differ in level are alike in what their knobs do."""
 _INTERACTION = (math.log(0.4), 0.5)
 """Standard deviation of what knobs do together."""
-_NOISE = (math.log(0.03), 0.4)
-"""Standard deviation of one launch; 3 % is the usual figure between launches."""
+_NOISE = (math.log(LAUNCH_NOISE), 0.4)
+"""Standard deviation of one launch."""
 _TRUST = (0.8, 0.5)
 """Of a prior's weight: below 0 it is ignored. About one prior in twenty is worth nothing."""
 _MOST_TRUST = 1.5

@@ -1,12 +1,11 @@
-"""How alike candidates are, knob by knob, and what is believed of them: the data that the process computes with."""
+"""How alike candidates are, knob by knob, and their priors: the data that the Gaussian process computes with."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from copy import copy
+from dataclasses import replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -15,16 +14,13 @@ from autotune.arrays import Floats, Ints
 from autotune.search.gp.encoding import Encoding
 from autotune.search.prior import Prior
 
-if TYPE_CHECKING:
-    from autotune.search.gp.posterior import Posterior
-
 Positions = Sequence[int]
 
 _EFFECT_LENGTH = 0.5
 """Of a knob's own effect, where its whole range is 1."""
 _DEPTH = 3.0
 """A prior's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
-_LEAST_UNSURE, _MOST_UNSURE = 0.5, 2.0
+_LEAST_SCALE, _MOST_SCALE = 0.5, 2.0
 
 
 class Kernels:
@@ -32,27 +28,23 @@ class Kernels:
 
     Attributes:
         priors: shape ``(priors, candidates)``, centred and finite.
-        unsure: shape ``(candidates,)``: how unsure the priors are of it, 1 where they are as usual.
+        prior_scale: shape ``(candidates,)``: standard deviation of the priors' errors, 1 where it is as usual.
         costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
-        lately: posteriors that were computed lately, by what they were computed from.
-        starts: shape ``(candidates,)``: the odds of starting before anything was launched.
+        p_starts: shape ``(candidates,)``: probability of starting, before any launch.
     """
 
     def __init__(self, encoding: Encoding, priors: Sequence[Prior] = ()) -> None:
-        self.encoding = encoding
+        self.encoding, self._sources = encoding, priors
         for prior in priors:
             if prior.mean.shape != (len(encoding),):
                 raise ValueError(f"the prior {prior.name!r} has shape {prior.mean.shape}, expected ({len(encoding)},)")
         centred = [c for c in (_centred(prior.mean) for prior in priors) if np.any(c)]
         self.priors: Floats = np.array(centred) if centred else np.zeros((0, len(encoding)))
-        self.unsure = _unsure(priors, len(encoding))
-        self.starts: Floats = np.ones(len(encoding))
-        for prior in priors:
-            if prior.starts is not None:
-                self.starts = np.minimum(self.starts, np.clip(np.nan_to_num(prior.starts, nan=1.0), 0.0, 1.0))
+        self.prior_scale = _prior_scale(priors, len(encoding))
+        known = [prior.p_starts for prior in priors if prior.p_starts is not None]
+        self.p_starts: Floats = np.clip(np.fmin.reduce([np.ones(len(encoding)), *known]), 0.0, 1.0)
         self.costs = _costs(priors, len(encoding))
         self.columns = np.ascontiguousarray(encoding.codes[:, encoding.varying])
-        self.lately: dict[Hashable, Posterior] = {}
         self._distances = [encoding.distances[k] for k in encoding.varying]
         self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
 
@@ -63,11 +55,8 @@ class Kernels:
 
     @cached_property
     def without_prior(self) -> Kernels:
-        """The same without priors on the score; odds of starting and costs stay."""
-        other = copy(self)
-        other.lately = {}
-        other.priors, other.unsure = self.priors[:0], np.ones(len(self.encoding))
-        return other
+        """The same without priors on the score; probabilities of starting and costs stay."""
+        return Kernels(self.encoding, [replace(p, mean=np.zeros_like(p.mean), sd=None) for p in self._sources])
 
     def squared_distances(self, rows: Ints, positions: Ints) -> Floats:
         """Knob by knob, shape ``(knobs, rows, positions)``."""
@@ -107,8 +96,8 @@ def _centred(mean: Floats) -> Floats:
     return np.asarray(filled - filled.mean(), dtype=np.float64)
 
 
-def _unsure(priors: Sequence[Prior], count: int) -> Floats:
-    """How unsure the surest prior is of each candidate, over its median."""
+def _prior_scale(priors: Sequence[Prior], count: int) -> Floats:
+    """The smallest standard deviation that a prior has for each candidate, over its median."""
     known = [prior.sd for prior in priors if prior.sd is not None and np.isfinite(prior.sd).any()]
     if not known:
         return np.ones(count)
@@ -116,8 +105,8 @@ def _unsure(priors: Sequence[Prior], count: int) -> Floats:
     middle = float(np.nanmedian(least))
     if middle <= 0:
         return np.ones(count)
-    relative = np.nan_to_num(least / middle, nan=_MOST_UNSURE, posinf=_MOST_UNSURE)
-    return np.asarray(np.clip(relative, _LEAST_UNSURE, _MOST_UNSURE), dtype=np.float64)
+    relative = np.nan_to_num(least / middle, nan=_MOST_SCALE, posinf=_MOST_SCALE)
+    return np.asarray(np.clip(relative, _LEAST_SCALE, _MOST_SCALE), dtype=np.float64)
 
 
 def _costs(priors: Sequence[Prior], count: int) -> Floats:

@@ -81,7 +81,7 @@ class Posterior:
         names = [kernels.encoding.names[k] for k in varying]
         engine = names.index(ENGINE) if ENGINE in names else None
         shape = HyperPrior(len(varying), engine, len(self._priors), trust is Trust.OTHER)
-        learned = _telling(self._y)
+        learned = _informative(self._y)
         data = _Data.of(
             kernels, self._priors, self._positions[learned], self._y[learned], self._extra_variance[learned]
         )
@@ -111,7 +111,7 @@ class Posterior:
         total = np.zeros(len(self._kernels.encoding))
         for member in self._members:
             total += member.hyper.weights @ self._priors
-            pull = member.alpha * self._kernels.unsure[self._positions]
+            pull = member.alpha * self._kernels.prior_scale[self._positions]
             total += self._kernels.summed_effects(member.hyper.effects**2, self._positions, pull)
         return np.asarray(total / len(self._members), dtype=np.float64)
 
@@ -132,10 +132,10 @@ class Posterior:
         return [(1 / len(self._members), means[i], sds[i]) for i in range(len(self._members))]
 
     def _predicted(self, member: _Member, rows: Ints, distances: Floats, effects: Floats) -> tuple[Floats, Floats]:
-        h, unsure = member.hyper, self._kernels.unsure
-        cross = _covariance(h, distances, effects, unsure[rows], unsure[self._positions])
+        h, scale = member.hyper, self._kernels.prior_scale
+        cross = _covariance(h, distances, effects, scale[rows], scale[self._positions])
         mean = member.offset + h.weights @ self._priors[:, rows] + cross @ member.alpha
-        own = (h.interaction**2 + float((h.effects**2).sum())) * unsure[rows] ** 2 + _INTERCEPT_SD**2
+        own = (h.interaction**2 + float((h.effects**2).sum())) * scale[rows] ** 2 + _INTERCEPT_SD**2
         if len(self._positions):
             white = solve_triangular(member.chol, cross.T, lower=True, check_finite=False)
             own = own - np.einsum("ij,ij->j", white, white)
@@ -168,9 +168,9 @@ class Posterior:
     def _joint(
         self, member: _Member, rows: Ints, own: tuple[Floats, Floats], cross: tuple[Floats, Floats]
     ) -> tuple[Floats, Floats]:
-        unsure = self._kernels.unsure
-        known = _covariance(member.hyper, *own, unsure[rows], unsure[rows])
-        shared = _covariance(member.hyper, *cross, unsure[rows], unsure[self._positions])
+        scale = self._kernels.prior_scale
+        known = _covariance(member.hyper, *own, scale[rows], scale[rows])
+        shared = _covariance(member.hyper, *cross, scale[rows], scale[self._positions])
         mean = member.offset + member.hyper.weights @ self._priors[:, rows] + shared @ member.alpha
         if len(self._positions):
             white = solve_triangular(member.chol, shared.T, lower=True, check_finite=False)
@@ -197,12 +197,12 @@ class _Data:
     priors: Floats
     distances: Floats
     effects: Floats
-    unsure: Floats
+    prior_scale: Floats
 
     @classmethod
     def of(cls, kernels: Kernels, priors: Floats, rows: Ints, y: Floats, extra_variance: Floats) -> _Data:
         distances, effects = kernels.squared_distances(rows, rows), kernels.effects(rows, rows)
-        return cls(y, extra_variance, priors[:, rows], distances, effects, kernels.unsure[rows])
+        return cls(y, extra_variance, priors[:, rows], distances, effects, kernels.prior_scale[rows])
 
     def log_likelihood(self, hyper: Hyperparameters) -> float:
         """Of the launches, up to a constant."""
@@ -217,7 +217,7 @@ class _Data:
         return _Member(hyper, offset, chol, alpha)
 
     def _whitened(self, hyper: Hyperparameters) -> tuple[float, Floats, Floats]:
-        k = _covariance(hyper, self.distances, self.effects, self.unsure, self.unsure)
+        k = _covariance(hyper, self.distances, self.effects, self.prior_scale, self.prior_scale)
         k.flat[:: len(k) + 1] += hyper.noise**2 + self.extra_variance
         residual = self.y - hyper.weights @ self.priors
         offset = float(residual.mean())
@@ -229,17 +229,19 @@ class _Data:
         return offset, white, chol
 
 
-def _covariance(h: Hyperparameters, distances: Floats, effects: Floats, mine: Floats, theirs: Floats) -> Floats:
+def _covariance(h: Hyperparameters, distances: Floats, effects: Floats, scale: Floats, other_scale: Floats) -> Floats:
     """Shape ``(rows, positions)`` from shapes ``(knobs, rows, positions)``."""
     shape = distances.shape[1:]
     flat = len(distances), shape[0] * shape[1]
     r = np.sqrt(5.0 * (h.lengths**-2 @ distances.reshape(flat)))
     together = h.interaction**2 * (1 + r + r**2 / 3) * np.exp(-r)
     alone = h.effects**2 @ effects.reshape(flat)
-    return np.asarray((together + alone).reshape(shape) * (mine[:, None] * theirs) + _INTERCEPT_SD**2, dtype=np.float64)
+    return np.asarray(
+        (together + alone).reshape(shape) * (scale[:, None] * other_scale) + _INTERCEPT_SD**2, dtype=np.float64
+    )
 
 
-def _telling(y: Floats) -> Ints:
+def _informative(y: Floats) -> Ints:
     """The launches that hyper-parameters are learned from: all of them while there are few."""
     if len(y) <= _LEARNED_FROM:
         return np.arange(len(y))

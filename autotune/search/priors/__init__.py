@@ -1,10 +1,8 @@
 """What is believed of a study's candidates before its first launch: the search's priors.
 
     simulated   the calibrated simulator, where trials are measured or replayed; the unfitted roofline, everywhere
-    rows        what a replayed row means to an engine: knobs, or flags, or nothing that is known
     earlier     launches of earlier studies and of files, ``--from``
     sources     how these are read, and kept with the study
-    tables      the same of a CSV
 
 Each is a `Prior`: it may be wrong, and the search learns how far to trust it.
 """

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autotune.arrays import Floats
-from autotune.search.feasibility import starts
+from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.gp.posterior import Posterior, Trust
@@ -38,7 +38,7 @@ def learned(source: Source, candidates: CandidateSet) -> Prior | None:
     ran, broken = [p for p, score in launched if score is not None], [p for p, score in launched if score is None]
     with one_thread():
         mean, sd = _posterior(encoding, ran, [score for _, score in launched if score is not None])
-        odds = starts(encoding, ran, broken)
+        odds = p_starts(encoding, ran, broken)
     own = np.array([positions[key] for key in keys])
     known = np.isin([key[0] for key in keys], [lesson.configuration.engine for lesson in source.lessons])
     if not known.any():

@@ -15,10 +15,12 @@ from typing import Any
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.metrics.formulas import METRICS
-from autotune.search.priors.tables import table_lessons
+from autotune.replay import read_table
+from autotune.search.objective import weights
 from autotune.study.home import write_atomically
 from autotune.study.results import RESULTS, parse_rows
 from autotune.study.spec import StudySpec
+from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Launch, State
 
 _FOLDER = "sources"
@@ -100,8 +102,8 @@ def _kept(path: Path) -> Source | None:
 def _read(path: Path, spec: StudySpec) -> Source:
     """The lessons of a study's folder or a file; raises `BadInput` when none of them measured the objective."""
     if path.suffix.lower() == ".csv":
-        rows_of = table_lessons(path, spec)
-        found = [Lesson(one, None if failed else _score(spec, metrics)) for one, metrics, failed in rows_of]
+        table = read_table(path, library_of(spec)).rows
+        found = [Lesson(row.configuration, _score(spec, row.metrics) if row.failure is None else None) for row in table]
         name, nothing = f"table {path.name}", f"no row of it has {spec.objective}"
     else:
         file = path / RESULTS if path.is_dir() else path
@@ -148,14 +150,14 @@ def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
 
 def _score(spec: StudySpec, metrics: Mapping[str, Mapping[str, Any]]) -> float | None:
     """ln(objective), more is better: of our workloads where they were measured, else of the launch's own first one."""
-    shares = {name: weight for name, weight in spec.weights.items() if weight > 0} or {spec.workloads[0]: 1.0}
+    shares = weights(spec)
     if not all(name in metrics for name in shares):
         shares = dict.fromkeys([*metrics][:1], 1.0)
     values = [(metrics[name].get(spec.objective), weight) for name, weight in shares.items()]
     if not values or not all(_is_positive(value) for value, _ in values):
         return None
     sign = 1.0 if METRICS[spec.objective].maximise else -1.0
-    return sign * sum(w * math.log(v) for v, w in values if v is not None) / math.fsum(shares.values())
+    return sign * sum(w * math.log(v) for v, w in values if v is not None)
 
 
 def _is_positive(value: object) -> bool:

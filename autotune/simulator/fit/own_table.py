@@ -18,7 +18,7 @@ from typing import Any
 from autotune.engines import split_command
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.metrics.formulas import METRICS
-from autotune.metrics.latencies import LATENCIES
+from autotune.metrics.records import LATENCIES
 from autotune.trial import Command
 
 _NEEDED = ("command", "engine_version", "hardware")

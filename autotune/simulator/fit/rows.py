@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from autotune.engines import recognise
 from autotune.engines.versions import as_measured
 from autotune.errors import BadInput
-from autotune.loadgen.arrivals import Arrival, arrival_of
-from autotune.loadgen.datasets import FixedLengths, Lengths, ShareGPTLengths, TableLengths
 from autotune.loadgen.workloads import LoadPoint, Workload, load_workload, workload_names
+from autotune.loadgen.workloads.arrivals import Arrival, arrival_of
+from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, ShareGPTLengths, TableLengths
 from autotune.simulator.fit import cold_start
 from autotune.simulator.fit.own_table import LoadColumns, RawRow
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_for

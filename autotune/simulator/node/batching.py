@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autotune.arrays import Floats, Ints
-from autotune.loadgen.client.requests import Requests
+from autotune.loadgen.requests import Requests
 from autotune.metrics.records import RequestRecords
 from autotune.simulator.node.frontend import BackEnd, FrontEnd
 from autotune.simulator.node.prefix import GroupCache

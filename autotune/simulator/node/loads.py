@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.arrays import Floats
-from autotune.loadgen.client.requests import Requests
+from autotune.loadgen.requests import Requests
 
 EDGES = np.array([0.0, 0.25, 0.5, 0.7, 0.85, 0.94, 0.985, 1.0])
 """Shares of a batch that have ended where the drain is looked at: close where few are left, which takes long."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from autotune.loadgen.client.requests import Requests
+from autotune.loadgen.requests import Requests
 from autotune.simulator.node.server import SimulatedServer
 
 

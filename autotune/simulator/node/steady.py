@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.latencies import QUANTILES
+from autotune.metrics.records import QUANTILES
 from autotune.simulator.node import beyond_step, too_long, too_many_gpus
 from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
 from autotune.simulator.node.coefficients import Coefficients, speed_card

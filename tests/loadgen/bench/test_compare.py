@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.loadgen.bench.compare import ONE_RUN, compared
+from autotune.loadgen.bench.compare import ONE_RUN, compare
 from autotune.loadgen.client.outcomes import OK
 from autotune.loadgen.client.request_log import RequestLog
-from autotune.loadgen.request_file import Load, requests_path, write_requests
+from autotune.loadgen.request_file import LoadLog, requests_path, write_requests
 from autotune.metrics.formulas import summarize
 from autotune.metrics.records import RequestRecords
 from tests.product.cli import autotune
@@ -41,7 +41,7 @@ def log(seed: int, slower: float) -> RequestLog:
 def saved(path: Path, draw: int, slower: float, **changes: Any) -> Path:
     """A result of `autotune bench`, with its requests."""
     made = log(draw, slower)
-    write_requests(requests_path(path), [Load("", 0, made)], OURS)
+    write_requests(requests_path(path), [LoadLog("", 0, made)], OURS)
     result = {**OURS, **summarize(made.records), "requests_file": requests_path(path).name, **changes}
     path.write_text(json.dumps(result))
     return path
@@ -49,21 +49,21 @@ def saved(path: Path, draw: int, slower: float, **changes: Any) -> Path:
 
 def test_better_and_worse_go_by_the_metric_and_by_its_interval(tmp_path: Path):
     a, b = saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 2, 1.3)
-    changes = {change.metric: change for change in compared(a, b).changes}
+    changes = {change.metric: change for change in compare(a, b).changes}
     assert changes["total_token_throughput"].verdict == "worse"
     assert changes["total_token_throughput"].interval is None
     ttft = changes["mean_ttft_ms"]
     assert ttft.interval is not None
     assert ttft.verdict == "worse"
     assert ttft.interval[0] < 30 < ttft.interval[1]
-    assert {c.verdict for c in compared(b, a).changes if c.metric.startswith("mean_") and c.interval} == {"better"}
+    assert {c.verdict for c in compare(b, a).changes if c.metric.startswith("mean_") and c.interval} == {"better"}
     same = saved(tmp_path / "c.json", 3, 1.0)
-    assert {c.verdict for c in compared(a, same).changes if c.metric == "mean_ttft_ms"} == {"unclear"}
-    assert {c.verdict for c in compared(a, a).changes} == {"equal"}
+    assert {c.verdict for c in compare(a, same).changes if c.metric == "mean_ttft_ms"} == {"unclear"}
+    assert {c.verdict for c in compare(a, a).changes} == {"equal"}
 
 
 def test_two_runs_that_may_be_compared_get_no_warning_but_are_called_single(tmp_path: Path):
-    found = compared(saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 2, 1.1))
+    found = compare(saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 2, 1.1))
     assert found.warnings == ()
     assert ONE_RUN in found.notes
 
@@ -74,7 +74,7 @@ def test_repeats_give_the_throughput_an_interval(tmp_path: Path):
 
     a = saved(tmp_path / "a.json", 1, 1.0, **repeats(100, 101, 99))
     b = saved(tmp_path / "b.json", 1, 1.0, total_token_throughput=120.0, **repeats(120, 121, 119))
-    found = compared(a, b)
+    found = compare(a, b)
     throughput = next(c for c in found.changes if c.metric == "total_token_throughput")
     assert throughput.interval is not None
     assert 15 < throughput.interval[0] < 20 < throughput.interval[1] < 25
@@ -99,7 +99,7 @@ def test_repeats_give_the_throughput_an_interval(tmp_path: Path):
     ],
 )
 def test_what_may_not_be_compared_is_said(tmp_path: Path, changes: dict[str, Any], words: str):
-    found = compared(saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 1, 1.0, **changes))
+    found = compare(saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 1, 1.0, **changes))
     assert any(words in warning for warning in found.warnings), found.warnings
     assert found.to_json()["comparable"] is False
     assert f"WARNING: {found.warnings[0]}" in "\n".join(found.lines())
@@ -108,11 +108,11 @@ def test_what_may_not_be_compared_is_said(tmp_path: Path, changes: dict[str, Any
 @pytest.mark.parametrize("change", [{"completed": 199}, {"date": "20260101-120000"}])
 def test_a_stale_file_of_requests_is_not_used(tmp_path: Path, change: dict[str, Any]):
     a, b = saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 2, 1.0, **change)
-    found = compared(a, b)
+    found = compare(a, b)
     assert all(change.interval is None for change in found.changes)
     assert any("another run" in note for note in found.notes)
     requests_path(b).unlink()
-    assert any("no such file" in note for note in compared(a, b).notes)
+    assert any("no such file" in note for note in compare(a, b).notes)
 
 
 # The keys of vLLM 0.13.0, numbers of our own.

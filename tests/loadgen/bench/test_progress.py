@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from autotune.loadgen import Progress
-from autotune.loadgen.bench.progress import LiveLine, Throughput, progress_line
+from autotune.loadgen.bench.printing import LiveLine, Throughput, progress_line
+from autotune.loadgen.client.messages import Progress
 
 S = 1_000_000_000
 
@@ -18,7 +18,7 @@ S = 1_000_000_000
 def speed(*counts: tuple[float, int]) -> Throughput:
     made = Throughput()
     for at_s, chunks in counts:
-        made.tell(int(at_s * S), chunks)
+        made.add(int(at_s * S), chunks)
     return made
 
 
@@ -42,7 +42,7 @@ def test_rates_lie_between_the_slowest_and_the_fastest_moment(steps: list[tuple[
     made, at_ns, chunks = Throughput(), 0, 0
     for gap_ns, more in steps:
         at_ns, chunks = at_ns + gap_ns, chunks + more
-        made.tell(at_ns, chunks)
+        made.add(at_ns, chunks)
     rates = [more / gap_ns * S for gap_ns, more in steps[1:]]
     for rate in (made.last_second, made.overall):
         assert rate is not None
@@ -52,8 +52,8 @@ def test_rates_lie_between_the_slowest_and_the_fastest_moment(steps: list[tuple[
 def test_a_terminal_shows_a_bar_with_the_load_that_runs():
     screen = io.StringIO()
     with LiveLine(Console(file=screen, force_terminal=True, width=120)) as live:
-        live.tell("c4", Progress(10, 4, 0, 10, 500))
-        live.tell("c8", Progress(10, 2, 1, 10, 70))
+        live.show("c4", Progress(10, 4, 0, 10, 500))
+        live.show("c8", Progress(10, 2, 1, 10, 70))
     assert "c8: 2 of 10 done, 8 in flight, 1 failed, 70 chunks" in screen.getvalue()
 
 
@@ -61,5 +61,5 @@ def test_a_file_gets_no_line_for_every_second():
     log = io.StringIO()
     with LiveLine(Console(file=log)) as live:
         for second in range(3):
-            live.tell("c4", Progress(10, second, 0, 10, 100 * second))
+            live.show("c4", Progress(10, second, 0, 10, 100 * second))
     assert log.getvalue() == ""

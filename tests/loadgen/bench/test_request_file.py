@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput, MalformedFile
-from autotune.loadgen.client.outcomes import OK, Outcome, OutcomeKind
+from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.stream import Exchange
-from autotune.loadgen.request_file import COLUMNS, Load, read_requests, requests_path, write_requests
+from autotune.loadgen.request_file import COLUMNS, LoadLog, read_requests, requests_path, write_requests
 
-CLOSED = Outcome(OutcomeKind.CLOSED, "gone with half a pair \ud800")
+CLOSED = RequestOutcome(OutcomeKind.CLOSED, "gone with half a pair \ud800")
 ABOUT = {"workload": "w", "seed": 5, "evidence": "emulated"}
 
 Request = tuple[list[int], bool]
@@ -39,7 +39,7 @@ def log(requests: list[Request]) -> RequestLog:
 
 
 def check(path: Path, requests: list[Request], written: RequestLog) -> None:
-    write_requests(path, [Load("c8", 5, written)], ABOUT)
+    write_requests(path, [LoadLog("c8", 5, written)], ABOUT)
     table = read_requests(path)
     assert len(table) == len(requests)
     for row, (gaps_us, ok) in enumerate(requests):
@@ -77,7 +77,7 @@ def test_so_does_a_log_merged_of_two_workers(
 
 def test_the_file_says_what_it_is_and_nothing_else_is_left(tmp_path: Path):
     path = tmp_path / "r.requests.parquet"
-    write_requests(path, [Load("c1", 5, log([([], True)])), Load("c2", 6, log([([3], False)]))], ABOUT)
+    write_requests(path, [LoadLog("c1", 5, log([([], True)])), LoadLog("c2", 6, log([([3], False)]))], ABOUT)
     table = read_requests(path)
     assert {"workload": "w", "seed": "5", "evidence": "emulated", "schema": "1"}.items() <= table.metadata.items()
     assert tuple(table.columns) == COLUMNS
@@ -102,7 +102,7 @@ def test_gaps_that_do_not_fit_the_chunks_are_a_bug(tmp_path: Path):
         whole.records, whole.outcomes, whole.retries, whole.send_delay_s, whole.cached_tokens, np.ones(1), np.ones(1)
     )
     with pytest.raises(ValueError, match="2 gaps"):
-        write_requests(tmp_path / "r.requests.parquet", [Load("", 0, broken)], ABOUT)
+        write_requests(tmp_path / "r.requests.parquet", [LoadLog("", 0, broken)], ABOUT)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -54,10 +54,10 @@ def test_failures_lower_the_odds_of_what_shares_their_cause():
     broken = [{**knobs, "memory_fraction": 0.9} for _, knobs in GRID if knobs["tensor_parallel"] == 1][:3]
     found = learned(_source(broken), candidates(GRID))
     assert found is not None
-    assert found.starts is not None
+    assert found.p_starts is not None
     bad = np.array([k["tensor_parallel"] == 1 and k["memory_fraction"] == 0.9 for _, k in GRID])
-    assert found.starts[bad].max() < found.starts[~bad].min()
-    assert learned(_source(), candidates(GRID)).starts is None
+    assert found.p_starts[bad].max() < found.p_starts[~bad].min()
+    assert learned(_source(), candidates(GRID)).p_starts is None
 
 
 def _home(tmp_path, rows=None) -> Home:

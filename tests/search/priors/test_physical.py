@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from autotune.engines import engine
 from autotune.search.priors import priors_of
-from autotune.search.priors.rows import meanings
 from autotune.space.context import Context
 from tests.search.priors.prepared import Row, prepared, question
 
@@ -57,10 +56,10 @@ def test_where_it_measures_the_simulator_tells_order_spread_and_odds():
     found = _of("process")[0]
     assert found.mean[0] > found.mean[1]  # four requests at a time
     assert found.sd is not None
-    assert found.starts is not None
+    assert found.p_starts is not None
     assert found.launch_s is not None
     assert ((found.sd > 0) & (found.sd < 1)).all()
-    assert (found.starts > 0.9).all()
+    assert (found.p_starts > 0.9).all()
     assert found.launch_s[1] > found.launch_s[0] > 60  # loading 671 GB takes minutes, the slow load longer
 
 
@@ -88,38 +87,25 @@ def test_a_single_candidate_and_a_nameless_workload_have_no_priors():
 def test_no_room_for_a_request_lowers_the_roofline_s_odds_not_its_order():
     rows = [*LAYOUTS, ("vllm", {"tensor_parallel": 1, "data_parallel": 1, "max_running_requests": 256})]
     crude = priors_of(prepared(rows))[-1]
-    assert crude.starts is not None
-    assert crude.starts[3] < 0.5 < crude.starts[:3].min()
+    assert crude.p_starts is not None
+    assert crude.p_starts[3] < 0.5 < crude.p_starts[:3].min()
     assert crude.mean[3] == crude.mean.min() == crude.mean[:3].min()
 
 
 # Rows of a table
 
 
-def test_flags_and_knobs_say_the_same():
-    by_flags: list[Row] = [
-        ("sglang", {"--tp-size": 8, "dp_size": 8, "enable_dp_attention": True, "max_running_requests": 512}),
-        ("sglang", {"--tp-size": 8, "dp_size": None, "enable_dp_attention": None, "max_running_requests": 512}),
-    ]
-    by_knobs: list[Row] = [
-        ("sglang", {"tensor_parallel": 1, "data_parallel": 8, "max_running_requests": 512, "colour": "blue"}),
-        ("sglang", {"tensor_parallel": None, "data_parallel": 1, "max_running_requests": 512.0, "colour": "red"}),
-    ]
-    flags, knobs = meanings(prepared(by_flags)), meanings(prepared(by_knobs))
-    assert None not in flags
-    assert flags == knobs
+def test_an_alias_is_its_engine_and_what_a_row_leaves_open_is_the_default():
+    short: list[Row] = [("trtllm", {"tensor_parallel": 8 // n, "data_parallel": n}) for n in (1, 8)]
+    whole = _complete([("tensorrt_llm", knobs) for _, knobs in short])
+    for one, other in zip(priors_of(prepared(short)), priors_of(prepared(whole)), strict=True):
+        np.testing.assert_array_equal(one.mean, other.mean)
 
 
-def test_an_alias_and_what_a_row_leaves_open():
-    rows: list[Row] = [
-        ("trtllm", {"data_parallel": 8, "max_running_requests": 64}),
-        ("trtllm", {"data_parallel": None}),
-    ]
-    whole, default = meanings(prepared(rows))
-    assert whole is not None
-    assert default is not None
-    assert whole.engine == "tensorrt_llm"
-    assert (whole.knobs["tensor_parallel"], default.knobs["tensor_parallel"]) == (1, 8)  # all GPUs are used
+def test_columns_that_are_no_knobs_leave_a_replay_without_the_simulator():
+    assert not priors_of(prepared([("sglang", {"--tp-size": 8, "dp_size": n}) for n in (1, 8)]))
+    told = [("sglang", {"tensor_parallel": 1, "data_parallel": 8, "colour": "blue"}), *LAYOUTS]
+    assert all(np.isnan(prior.mean[0]) and np.isfinite(prior.mean[1:]).all() for prior in priors_of(prepared(told)))
 
 
 @pytest.mark.parametrize(
@@ -141,15 +127,6 @@ def test_a_row_of_nonsense_is_not_known_and_the_others_are(row):
 def test_tables_of_which_nothing_is_known():
     assert not priors_of(prepared([("mystery", {"tensor_parallel": n, "data_parallel": 1}) for n in (1, 8)]))
     assert not priors_of(prepared([("vllm", {"x1": n, "x2": "a"}) for n in range(9)]))
-    # One knob is too little to tell one row's throughput from another's.
-    assert not priors_of(prepared([("vllm", {"speculative_tokens": n, "x2": "a"}) for n in (0, 1)]))
-
-
-def test_a_rule_that_the_engine_insists_on_lowers_the_odds():
-    rows: list[Row] = [*LAYOUTS, ("vllm", {"tensor_parallel": 64, "data_parallel": 1, "max_running_requests": 256})]
-    starts = priors_of(prepared(rows))[0].starts
-    assert starts is not None
-    assert starts[3] < 0.1 < starts[0]
 
 
 _CELLS = st.one_of(

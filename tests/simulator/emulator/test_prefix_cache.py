@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from autotune.loadgen.cache_use import cache_patterns, cache_probe
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.control import ResetOutcome, ServerClient
+from autotune.loadgen.prefix_cache import cache_patterns, cache_probe
+from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.space.library import Library
 from tests.simulator.emulator.servers import COMMANDS, LIMIT_S, EmulatedServer, serving
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autotune.loadgen.client.prompts import PromptKey, Prompts
-from autotune.loadgen.client.requests import Requests
+from autotune.loadgen.prompts import PromptKey, Prompts
+from autotune.loadgen.requests import Requests
 from autotune.simulator.emulator.engine import LiveEngine
 
 

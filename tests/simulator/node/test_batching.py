@@ -7,14 +7,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autotune.loadgen.arrivals import arrival_of
-from autotune.loadgen.client.requests import Requests
+from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.simulator.node import run_server, simulate
 from autotune.simulator.node.batching import Batching
 from autotune.simulator.node.frontend import BackEnd
 from autotune.simulator.node.server import SimulatedServer
-from tests.simulator.node.nodes import LIBRARY, R1, run, setup
+from tests.simulator.node.nodes import LIBRARY, R1, run, run_points, setup
 
 ENGINES = ["vllm", "sglang", "tensorrt_llm"]
 
@@ -169,9 +169,8 @@ def test_separate_prefill_stalls_decoding():
 
 
 def test_a_sweep_has_a_point_per_load_and_rises_with_concurrency():
-    outcome = run("vllm", workload="sweep")
-    assert [point.label for point in outcome.points] == ["c4", "c8", "c16", "c32", "c64", "c128"]
-    rates = [point.metrics["total_token_throughput"] for point in outcome.points]
+    rates = [metrics["total_token_throughput"] for metrics in run_points("vllm", workload="sweep")]
+    assert len(rates) == 6
     assert rates == sorted(rates)
 
 

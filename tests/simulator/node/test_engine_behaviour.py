@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.loadgen.client.requests import Requests
+from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node import simulate
 from autotune.simulator.node.batches import Graphs

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from autotune.loadgen.arrivals import arrival_of
 from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.simulator.node import ServerSetup, simulate
 from autotune.simulator.node.steady import SteadyNode
 from autotune.space.library import Library

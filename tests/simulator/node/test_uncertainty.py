@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from autotune.loadgen.arrivals import arrival_of
 from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.simulator.fit.errors import Missed, errors_of
 from autotune.simulator.node import simulate
 from autotune.simulator.node.uncertainty import (

@@ -1,0 +1,215 @@
+"""A result for people, in the shape that ``vllm bench serve`` prints: its titles and sections first, ours behind."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
+
+from autotune.loadgen.bench.intervals import mean_interval
+from autotune.loadgen.client.messages import Progress as LoadProgress
+from autotune.trial import Evidence
+
+_WIDTH = 50
+_TITLE = 40
+
+_COUNTS = (
+    ("Successful requests", "completed", "d"),
+    ("Failed requests", "failed", "d"),
+    ("Maximum request concurrency", "max_concurrency", "d"),
+    ("Request rate configured (RPS)", "request_rate", ".2f"),
+    ("Benchmark duration (s)", "duration", ".2f"),
+    ("Total input tokens", "total_input_tokens", "d"),
+    ("Total generated tokens", "total_output_tokens", "d"),
+    ("Request throughput (req/s)", "request_throughput", ".2f"),
+    ("Request goodput (req/s)", "request_goodput", ".2f"),
+    ("Output token throughput (tok/s)", "output_throughput", ".2f"),
+    ("Peak output token throughput (tok/s)", "max_output_tokens_per_s", ".2f"),
+    ("Peak concurrent requests", "max_concurrent_requests", ".2f"),
+    ("Total token throughput (tok/s)", "total_token_throughput", ".2f"),
+)
+_LATENCIES = (
+    ("ttft", "Time to First Token", "TTFT"),
+    ("tpot", "Time per Output Token (excl. 1st token)", "TPOT"),
+    ("itl", "Inter-token Latency", "ITL"),
+    ("e2el", "End-to-end Latency", "E2EL"),
+)
+_CLIENT = (
+    ("WorkerTask of a core", "cpu_share", ".2f"),
+    ("Event loop lag P99 (ms)", "loop_lag_p99_ms", ".2f"),
+    ("Send delay P99 (ms)", "send_delay_p99_ms", ".2f"),
+)
+_CURVE = (
+    ("total tok/s", "total_token_throughput"),
+    ("output tok/s", "output_throughput"),
+    ("req/s", "request_throughput"),
+    ("TTFT median", "median_ttft_ms"),
+    ("TTFT p99", "p99_ttft_ms"),
+    ("TPOT median", "median_tpot_ms"),
+    ("TPOT p99", "p99_tpot_ms"),
+)
+
+
+def lines(result: Mapping[str, Any]) -> list[str]:
+    """The whole table of a result; several load points come as a curve first."""
+    found = [*curve(result["points"]), ""] if len(result["points"]) > 1 else []
+    emulated = result["evidence"] != Evidence.MEASURED
+    if result["stopped"]:
+        found.append(f"{result['stopped']['verdict']}; what follows is of the part that ran")
+    title = f" Serving Benchmark Result{' (' + result['evidence'].upper() + ')' if emulated else ''} "
+    found.append(title.center(_WIDTH, "="))
+    found += _figures(result, _COUNTS)
+    for name, heading, short in _LATENCIES:
+        found.append(heading.center(_WIDTH, "-"))
+        for statistic in ("mean", "median", "p90", "p99"):
+            found.append(_line(f"{statistic.capitalize()} {short} (ms)", f"{result[f'{statistic}_{name}_ms']:.2f}"))
+    return [*found, *_workload(result), *_repeats(result["repeats"]), *_client(result), "=" * _WIDTH]
+
+
+def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line per load point: throughput against latency; latencies in ms."""
+    names = [str(point["label"] or point["load"]) for point in points]
+    wide = max(len("load"), *map(len, names))
+    rows = [f"{'load':<{wide}}" + "".join(f"{heading:>14}" for heading, _ in _CURVE) + "  (latencies in ms)"]
+    for name, point in zip(names, points, strict=True):
+        rows.append(f"{name:<{wide}}" + "".join(f"{point['metrics'][key]:>14.2f}" for _, key in _CURVE))
+    return rows
+
+
+def _workload(result: Mapping[str, Any]) -> list[str]:
+    found = ["Workload".center(_WIDTH, "-"), _line("Workload", result["workload"]), _line("Load", result["load"])]
+    found += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
+    steady, cache = result["steady"]["total_token_throughput"], result["cache"]
+    found.append(_line("Steady total token throughput (tok/s)", f"{steady:.2f}"))
+    if result["steady"].get("reason"):
+        found.append(f"  no steady state: {result['steady']['reason']}")
+    found.append(_line("Prefix cache emptied before each load", _emptied(cache)))
+    if cache["hit_rate"] is not None:
+        found.append(_line("Prefix cache hit rate", f"{cache['hit_rate']:.4f}"))
+    return found
+
+
+def _emptied(cache: Mapping[str, Any]) -> str:
+    if cache["kept"]:
+        return "no, as asked"
+    if cache["reset"] is None:
+        return "no: which engine serves is not known"
+    return "yes" if cache["reset"] == "done" else f"no: {cache['reset_reason'] or cache['reset']}"
+
+
+def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+    if len(repeats) < 2:
+        return []
+    values = [repeat["total_token_throughput"] for repeat in repeats]
+    found = ["Repeats, total token throughput (tok/s)".center(_WIDTH, "-")]
+    found += [_line(f"Seed {repeat['seed']}", f"{repeat['total_token_throughput']:.2f}") for repeat in repeats]
+    found.append(_line("Mean", f"{sum(values) / len(values):.2f}"))
+    interval = mean_interval(values)
+    if interval is not None:
+        found.append(_line("95 % interval of the mean", f"{interval[0]:.2f} to {interval[1]:.2f}"))
+    return found
+
+
+def _client(result: Mapping[str, Any]) -> list[str]:
+    kept_up = _line("Kept up", "no" if result["client_bound"] else "yes")
+    return ["Client".center(_WIDTH, "-"), *_figures(result["client"], _CLIENT), kept_up]
+
+
+def _figures(values: Mapping[str, Any], shown: Sequence[tuple[str, str, str]]) -> list[str]:
+    """The figures that there are: a load without limit has no rate."""
+    numbers = [(title, values.get(name), form) for title, name, form in shown]
+    return [_line(title, format(value, form)) for title, value, form in numbers if isinstance(value, int | float)]
+
+
+def _line(title: str, value: str) -> str:
+    return f"{title + ':':<{_TITLE}} {value}"
+
+
+_PLAIN_EVERY_NS = 5_000_000_000
+_WINDOW_NS = 1_000_000_000
+
+
+class Throughput:
+    """Chunks per second of one load, from counts that are told now and then."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, int] | None = None
+        self._recent: deque[tuple[int, int]] = deque()
+
+    def add(self, now_ns: int, chunks: int) -> None:
+        """Take the count of a moment; moments ascend."""
+        self._first = self._first or (now_ns, chunks)
+        self._recent.append((now_ns, chunks))
+        while len(self._recent) > 2 and now_ns - self._recent[1][0] >= _WINDOW_NS:
+            self._recent.popleft()
+
+    @property
+    def last_second(self) -> float | None:
+        """Over the second before the last count, or what comes nearest; None before there are two counts."""
+        return self._rate(self._recent[0]) if self._recent else None
+
+    @property
+    def overall(self) -> float | None:
+        """Since the first count; None before there are two counts."""
+        return self._rate(self._first) if self._first else None
+
+    def _rate(self, since: tuple[int, int]) -> float | None:
+        now_ns, chunks = self._recent[-1]
+        return (chunks - since[1]) / (now_ns - since[0]) * 1e9 if now_ns > since[0] else None
+
+
+def progress_line(label: str, progress: LoadProgress, speed: Throughput) -> str:
+    """One line, e.g. ``c8: 412 of 1000 done, 588 in flight, 6,120 chunks/s (5,980 overall)``."""
+    name = f"{label}: " if label else ""
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    now, overall = speed.last_second, speed.overall
+    rate = f"{progress.chunks:,} chunks" if now is None else f"{now:,.0f} chunks/s"
+    rate += "" if overall is None else f" ({overall:,.0f} overall)"
+    in_flight = progress.sent - progress.finished
+    return f"{name}{progress.finished} of {progress.total} done, {in_flight} in flight{failed}, {rate}"
+
+
+class LiveLine:
+    """Shows the loads of a bench while it is a context: a bar on a terminal, else a line about every 5 s."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+            columns = (words, BarColumn(bar_width=12), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=console, transient=True)
+        self._task: TaskID | None = None
+        self._load, self._sent = "", 0
+        self._speed = Throughput()
+        self._printed_ns = perf_counter_ns()
+
+    def __enter__(self) -> LiveLine:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("warming up", total=None)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, label: str, progress: LoadProgress) -> None:
+        """Show how far the load of this label is; another label, or fewer requests sent, is another load."""
+        now_ns = perf_counter_ns()
+        if label != self._load or progress.sent < self._sent:
+            self._speed = Throughput()
+        self._load, self._sent = label, progress.sent
+        self._speed.add(now_ns, progress.chunks)
+        if self._bar is not None and self._task is not None:
+            line = progress_line(label, progress, self._speed)
+            self._bar.update(self._task, description=line, completed=progress.finished, total=progress.total)
+        elif now_ns - self._printed_ns >= _PLAIN_EVERY_NS:
+            self._printed_ns = now_ns
+            self._console.print(progress_line(label, progress, self._speed), highlight=False, markup=False)

@@ -1,0 +1,253 @@
+"""What the requests of a load say: made from (seed, workload, load point, request, attempt) alone.
+
+Every configuration gets the same prompts, every repeat (another seed) new ones, and no two requests begin alike
+unless the workload has shared beginnings, so that a prefix cache finds what it is meant to find.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from autotune.arrays import Ints
+from autotune.errors import BadInput
+from autotune.loadgen.requests import Content, Requests
+from autotune.loadgen.tokenizers import Tokenizer
+
+_LOWEST_ID = 1000
+"""Special and byte tokens mostly stand at the beginning of a vocabulary."""
+
+_HIGHEST_ID = 100_000
+_SAFE_VOCABULARY = 32_000
+"""The smallest vocabulary in common use (Llama 2's); taken where the model's is not known."""
+
+
+class Purpose(IntEnum):
+    """Keeps the random streams of one seed apart."""
+
+    LOAD = 0
+    PREFIX = 1
+    WARM_UP = 2
+    AGAIN = 3
+
+
+_ALL = slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptKey:
+    """What the prompts of one load are made from.
+
+    Attributes:
+        point: position of the load point in the workload.
+        attempt: counts how often this load was sent before: one that is sent again, as the client had not kept up,
+            gets prompts that no cache holds.
+    """
+
+    workload: str
+    point: int
+    seed: int
+    attempt: int = 0
+
+    def generator(self, *stream: int) -> np.random.Generator:
+        """Random numbers of their own for each stream."""
+        again = (Purpose.AGAIN, self.attempt) if self.attempt else ()
+        return np.random.default_rng([self.seed, zlib.crc32(self.workload.encode()), self.point, *again, *stream])
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Makes request bodies for one endpoint.
+
+    Attributes:
+        model: the name that the server knows the model by.
+        endpoint: ``/v1/completions`` takes token ids and text, ``/v1/chat/completions`` text.
+        vocabulary: how many tokens the model has; None = the tokenizer's, or what every model has.
+        tokenizer: gives text the right length, see `Texts`.
+        temperature: None leaves it to the server.
+        as_text: whether random prompts are text where token ids are possible.
+    """
+
+    model: str
+    endpoint: str = "/v1/completions"
+    vocabulary: int | None = None
+    tokenizer: Tokenizer | None = None
+    temperature: float | None = 0.0
+    extra: dict[str, Any] = field(default_factory=dict)
+    as_text: bool = False
+
+    def bodies(
+        self, requests: Requests, key: PromptKey, streaming: bool = True, part: slice = _ALL, warm_up: bool = False
+    ) -> list[bytes]:
+        """The JSON bodies of the requests of a load point.
+
+        Args:
+            part: of the requests, those that are wanted.
+            warm_up: make other prompts: nothing that the load will ask for gets into a cache.
+
+        Raises `BadInput` for prompts of a file that the endpoint does not take.
+        """
+        chosen = range(len(requests))[part]
+        purpose, given = (Purpose.WARM_UP, ()) if warm_up else (Purpose.LOAD, requests.contents)
+        written = requests.output_tokens[part].tolist()
+        return self._bodies(written, self._contents(requests, chosen, key, purpose, given), streaming)
+
+    def ids(self, requests: Requests, request: int, key: PromptKey, purpose: Purpose = Purpose.LOAD) -> Ints:
+        """The token ids of one prompt, shape (input tokens,)."""
+        return np.concatenate(self._drawn(requests, request, key, purpose))
+
+    @property
+    def _chat(self) -> bool:
+        return self.endpoint.endswith("/chat/completions")
+
+    def _drawn(self, requests: Requests, request: int, key: PromptKey, purpose: Purpose) -> tuple[Ints, Ints]:
+        """The ids that a prompt shares with its group, and its own."""
+        low, high = self._range()
+        count, group = int(requests.input_tokens[request]), int(requests.group[request])
+        shared = min(requests.prefix_tokens, count) if group >= 0 else 0
+        own = key.generator(purpose, request).integers(low, high, count - shared)
+        beginning = key.generator(Purpose.PREFIX, group, purpose).integers(low, high, shared) if shared else own[:0]
+        return beginning, own
+
+    def _range(self) -> tuple[int, int]:
+        """Ints that are ordinary tokens: not the first ones, and not the last ones, which may be special or unused."""
+        size = self.vocabulary or (self.tokenizer.vocabulary if self.tokenizer else None) or _SAFE_VOCABULARY
+        high = max(min(_HIGHEST_ID, size - size // 16), 1)
+        return min(_LOWEST_ID, high // 4), high
+
+    def _contents(
+        self,
+        requests: Requests,
+        chosen: Sequence[int],
+        key: PromptKey,
+        purpose: Purpose,
+        given: Sequence[Content | None],
+    ) -> Iterator[Content]:
+        """The prompts in the form of the endpoint; random where none is given."""
+        texts = Texts(self.tokenizer)
+        for request in chosen:
+            content = given[request] if given else None
+            if content is None:
+                beginning, own = self._drawn(requests, request, key, purpose)
+                random_text = self._chat or self.as_text
+                content = texts.text(beginning, own) if random_text else [*beginning.tolist(), *own.tolist()]
+            yield self._formed(content)
+
+    def _formed(self, content: Content) -> Content:
+        if isinstance(content, str):
+            return [{"role": "user", "content": content}] if self._chat else content
+        if isinstance(content[0], dict) != self._chat:
+            is_, takes = ("token ids", "/v1/completions") if self._chat else ("messages", "/v1/chat/completions")
+            raise BadInput(f"the workload's file gives prompts as {is_}, which go to {takes}, not to {self.endpoint}")
+        return content
+
+    def _bodies(self, written: Sequence[int], contents: Iterator[Content], streaming: bool) -> list[bytes]:
+        name = "messages" if self._chat else "prompt"
+        common: dict[str, Any] = {"ignore_eos": True}
+        if self.temperature is not None:
+            common["temperature"] = self.temperature
+        if streaming:
+            common |= {"stream": True, "stream_options": {"include_usage": True}}
+        common |= self.extra
+        return [
+            _json({"model": self.model, name: content, "max_tokens": tokens, **common})
+            for content, tokens in zip(contents, written, strict=True)
+        ]
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+_FREQUENT_WORDS = (
+    "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
+    "one you were all her she there would their we him been has when who will no more if out so up said what its "
+    "about than into them can only other time new some could these two may first then do any like my now over such"
+)
+_FREQUENT = _FREQUENT_WORDS.split()
+"""Frequent English words: with the blank before it, each is one token of every large vocabulary."""
+_LETTERS = "xqz"
+"""Letters that seldom go on with a word."""
+
+
+class Texts:
+    """Makes texts from random numbers, one word for each.
+
+    Args:
+        tokenizer: counts; without an exact one a word stands for a token, which a foreign vocabulary and the chat
+            template's own tokens make inexact: what counts is the server's usage.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        exact = tokenizer if tokenizer is not None and tokenizer.exact else None
+        self._count = exact.count if exact else None
+        self._first = lru_cache(maxsize=None)(exact.count) if exact else None
+        self._words = (exact.words if exact else ()) or _FREQUENT
+        self._beginnings: dict[bytes, str] = {}
+
+    def text(self, shared: Ints, own: Ints) -> str:
+        """A text of ``len(shared) + len(own)`` tokens; those with the same `shared` begin alike for so many tokens.
+
+        Words of several tokens can make the length impossible to hit; it comes as near as a letter allows.
+        """
+        beginning = ""
+        if len(shared):
+            key = shared.tobytes()
+            if key not in self._beginnings:
+                self._beginnings[key] = self._fitted("", shared, len(shared))
+            beginning = self._beginnings[key]
+        return self._fitted(beginning, own, len(shared) + len(own)) if len(own) else beginning
+
+    def _fitted(self, beginning: str, drawn: Ints, tokens: int) -> str:
+        words = [beginning] if beginning else []
+        words += [self._words[i % len(self._words)] for i in drawn.tolist()]
+        if self._count is None or self._first is None:
+            return " ".join(words)
+        # Every word but the first has a blank before it.
+        spare = 0 if beginning else self._first(words[0]) - 1
+        least = 2 if beginning else 1
+        return _cut(words, range(least, len(words) + 1), len(words) - spare, tokens, self._count)
+
+
+def _cut(words: Sequence[str], lengths: range, tried: int, tokens: int, count: Callable[[str], int]) -> str:
+    """The words joined and cut to so many tokens, or as near as it goes: whole words first, then letters of the last.
+
+    Tokens grow with words: each try goes to where the end would be if all words were of the length seen so far.
+
+    Args:
+        lengths: how many words there may be.
+        tried: how many to try first.
+    """
+    excess: dict[str, int] = {}
+
+    def hits(text: str) -> bool:
+        excess[text] = count(text) - tokens
+        return excess[text] == 0
+
+    low, high = lengths.start, len(words)  # Fewer than `low` words are too short, more than `high` too long.
+    while low <= high:
+        tried = min(max(tried, low), high)
+        text = " ".join(words[:tried])
+        if hits(text):
+            return text
+        if excess[text] < 0:
+            low = tried + 1
+        else:
+            high = tried - 1
+        tried -= math.ceil(excess[text] * tried / max(tokens + excess[text], 1))
+    before, last = " ".join(words[:high]), words[high] if high < len(words) else ""
+    nearer = [f"{before} {last[:letters]}".strip() for letters in range(len(last) - 1, 0, -1)]
+    # A blank can be a token of its own: then a letter more of the word before makes one token, not two.
+    nearer += [f"{before}{letter}" for letter in _LETTERS if high in lengths]
+    for text in nearer:
+        if hits(text):
+            return text
+    return min(excess, key=lambda text: abs(excess[text]))

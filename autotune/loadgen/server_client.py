@@ -1,0 +1,278 @@
+"""Single calls to a server: whether it is there, what it serves, its metrics, its prefix cache, its tokenizer.
+
+httpx, which is right for single calls and too slow for a measured stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from autotune.errors import BadInput, UnknownName
+from autotune.loadgen.client.responses import refusal
+from autotune.loadgen.client.target import Target
+from autotune.loadgen.tokenizers import Approximate, FileTokenizer, Tokenizer
+from autotune.trial import EMULATOR_NAME
+
+_TOKENIZE_S = 60.0
+_PROBE_TEXT = "The quick brown fox"
+_PAUSE_S = 0.1
+"""Between two askings of a server that still has requests."""
+
+
+class ResetOutcome(Enum):
+    """What became of asking a server to empty its prefix cache."""
+
+    DONE = "done"
+    NOT_OFFERED = "not offered"
+    """There is no such endpoint, or the server was not started so that it has it."""
+    NOT_ALLOWED = "not allowed"
+    REFUSED = "refused"
+    """Requests still hold parts of the cache."""
+    FAILED = "failed"
+    NO_ANSWER = "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReset:
+    """Whether the prefix cache is empty now, as far as the server says; true when it is.
+
+    Attributes:
+        reason: why it is not, in words; empty when it is.
+    """
+
+    outcome: ResetOutcome
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.outcome is ResetOutcome.DONE
+
+
+class ServerClient:
+    """One server, below its URL; use it as a context manager.
+
+    Args:
+        timeout_s: for one call.
+    """
+
+    def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
+        self._target = target
+        self._http = _client(target, timeout_s)
+
+    def __enter__(self) -> ServerClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def models(self) -> list[str] | None:
+        """The names of the models served; None when the server has no such list.
+
+        Raises `BadInput` when nothing listens, or an API key is wanted.
+        """
+        answer = self._get("/v1/models")
+        if answer.status_code in (401, 403):
+            raise BadInput(
+                f"{self._target.url} refuses the API key ({answer.status_code}); "
+                "name the variable that holds it with --api-key-env"
+            )
+        try:
+            listed = answer.json()["data"] if answer.is_success else None
+            return None if listed is None else [str(model["id"]) for model in listed]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def emulated(self) -> bool:
+        """Whether the server says of itself that it stands in for an engine."""
+        return bool(self._get("/v1/models").headers.get("server") == EMULATOR_NAME)
+
+    def check_model(self, model: str) -> None:
+        """Raise `UnknownName` when the server lists its models and this is none of them."""
+        served = self.models()
+        if served is not None and model not in served:
+            raise UnknownName("model", model, served, f"These are the models that {self._target.url} serves.")
+
+    def metrics_text(self, path: str = "/metrics") -> str | None:
+        """The server's metrics in Prometheus text; None when it has none."""
+        with contextlib.suppress(httpx.HTTPError):
+            answer = self._http.get(path)
+            return answer.text if answer.is_success else None
+        return None
+
+    def reset_cache(self, path: str, patience_s: float = 5.0) -> CacheReset:
+        """Ask the server to empty its prefix cache with a POST.
+
+        Engines refuse while requests run, which is for a moment after the last answer came, too.
+
+        Args:
+            patience_s: how long a server that refuses or fails is asked again.
+
+        Returns:
+            The server's word: some versions say yes although they refused (vLLM 0.13, SGLang 0.4.3), so only the hit
+            rate of the next load is proof.
+        """
+        until_ns = time.perf_counter_ns() + int(patience_s * 1e9)
+        while True:
+            done = self._reset_once(path)
+            again = done.outcome in (ResetOutcome.REFUSED, ResetOutcome.FAILED)
+            if not again or time.perf_counter_ns() >= until_ns:
+                return done
+            time.sleep(_PAUSE_S)
+
+    def _reset_once(self, path: str) -> CacheReset:
+        try:
+            answer = self._http.post(path)
+        except httpx.HTTPError as error:
+            return CacheReset(ResetOutcome.NO_ANSWER, f"POST {path}: no answer: {error}")
+        outcome = _reset_outcome(answer)
+        if outcome is ResetOutcome.DONE:
+            return CacheReset(outcome)
+        # SGLang's words for a refusal are those for a success, so they are not repeated.
+        busy = outcome is ResetOutcome.REFUSED
+        words = "refused, as it is while requests run" if busy else self._words(answer)
+        return CacheReset(outcome, f"POST {path}: HTTP {answer.status_code}: {words}")
+
+    def get_json(self, path: str) -> Any:
+        """Any document of the server, such as its resolved arguments; None when it gives none."""
+        with contextlib.suppress(httpx.HTTPError, ValueError, RecursionError):
+            answer = self._http.get(path)
+            return answer.json() if answer.is_success else None
+        return None
+
+    def _get(self, path: str) -> httpx.Response:
+        try:
+            return self._http.get(path)
+        except httpx.HTTPError as error:
+            raise BadInput(f"nothing answers at {self._target.url}{path} ({error}); is the server running?") from error
+
+    def _words(self, answer: httpx.Response) -> str:
+        return self._target.redacted(refusal(answer.content))
+
+
+def _reset_outcome(answer: httpx.Response) -> ResetOutcome:
+    status = answer.status_code
+    if answer.is_success:
+        return ResetOutcome.REFUSED if _denies(answer) else ResetOutcome.DONE
+    if status in (404, 405):
+        return ResetOutcome.NOT_OFFERED
+    if status in (401, 403):
+        return ResetOutcome.NOT_ALLOWED
+    return ResetOutcome.REFUSED if status in (400, 409) else ResetOutcome.FAILED
+
+
+def _denies(answer: httpx.Response) -> bool:
+    """Whether a document says that it did not work: vLLM 0.32 answers so with status 200."""
+    with contextlib.suppress(ValueError):
+        said = answer.json()
+        return isinstance(said, dict) and said.get("success") is False
+    return False
+
+
+class ServerTokenizer:
+    """The model's own tokenizer behind the server's ``/tokenize``, one call per text.
+
+    vLLM and SGLang take ``prompt``, llama-server ``content``; all answer with ``tokens``. TensorRT-LLM has no such
+    endpoint.
+
+    Args:
+        body: what is sent besides the text.
+        key: under which the text is sent.
+        vocabulary: how many tokens the model has; None = not known.
+    """
+
+    exact = True
+    words: Sequence[str] = ()
+
+    def __init__(self, target: Target, body: dict[str, Any], key: str, vocabulary: int | None) -> None:
+        self.vocabulary = vocabulary
+        self._target, self._body, self._key = target, body, key
+        self._http = _client(target, _TOKENIZE_S)
+        weakref.finalize(self, self._http.close)
+
+    def __reduce__(self) -> tuple[type[ServerTokenizer], tuple[Any, ...]]:
+        """For a worker process, which makes connections of its own."""
+        return ServerTokenizer, (replace(self._target), self._body, self._key, self.vocabulary)
+
+    @classmethod
+    def find(cls, target: Target, model: str) -> ServerTokenizer | None:
+        """None where the server has no ``/tokenize`` that answers with tokens, or does not answer at all."""
+        forms = (({"model": model, "add_special_tokens": False}, "prompt"), ({"add_special": False}, "content"))
+        with _client(target, _TOKENIZE_S) as http:
+            for body, key in forms:
+                try:
+                    found = _tokens(http.post("/tokenize", json={**body, key: _PROBE_TEXT}))
+                except httpx.HTTPError:
+                    return None
+                if found:
+                    return cls(target, body, key, _vocabulary(http, model))
+        return None
+
+    def count(self, text: str) -> int:
+        """Raises `BadInput` when the server stops answering."""
+        if not text:
+            return 0
+        try:
+            answer = self._http.post("/tokenize", json={**self._body, self._key: text})
+        except httpx.HTTPError as error:
+            raise self._lost(str(error)) from error
+        found = _tokens(answer)
+        if found is None:
+            raise self._lost(f"HTTP {answer.status_code}: {self._target.redacted(answer.text[:200])}")
+        return found
+
+    def describe(self) -> str:
+        return "the server's /tokenize"
+
+    def _lost(self, why: str) -> BadInput:
+        return BadInput(f"{self._target.url}/tokenize no longer counts tokens ({why}); give the model's --tokenizer")
+
+
+def tokenizer_for(path: Path | None, target: Target, model: str) -> Tokenizer:
+    """The file where one is given, else the server's ``/tokenize``, else an approximation, which says so.
+
+    Raises `BadInput` for a file that is no tokenizer.
+    """
+    if path is not None:
+        return FileTokenizer.load(path)
+    return ServerTokenizer.find(target, model) or Approximate()
+
+
+def _client(target: Target, timeout_s: float) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+    # Servers close idle connections after 5 s; given up before, none is closed while a call goes out on it.
+    limits = httpx.Limits(keepalive_expiry=2.0)
+    # Proxies of the environment are left out here as they are in the measured path.
+    return httpx.Client(base_url=target.url, headers=headers, timeout=timeout_s, limits=limits, trust_env=False)
+
+
+def _tokens(answer: httpx.Response) -> int | None:
+    """How many tokens an answer of ``/tokenize`` holds; None when it is none."""
+    try:
+        tokens = answer.json()["tokens"] if answer.is_success else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return len(tokens) if isinstance(tokens, list) else None
+
+
+def _vocabulary(http: httpx.Client, model: str) -> int | None:
+    """llama-server tells it in its list of models; the others do not."""
+    try:
+        listed = http.get("/v1/models").json()["data"]
+        named = [one for one in listed if one["id"] == model] or listed[:1]
+        size = named[0]["meta"]["n_vocab"]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError):
+        return None
+    return size if type(size) is int and size > 0 else None

@@ -1,0 +1,265 @@
+"""What is sent to a server: `Workload` and the names by which users know them.
+
+A workload is a list of load points, measured one after the other on one server. The named ones are
+documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]`` and ``jsonl:FILE`` are made on
+the spot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from autotune.errors import BadInput, UnknownName
+from autotune.loadgen.requests import Requests
+from autotune.loadgen.tokenizers import Approximate, Tokenizer
+from autotune.loadgen.workloads import sharegpt
+from autotune.loadgen.workloads.arrivals import Arrival, arrival_of, send_times
+from autotune.loadgen.workloads.lengths import FileLengths, FixedLengths, Lengths, Part, ShareGPTLengths
+from autotune.space.library import Library, load
+
+_RANDOM = re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?")
+_SHAREGPT = re.compile(r"sharegpt:(.+?)(?::([1-9]\d{0,8}))?")
+_CONCURRENCY_LABEL = re.compile(r"(^|-)c\d+$")
+_DEFAULT_PROMPTS = 1000
+_HINT = (
+    "Or random:IN:OUT[:N], sharegpt:FILE[:N], or jsonl:FILE; "
+    "others are described in search_spaces/workloads/<name>.yaml."
+)
+
+_SWEPT = (("lengths", "input_tokens"), ("lengths", "output_tokens"), ("prompts",), ("arrival", "concurrency"))
+"""Where a load point may have a list in place of a number; the last changes first."""
+
+_LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concurrency": "c"}
+"""What a label says before each swept number, in its order."""
+
+
+class Prefix(Part):
+    """Prompts that begin alike: the first `tokens` are the same within each of `groups` groups."""
+
+    tokens: int = Field(gt=0)
+    groups: int = Field(gt=0)
+
+
+class LoadPoint(Part):
+    """One load: so many prompts of such lengths, sent so."""
+
+    label: str = ""
+    prompts: int = Field(gt=0)
+    arrival: Arrival = Arrival()
+    lengths: Lengths
+
+
+class Workload(Part):
+    """``search_spaces/workloads/<name>.yaml``."""
+
+    name: str
+    description: str
+    origin: str = Field(description="who uses it, and which of its figures are choices of this project")
+    points: list[LoadPoint] = Field(min_length=1)
+    prefix: Prefix | None = None
+    streaming: bool = True
+
+    @field_validator("points", mode="before")
+    @classmethod
+    def _expand(cls, points: object) -> object:
+        """A list in place of a number makes a load point for each."""
+        if not isinstance(points, list) or not any(map(_swept, points)):
+            return points
+        return [one for number, point in enumerate(points, start=1) for one in _expanded(point, number)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Workload:
+        if self.prefix is not None:
+            shortest = min(p.lengths.input_tokens if isinstance(p.lengths, FixedLengths) else 0 for p in self.points)
+            if shortest < self.prefix.tokens:
+                raise ValueError("prefix.tokens must not exceed the input tokens of a load point of fixed lengths")
+        return self
+
+    @property
+    def longest_request(self) -> int:
+        """Input + output tokens of the longest request that may be drawn."""
+        return max(point.lengths.longest for point in self.points)
+
+    @property
+    def says_text(self) -> bool:
+        """Whether its prompts are a file's text, so that somebody must count its tokens."""
+        return any(isinstance(point.lengths, ShareGPTLengths | FileLengths) for point in self.points)
+
+    def with_concurrency(self, concurrency: int) -> Workload:
+        """The same prompts with so many in flight; raises `BadInput` for less than 1."""
+        return self.with_arrival(arrival_of(concurrency=concurrency))
+
+    def with_arrival(self, arrival: Arrival) -> Workload:
+        """The same prompts, sent so; load points that differed in nothing but their arrival become one."""
+        return self._with_points([point.model_copy(update={"arrival": arrival}) for point in self._distinct()])
+
+    def with_concurrencies(self, concurrencies: Sequence[int]) -> Workload:
+        """A curve: a load point for each concurrency, with prompts of its own and the label c4, c8, ….
+
+        Raises `BadInput` for an empty list or a number below 1.
+        """
+        if not concurrencies:
+            raise BadInput("a curve needs at least one concurrency, e.g. 4,8,16")
+        points = []
+        for point, concurrency in product(self._distinct(), dict.fromkeys(concurrencies)):
+            label = "-".join(filter(None, (point.label, f"{_LABELS['concurrency']}{concurrency}")))
+            update = {"label": label, "arrival": arrival_of(concurrency=concurrency)}
+            points.append(point.model_copy(update=update))
+        return self._with_points(points)
+
+    def _distinct(self) -> list[LoadPoint]:
+        """The load points that differ in more than their arrival, with labels that say nothing of it."""
+        first: dict[tuple[str, int, str], LoadPoint] = {}
+        for point in self.points:
+            label = _CONCURRENCY_LABEL.sub("", point.label)
+            key = (label, point.prompts, point.lengths.model_dump_json())
+            first.setdefault(key, point.model_copy(update={"label": label}))
+        return list(first.values())
+
+    def _with_points(self, points: list[LoadPoint]) -> Workload:
+        return self.model_copy(update={"points": points})
+
+    def lengths_source(self, tokenizer: Tokenizer | None = None) -> str:
+        """Where the lengths of prompts and answers come from, for a report.
+
+        Args:
+            tokenizer: the one that `draw` is given.
+        """
+        return "; ".join(dict.fromkeys(point.lengths.source(tokenizer or Approximate()) for point in self.points))
+
+    def draw(self, position: int, seed: int, tokenizer: Tokenizer | None = None) -> Requests:
+        """The requests of one load point: the same for one seed, new prompts for another seed or point.
+
+        Args:
+            tokenizer: counts the tokens of a file's text; None = approximated.
+
+        Raises:
+            BadInput: a file that cannot be read, is malformed, or holds too few prompts.
+        """
+        point = self.points[position]
+        generator = np.random.default_rng([seed, position])
+        drawn = point.lengths.draw(point.prompts, generator, tokenizer or Approximate())
+        group = np.full(point.prompts, -1)
+        if self.prefix is not None:
+            group = generator.permutation(np.arange(point.prompts) % self.prefix.groups)
+        return Requests(
+            input_tokens=drawn.input_tokens,
+            output_tokens=drawn.output_tokens,
+            send_s=send_times(point.arrival, point.prompts, self.name, position, seed),
+            group=group,
+            prefix_tokens=self.prefix.tokens if self.prefix else 0,
+            concurrency=point.arrival.concurrency or point.prompts,
+            contents=drawn.contents,
+        )
+
+
+def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
+    """The lists in place of numbers, by where they stand."""
+    found = {path: _at(point, path[:-1]).get(path[-1]) for path in _SWEPT}
+    return {path: values for path, values in found.items() if isinstance(values, list)}
+
+
+def _expanded(point: Any, number: int) -> list[LoadPoint]:
+    """The load points that a written one stands for: checked here, as their place in the file is known only here."""
+    swept, points = _swept(point), []
+    for values in product(*swept.values()):
+        one, numbers = deepcopy(point), {}
+        for path, value in zip(swept, values, strict=True):
+            _at(one, path[:-1])[path[-1]] = numbers[path[-1]] = value
+        checked = _checked(one, number)
+        said = [f"{short}{numbers[name]}" for name, short in _LABELS.items() if name in numbers]
+        points.append(checked.model_copy(update={"label": "-".join(filter(None, (checked.label, *said)))}))
+    if not points:
+        raise ValueError(f"load point {number}: an empty list in place of a number makes no load")
+    return points
+
+
+def _checked(point: Any, number: int) -> LoadPoint:
+    try:
+        return LoadPoint.model_validate(point)
+    except ValidationError as error:
+        # A misspelt key is also a missing one: name what stands there.
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"load point {number}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
+
+
+def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
+    """The mapping at a path of a document; an empty one where there is none."""
+    for key in path:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document if isinstance(document, dict) else {}
+
+
+def load_workload(text: str, library: Library | None = None) -> Workload:
+    """A workload by name, or by ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]`` or ``jsonl:FILE``.
+
+    Args:
+        library: where the named ones are looked up; None = the packaged ones.
+
+    Raises `UnknownName` for a name that does not exist, `BadInput` for a form that is not right.
+    """
+    form, colon, _ = text.partition(":")
+    if colon and form in _FORMS:
+        return _FORMS[form](text)
+    known = _named(library or Library())
+    if text not in known:
+        raise UnknownName("workload", text, known, _HINT)
+    return known[text]
+
+
+def workload_names(library: Library | None = None) -> list[str]:
+    """The names that `load_workload` knows."""
+    return sorted(_named(library or Library()))
+
+
+def _named(library: Library) -> dict[str, Workload]:
+    return {workload.name: workload for workload in map(_read, library.paths("workloads"))}
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path) -> Workload:
+    return load(path, Workload)
+
+
+def _random(text: str) -> Workload:
+    match = _RANDOM.fullmatch(text)
+    if match is None:
+        raise BadInput(f"malformed workload {text!r}: write random:IN:OUT or random:IN:OUT:N with whole numbers > 0")
+    read, written, count = (int(part) if part else _DEFAULT_PROMPTS for part in match.groups())
+    point = LoadPoint(prompts=count, lengths=FixedLengths(input_tokens=read, output_tokens=written))
+    description = f"{count} prompts of {read} random tokens with answers of {written} tokens, all at once"
+    return Workload(name=text, description=description, origin="asked for by this form", points=[point])
+
+
+def _jsonl(text: str) -> Workload:
+    file = text.removeprefix("jsonl:")
+    if not file:
+        raise BadInput(f"malformed workload {text!r}: write jsonl:FILE")
+    lengths = FileLengths(kind="jsonl", file=file)
+    point = LoadPoint(prompts=lengths.rows, lengths=lengths)
+    description = f"the {lengths.rows} requests of {file}, all at once"
+    return Workload(name=text, description=description, origin=f"the file {file}", points=[point])
+
+
+def _sharegpt(text: str) -> Workload:
+    match = _SHAREGPT.fullmatch(text)
+    if match is None:
+        raise BadInput(f"malformed workload {text!r}: write sharegpt:FILE or sharegpt:FILE:N with a whole number > 0")
+    file, count = match[1], int(match[2] or _DEFAULT_PROMPTS)
+    sharegpt.check(Path(file))
+    point = LoadPoint(prompts=count, lengths=ShareGPTLengths(kind="sharegpt", file=file))
+    description = f"{count} prompts of {file} that pass vLLM's filter, answers of the length that they have there"
+    return Workload(name=text, description=f"{description}, all at once", origin=f"the file {file}", points=[point])
+
+
+_FORMS: dict[str, Callable[[str], Workload]] = {"random": _random, "sharegpt": _sharegpt, "jsonl": _jsonl}

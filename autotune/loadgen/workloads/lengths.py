@@ -1,0 +1,167 @@
+"""Where the lengths of prompts and answers come from, and the prompts' text where a file gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from autotune.arrays import Ints
+from autotune.errors import BadInput
+from autotune.loadgen.requests import Content
+from autotune.loadgen.tokenizers import Approximate, Tokenizer
+from autotune.loadgen.workloads import sharegpt
+from autotune.loadgen.workloads.jsonl import Row, read_rows
+
+Tokens = Ints
+
+
+class Drawn(NamedTuple):
+    """What was drawn for one load point; arrays of shape (prompts,).
+
+    Attributes:
+        contents: what the prompts say, None where it is random; empty = all random.
+    """
+
+    input_tokens: Tokens
+    output_tokens: Tokens
+    contents: Sequence[Content | None] = ()
+
+
+class Part(BaseModel):
+    """A part of a workload's file: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FixedLengths(Part):
+    """Random tokens: every prompt and every answer has the same length."""
+
+    kind: Literal["fixed"] = "fixed"
+    input_tokens: int = Field(gt=0)
+    output_tokens: int = Field(gt=0)
+
+    @property
+    def longest(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Always the same."""
+        del generator, tokenizer
+        return Drawn(np.full(prompts, self.input_tokens), np.full(prompts, self.output_tokens))
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        """Where the lengths come from, for a report."""
+        del tokenizer
+        return "random tokens of fixed length"
+
+
+class TableLengths(Part):
+    """A distribution as a table of quantiles, linear in between.
+
+    Each draw takes one value from every of n equal slices of the distribution, in random order: a seed gives
+    new prompts, but the sums hardly move, so that two seeds differ less than two configurations.
+    """
+
+    kind: Literal["quantiles"]
+    stand_in_for: str | None = Field(default=None, description="the dataset whose lengths these are")
+    input_quantiles: dict[float, float] = Field(description="quantile in 0..1 to tokens")
+    output_quantiles: dict[float, float]
+    total_limit: int = Field(gt=1, description="input + output; the output is cut to fit")
+
+    @model_validator(mode="after")
+    def _check(self) -> TableLengths:
+        for name, table in (("input", self.input_quantiles), ("output", self.output_quantiles)):
+            points, lengths = list(table), list(table.values())
+            if points[:1] != [0.0] or points[-1:] != [1.0] or points != sorted(points) or lengths != sorted(lengths):
+                raise ValueError(f"{name}_quantiles must run from 0 to 1 with lengths that do not fall")
+        return self
+
+    @property
+    def longest(self) -> int:
+        return min(self.total_limit, int(self.input_quantiles[1.0] + self.output_quantiles[1.0]))
+
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Lengths only."""
+        del tokenizer
+        read = _stratified(self.input_quantiles, prompts, generator)
+        written = _stratified(self.output_quantiles, prompts, generator)
+        return Drawn(read, np.minimum(written, self.total_limit - read))
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        """Where the lengths come from, for a report."""
+        del tokenizer
+        if self.stand_in_for is None:
+            return "random tokens with the lengths of a table of quantiles"
+        return f"stand-in with {self.stand_in_for}'s length statistics (no dataset file given)"
+
+
+class ShareGPTLengths(Part):
+    """Conversations of a ShareGPT file, see `sharegpt.sample`."""
+
+    kind: Literal["sharegpt"]
+    file: str
+
+    @property
+    def longest(self) -> int:
+        return sharegpt.MOST_TOTAL_TOKENS
+
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Other conversations for each state of the generator; raises `BadInput` when the file holds too few."""
+        chosen = sharegpt.sample(Path(self.file), prompts, generator, tokenizer)
+        lengths = np.array([(one.input_tokens, one.output_tokens) for one in chosen], dtype=np.int64)
+        return Drawn(lengths[:, 0], lengths[:, 1], [one.prompt for one in chosen])
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        """Where the lengths come from, for a report; with the rows of the file that are no conversations."""
+        held = sharegpt.conversations(Path(self.file))
+        skipped = f" ({held.skipped} of its {held.rows} rows are no conversation)" if held.skipped else ""
+        return f"{self.file}{skipped}, {_counted(tokenizer)}"
+
+
+class FileLengths(Part):
+    """A file of one's own, see `jsonl`: its requests from the top, in its order, whatever the seed."""
+
+    kind: Literal["jsonl"]
+    file: str
+
+    @property
+    def longest(self) -> int:
+        return max(row.input_tokens(Approximate()) + row.output_tokens for row in self._rows())
+
+    @property
+    def rows(self) -> int:
+        """How many requests the file holds."""
+        return len(self._rows())
+
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Raises `BadInput` when the file holds too few: what is sent twice comes out of the prefix cache."""
+        del generator
+        rows = self._rows()[:prompts]
+        if len(rows) < prompts:
+            raise BadInput(f"{self.file} holds {len(rows)} requests, but {prompts} prompts are asked for")
+        read = np.array([row.input_tokens(tokenizer) for row in rows])
+        return Drawn(read, np.array([row.output_tokens for row in rows]), [row.content for row in rows])
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        """Where the lengths come from, for a report."""
+        counted = any(row.counted for row in self._rows())
+        return f"{self.file}, {_counted(tokenizer) if counted else 'which gives the lengths'}"
+
+    def _rows(self) -> tuple[Row, ...]:
+        return read_rows(Path(self.file))
+
+
+Lengths = Annotated[FixedLengths | TableLengths | ShareGPTLengths | FileLengths, Field(discriminator="kind")]
+
+
+def _counted(tokenizer: Tokenizer) -> str:
+    return f"tokens {'counted by ' if tokenizer.exact else ''}{tokenizer.describe()}"
+
+
+def _stratified(table: Mapping[float, float], count: int, generator: np.random.Generator) -> Tokens:
+    slices = (generator.permutation(count) + generator.random(count)) / count
+    return np.rint(np.interp(slices, list(table), list(table.values()))).astype(np.int64)

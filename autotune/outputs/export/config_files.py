@@ -1,0 +1,177 @@
+"""Write the engines' own config files.
+
+vLLM and SGLang read YAML with ``--config``: long option names without hyphens in front. Both turn the file into
+command-line words before they parse: true becomes a bare flag, a list several values, all else one value. A JSON
+argument stays a string, which every version understands. ``trtllm-serve`` reads the engine's own file; options of the
+command line that are fields of it go into it, and where both name one, the file's value stands, as in the engine. What
+concerns the server alone (host, port, parsers) stays on the command line.
+Sources: https://docs.vllm.ai/en/latest/configuration/serve_args.html,
+https://docs.sglang.io/advanced_features/server_arguments.html,
+https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+from packaging.version import InvalidVersion, Version
+
+from autotune import redact
+from autotune.engines import engine
+from autotune.outputs.export import shell, words
+from autotune.outputs.export.command import model_first
+from autotune.outputs.export.text import comment, heading
+from autotune.outputs.export.winner import Winner
+from autotune.study.recommendation import Choice
+from autotune.study.user_library import library_of
+
+_SGLANG_FLAGS_FIXED = Version("0.5.8")  # https://github.com/sgl-project/sglang/pull/16638
+
+
+@dataclass(slots=True)
+class Parts:
+    """A command line's parts.
+
+    Attributes:
+        program: the words before the first option, the model among them where it is positional.
+        options: long option without its hyphens to value: True for a flag, a list for several values.
+        rest: words that a config file cannot hold (short options, repeated options).
+        secrets: long options whose value is a secret; they are in neither of the others.
+    """
+
+    program: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    rest: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
+
+
+def _parse(argv: list[str]) -> Parts:
+    """Take a command line apart: program and positional words first, then options, as autotune writes it."""
+    groups = words.groups(argv, words.program_length(argv))
+    parts = Parts(program=groups[0])
+    seen = [group[0].partition("=")[0] for group in groups[1:]]
+    for group in groups[1:]:
+        name, equals, first = group[0].partition("=")
+        values = [first, *group[1:]] if equals else group[1:]
+        if redact.argv(group) != group or words.asked_for(group, {}):
+            parts.secrets.append(name)
+        elif not name.startswith("--") or seen.count(name) > 1:
+            parts.rest += group
+        else:
+            parts.options[name[2:]] = _value(values)
+    return parts
+
+
+def _value(given: list[str]) -> Any:
+    if not given:
+        return True
+    values = [_scalar(word) for word in given]
+    return values[0] if len(values) == 1 else values
+
+
+def _scalar(word: str) -> int | float | str:
+    """A number where writing it as one and reading it back gives the same word, else the word itself."""
+    value = yaml.safe_load(word) if re.fullmatch(r"-?\d+(?:\.\d+)?", word) else word
+    return value if isinstance(value, int | float) and str(value) == word else word
+
+
+def _dump(document: dict[str, Any]) -> str:
+    """YAML in the order of the command line."""
+    # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
+    return yaml.safe_dump(document, sort_keys=False, width=2**20)
+
+
+def render_config(winner: Winner) -> str:
+    """The file, with the command that uses it in its first lines."""
+    choice = winner.choice
+    kind = engine(choice.engine, library_of(winner.spec))
+    argv = model_first(choice, kind)
+    parts = _parse(argv)
+    program, document = parts.program, parts.options
+    start = len(argv) - len(kind.arguments(argv) or ())
+    if choice.engine == "vllm" and len(program) > start:
+        document = {"model": program[start], **document}
+        program = program[:start] + program[start + 1 :]
+    name = "vllm.yaml" if choice.engine == "vllm" else "sglang.yaml"
+    about = heading(winner) + _usage(choice, [*program, "--config", name, *parts.rest], choice.files)
+    about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
+    flags = any(value is True for value in document.values())
+    if choice.engine == "sglang" and flags and _is_before(choice.engine_version, _SGLANG_FLAGS_FIXED):
+        about.append("SGLang before 0.5.8 misreads flags in this file: export the shell format instead")
+    return comment(about) + _dump(document)
+
+
+def _is_before(version: str, other: Version) -> bool:
+    """Whether a version is an earlier one; one that cannot be read, as of a replayed table, may be."""
+    try:
+        return Version(version) < other
+    except InvalidVersion:
+        return True
+
+
+def _usage(choice: Choice, command: Sequence[str], files: Iterable[str]) -> list[str]:
+    """How the file is used: the command with its environment, and the files that must lie beside it."""
+    given = words.settings_without_secrets(choice.env)
+    settings = [f"{name}={shell.quoted(value)}" for name, value in given.items()]
+    needed = [f"needs {name} beside it, which the shell format writes" for name in files]
+    if choice.container:
+        needed.append(f"measured in a container of {choice.container[-1]}, which the shell format starts")
+    return ["use: " + " ".join([*settings, shlex.join(command)]), *needed]
+
+
+@cache
+def _known() -> dict[str, Any]:
+    """The options that name the file, and those that are fields of it."""
+    known: dict[str, Any] = yaml.safe_load(files("autotune.outputs.export").joinpath("trtllm_config.yaml").read_text())
+    return known
+
+
+def render_trtllm(winner: Winner) -> str:
+    """The file, with the command that uses it in its first lines."""
+    choice = winner.choice
+    parts = _parse(model_first(choice, engine(choice.engine, library_of(winner.spec))))
+    named = [name for name in _known()["config_options"] if name in parts.options]
+    own = [str(parts.options.pop(name)) for name in named]
+    document = _own_document(choice, own)
+    remaining: list[str] = []
+    for name, value in parts.options.items():
+        field = _known()["fields"].get(name)
+        if field is None:
+            remaining += _words(name, value)
+        else:
+            _set(document, field.split("."), value)
+    flag = named[0] if named else _known()["config_options"][0]
+    command = [*parts.program, f"--{flag}", "trtllm.yaml", *remaining, *parts.rest]
+    about = heading(winner) + _usage(choice, command, set(choice.files) - set(own))
+    about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
+    return comment(about) + _dump(document)
+
+
+def _own_document(choice: Choice, names: list[str]) -> dict[str, Any]:
+    """The config file that the command line names, where autotune wrote it."""
+    for name in names:
+        if name in choice.files:
+            document: dict[str, Any] = yaml.safe_load(choice.files[name]) or {}
+            return copy.deepcopy(document)
+    return {}
+
+
+def _set(document: dict[str, Any], path: list[str], value: Any) -> None:
+    """Set a nested field unless the file has it: the file wins over the command line."""
+    for name in path[:-1]:
+        document = document.setdefault(name, {})
+    document.setdefault(path[-1], value)
+
+
+def _words(name: str, value: Any) -> list[str]:
+    if value is True:
+        return [f"--{name}"]
+    return [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]

@@ -1,0 +1,105 @@
+"""Write the text of an export: its first lines, comments, YAML that every reader takes alike, and JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from autotune import redact
+from autotune.outputs.export.winner import Winner
+from autotune.study.recommendation import Recommendation, Verdict
+from autotune.trial import Evidence
+
+_WHY = {
+    Evidence.EMULATED: "not measured on this hardware",
+    Evidence.SIMULATED: "not measured on this hardware",
+    Evidence.REPLAYED: "read from recorded launches",
+}
+
+
+def heading(winner: Winner) -> list[str]:
+    """Plain lines, without comment signs."""
+    recommendation, choice = winner.recommendation, winner.choice
+    evidence = recommendation.evidence
+    worth = evidence.value if evidence is Evidence.MEASURED else f"{evidence.value.upper()}, {_WHY[evidence]}"
+    objective = choice.objective
+    return [
+        f"{choice.engine} {choice.engine_version} for {recommendation.model} "
+        f"on {recommendation.gpus} x {recommendation.hardware}",
+        f"recommended by autotune, study {recommendation.study}, configuration {choice.fingerprint}",
+        f"evidence: {worth}",
+        f"{objective.metric} on {objective.workload}: {objective.value:.2f}",
+        f"gain over the baseline: {gain(recommendation)}",
+    ]
+
+
+def gain(recommendation: Recommendation) -> str:
+    """The gain with its interval and verdict, in one phrase."""
+    if recommendation.verdict is Verdict.UNOPPOSED or recommendation.gain_percent is None:
+        return "unknown, the baseline did not run"
+    chosen, baseline = recommendation.recommended, recommendation.baseline
+    if chosen and baseline and chosen.fingerprint == baseline.fingerprint:
+        return "none, this is the baseline itself"
+    text = f"{recommendation.gain_percent:+.1f} %"
+    if recommendation.gain_ci95 is not None:
+        low, high = recommendation.gain_ci95
+        text += f" (95 % interval {low:+.1f} to {high:+.1f} %)"
+    if recommendation.verdict is Verdict.INDISTINGUISHABLE:
+        text += ", not distinguishable from none"
+    return text
+
+
+def comment(texts: list[str]) -> str:
+    """The lines as comments of shell or YAML; nothing inside a text can end the comment or is refused in one."""
+    return "".join(f"# {''.join(sign if sign.isprintable() else ' ' for sign in text)}\n" for text in texts)
+
+
+_PLAIN = re.compile(r"(?:--?[A-Za-z]|[A-Za-z/])[A-Za-z0-9_./:-]+")
+"""Text that no reader takes for anything else: ``1e3`` is text to PyYAML and a number to Kubernetes and Compose."""
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    if "\n" in text:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if _PLAIN.fullmatch(text) else '"')
+
+
+_Dumper.add_representer(str, _text)
+
+
+def dump_yaml(*documents: Any) -> str:
+    """One YAML document each, in the order of its keys, lines not folded; readers of YAML 1.1 and 1.2 agree on it."""
+    # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
+    return "---\n".join(yaml.dump(d, Dumper=_Dumper, sort_keys=False, width=2**20) for d in documents)
+
+
+def render_json(winner: Winner) -> str:
+    """``recommendation.json`` for other programs, without secrets."""
+    recommendation, choice = winner.recommendation, winner.choice
+    secrets = redact.found(choice.argv, choice.env)
+    if recommendation.baseline is not None:
+        secrets |= redact.found(recommendation.baseline.argv, recommendation.baseline.env)
+    return json.dumps(_masked(recommendation.to_json(), secrets), indent=2) + "\n"
+
+
+def _masked(value: Any, secrets: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _masked(item, secrets) for key, item in _redacted(value).items()}
+    if isinstance(value, list):
+        return [_masked(item, secrets) for item in value]
+    return redact.text(value, secrets) if isinstance(value, str) else value
+
+
+def _redacted(row: dict[str, Any]) -> dict[str, Any]:
+    """A command's row with argv and env masked by name, which their strings alone do not tell."""
+    if not row.get("argv"):
+        return row
+    return {**row, "argv": redact.argv(row["argv"]), "env": redact.env(row["env"])}

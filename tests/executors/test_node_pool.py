@@ -1,0 +1,114 @@
+"""Which node runs which trial."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.executors.ray.node_pool import Node, NodePool
+
+SIZES = st.sampled_from([1, 2, 4, 8])
+
+
+def node(name: str, gpus: int = 8) -> Node:
+    return Node(name, f"id-{name}", gpus)
+
+
+def fresh(*names: str, most: int = 8, gpus: int = 8) -> NodePool:
+    pool = NodePool(most)
+    pool.update(node(name, gpus) for name in names)
+    return pool
+
+
+@given(st.lists(SIZES, max_size=5), st.lists(st.tuples(SIZES, st.integers(0, 9)), max_size=30), st.integers(1, 5))
+def test_no_gpu_is_given_twice_while_there_is_room(counts, asked, most) -> None:
+    pool = NodePool(most)
+    pool.update(node(f"n{i}", gpus) for i, gpus in enumerate(counts))
+    held: dict[str, tuple[str, int]] = {}
+    for step, (gpus, ends) in enumerate(asked):
+        if pool.has_room(gpus):
+            chosen = pool.assign(str(step), gpus)
+            assert chosen is not None
+            held[str(step)] = (chosen.name, gpus)
+        if ends < len(held):
+            key = list(held)[ends]
+            pool.release(key)
+            del held[key]
+        used = Counter[str]()
+        for name, count in held.values():
+            used[name] += count
+        assert all(used[f"n{i}"] <= gpus for i, gpus in enumerate(counts))
+        assert len({name for name, _ in held.values()}) <= most
+
+
+def test_small_trials_share_a_node_so_that_whole_ones_stay_free() -> None:
+    pool = fresh("a", "b")
+    first, second, third = (pool.assign(key, 4) for key in "123")
+    assert first is second
+    assert third is not first
+    assert not pool.has_room(8)
+    assert pool.has_room(4)
+
+
+def test_a_trial_that_is_bound_waits_for_its_node() -> None:
+    pool = fresh("a", "b")
+    pool.assign("1", 8, wanted="a")
+    waiting = pool.assign("2", 8, wanted="a")
+    assert waiting is not None
+    assert waiting.name == "a"
+    assert pool.has_room(8), "the other node is free"
+    other = pool.assign("3", 8)
+    assert other is not None
+    assert other.name == "b"
+    pool.release("1")
+    assert not pool.has_room(8), "the trial that waited has it now"
+
+
+def test_a_node_that_is_gone_or_left_out_gets_nothing() -> None:
+    pool = fresh("a", "b")
+    pool.update([node("b")])
+    chosen = pool.assign("1", 8, wanted="a")
+    assert chosen is not None
+    assert chosen.name == "b"
+    pool.retire("b", "dirty")
+    assert pool.assign("2", 8) is None
+    assert not pool.has_room(1)
+    assert pool.used == []
+
+
+def test_a_trial_that_lost_its_node_is_tried_elsewhere_where_there_is_another() -> None:
+    pool = fresh("a", "b")
+    chosen = pool.assign("1", 8, avoid="a")
+    assert chosen is not None
+    assert chosen.name == "b"
+    alone = fresh("a")
+    assert alone.assign("1", 8, avoid="a") is not None
+
+
+def test_no_more_nodes_than_the_budget_is_worth() -> None:
+    pool = fresh("a", "b", "c", most=2)
+    assert [p.name for p in pool.used] == ["a", "b"]
+    assert pool.unused == 1
+    pool.retire("a", "dirty")
+    assert [p.name for p in pool.used] == ["b", "c"]
+
+
+def row(number: int, host: str, name: str, alive: bool = True) -> dict[str, object]:
+    return {"NodeID": f"{number:06d}ff", "NodeManagerHostname": host, "NodeName": name, "Alive": alive}
+
+
+def test_a_node_keeps_its_name_when_others_come_and_go() -> None:
+    from autotune.executors.ray.nodes import names_of
+
+    two = [row(1, "a", "10.0.0.1"), row(2, "b", "10.0.0.2")]
+    assert list(names_of(two).values()) == ["a", "b"]
+    one_host = [row(1, "vm", "127.0.0.3"), row(2, "vm", "127.0.0.4")]
+    assert list(names_of(one_host).values()) == ["127.0.0.3", "127.0.0.4"]
+    lost = [row(1, "vm", "127.0.0.3"), row(2, "vm", "127.0.0.4", alive=False)]
+    assert names_of(lost)["000001ff"] == "127.0.0.3"
+    back = [row(1, "a", "10.0.0.1", alive=False), row(2, "b", "10.0.0.2"), row(3, "a", "10.0.0.1")]
+    assert names_of(back)["000003ff"] == "a"
+    alike = [row(1, "vm", "127.0.0.3"), row(2, "vm", "127.0.0.3")]
+    assert len(set(names_of(alike).values())) == 2
