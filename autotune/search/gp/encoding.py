@@ -31,6 +31,7 @@ class Encoding:
         choices: column to its values, in a fixed order; None = not applicable.
         codes: shape ``(candidates, columns)``: index into the column's choices.
         varying: the columns that have more than one choice.
+        monotone_memory: the columns of which a larger value never needs less GPU memory.
         distances: per column the squared distances between its choices, shape ``(choices, choices)``.
     """
 
@@ -44,6 +45,7 @@ class Encoding:
             [[lookup[name][value] for value in columns[name]] for name in self.names], dtype=np.int64
         ).T
         self._lookup = lookup
+        self.monotone_memory = candidates.monotone_memory
         self.varying = [k for k, name in enumerate(self.names) if len(self.choices[name]) > 1]
         self.distances = [squared_distances(self.choices[name]) for name in self.names]
 
@@ -51,9 +53,16 @@ class Encoding:
         return len(self.codes)
 
     def params(self, position: int) -> dict[str, Scalar]:
-        """A candidate as Optuna's parameters: every column, None where it does not apply."""
+        """A candidate as Optuna's parameters: the engine and the knobs that it sets."""
         row = self.codes[position]
-        return {name: self.choices[name][code] for name, code in zip(self.names, row, strict=True)}
+        values = {name: self.choices[name][code] for name, code in zip(self.names, row, strict=True)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @cached_property
+    def values(self) -> Mapping[str, tuple[Scalar, ...]]:
+        """The values that candidates set, of each column that any of them sets."""
+        values = {name: tuple(v for v in choices if v is not None) for name, choices in self.choices.items()}
+        return {name: choices for name, choices in values.items() if choices}
 
     @cached_property
     def _positions(self) -> dict[tuple[int, ...], int]:
