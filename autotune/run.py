@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from autotune.errors import BadInput, CannotGoOn, Interrupted
@@ -21,7 +22,7 @@ from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.prepare.no_effect import no_effect_finder
+from autotune.prepare.no_effect import no_effect_by_rule
 from autotune.recommend import recommend
 from autotune.search.budget import most_nodes
 from autotune.search.priors import keep, priors_of, sources_of
@@ -88,7 +89,7 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
                 tracker.record(launch)
             executor.close()
             progress.phase("writing the report")
-            explanation = study.explanation(no_effect_finder(prepared))
+            explanation = study.explanation(partial(no_effect_by_rule, prepared))
             recommendation = recommend(
                 spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
             )
