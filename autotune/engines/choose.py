@@ -22,7 +22,7 @@ from autotune.trial import Command
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The engines of a study, and what was asked of them in the names of their versions.
+    """The engines of a study, and what the user asked of them, translated to their versions.
 
     Attributes:
         installed: by name, those that are launched from this machine.
@@ -92,12 +92,12 @@ def choose(
 def _unused(
     names: Sequence[str], wanted: Sequence[str], binaries: Mapping[str, Path], engine_args: Mapping[str, str]
 ) -> list[str]:
-    """What was said of engines that nothing starts with it, in words."""
-    idle = [name for name in binaries if name not in names]
-    notes = [f"--engine-bin {name} is not used: {name} is neither searched nor the baseline's" for name in idle]
-    idle = [name for name in engine_args if name not in wanted]
-    why = "is not searched, and a baseline is started as typed"
-    return [*notes, *(f"--engine-arg {name} is not used: {name} {why}" for name in idle)]
+    """Messages about options for engines that the study does not start."""
+    reasons = {"--engine-bin": "is neither searched nor the baseline's"}
+    reasons["--engine-arg"] = "is not searched, and a baseline is started as typed"
+    unused = [("--engine-bin", name) for name in binaries if name not in names]
+    unused += [("--engine-arg", name) for name in engine_args if name not in wanted]
+    return [f"{option} {name} is not used: {name} {reasons[option]}" for option, name in unused]
 
 
 def _with_baseline_s(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, AliasChoices, Field
 
 from autotune.space.entry import Entry, KnownVersion, VersionRange, in_range
 from autotune.space.expression import Expression, Template
@@ -157,11 +157,11 @@ class Effect(Entry):
     source: str
 
 
-class IdleOption(Entry):
+class NoEffectOption(Entry):
     """Options that cannot change how fast the engine is: they serve another purpose, or nothing at all."""
 
     flags: list[str] = Field(min_length=1, description="long spellings; those of a table in options/")
-    when: Expression = Field(default="True", description="of the configuration; only where it holds they are idle")
+    when: Expression = Field(default="True", description="of the configuration; elsewhere they count")
     versions: VersionRange = "*"
     reason: str
     source: str
@@ -229,7 +229,11 @@ class EngineCard(Entry):
     always: list[Addition] = []
     knobs: dict[str, Knob]
     effects: list[Effect] = []
-    idle: list[IdleOption] = Field(default=[], description="told as doing nothing where they stand on a command line")
+    no_effect: list[NoEffectOption] = Field(
+        default=[],
+        validation_alias=AliasChoices("no_effect", "idle"),
+        description="told as doing nothing where they stand on a command line; `idle` in cards of earlier versions",
+    )
     rules: list[Rule] = []
     starts: list[Start] = []
     serving: Serving = Serving()
