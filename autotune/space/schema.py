@@ -21,7 +21,7 @@ from autotune.trial import FailureKind, Scalar
 
 
 class Addition(Entry):
-    """Something to put on the command line. ``args`` and the leaves of ``env`` and ``config`` are templates."""
+    """An addition to the command line. ``args`` and the leaves of ``env`` and ``config`` are templates."""
 
     when: Expression = "True"
     versions: VersionRange = "*"
@@ -96,12 +96,12 @@ class Knob(Entry):
 
     @property
     def _is_whole(self) -> bool:
-        """Whether it counts something: no value that is tried has a fraction."""
+        """Whether the knob is a count: no value that is tried has a fraction."""
         tried = [v for entry in self.search for v in (entry.values if isinstance(entry, Values) else [entry])]
         return not any(isinstance(value, float) for value in tried)
 
     def refuses(self, value: Scalar) -> str | None:
-        """Why a value cannot be, in words; None when it can. A knob with bounds takes numbers, or None."""
+        """Say why a value is refused; None when it is allowed. A knob with bounds takes numbers, or None."""
         if self.choices is not None and value not in self.choices:
             return f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
         if self.minimum is None and self.maximum is None:
@@ -147,7 +147,7 @@ class Rule(Entry):
 
 
 class Effect(Entry):
-    """What the engine makes of a setting by itself: where ``when`` holds, the knobs in ``set`` have these values."""
+    """A setting that the engine changes by itself: where ``when`` holds, the knobs in ``set`` have these values."""
 
     name: str
     when: Expression
@@ -252,7 +252,7 @@ class EngineCard(Entry):
 
 
 class NarrowedEngine(Entry):
-    """What of one engine's space is tried: the knobs that are named, with these values; the rest keeps its default."""
+    """The part of one engine's space to try: the named knobs with these values; the rest keeps its default."""
 
     search: dict[str, list[Scalar]]
     starts: list[Start] = []
