@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from autotune.outputs.tracking import ARTIFACTS, Tracker, database_uri, experiment_name, ui_command
-from autotune.outputs.tracking.view import view_tag
+from autotune.outputs.tracking.content import view_tag
 from autotune.trial import Command, Role
 from tests import small_study
 from tests.small_study import SECRET
