@@ -72,15 +72,7 @@ class StudyRuns:
             child = None
         if child is not None and child.info.status != "RUNNING":
             return False
-        if child is None:
-            trial = launch.trial
-            tags = content.launch_tags(self._spec.study, launch)
-            child = self._client.create_run(
-                self._experiment,
-                start_time=content.started_ms(launch),
-                tags=tags | {_PARENT: self._parent.info.run_id, "study_id": self._study_id},
-                run_name=f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}",
-            )
+        child = child or self._create_child(launch)
         self._children[launch.trial.number] = self._complete_child(child, launch)
         self._tag(self._parent, {"evidence": launch.result.evidence.value})
         return True
@@ -206,6 +198,14 @@ class StudyRuns:
             token = page.token
             if not token:
                 return runs
+
+    def _create_child(self, launch: Launch) -> Run:
+        trial = launch.trial
+        name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
+        tags = content.launch_tags(self._spec.study, launch)
+        tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
+        start = content.started_ms(launch)
+        return self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
 
     def _complete_child(self, child: Run, launch: Launch) -> Run:
         run_id = child.info.run_id
