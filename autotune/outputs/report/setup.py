@@ -214,4 +214,4 @@ def _set(value: object) -> str:
 
 def _pass_through_secrets(study: StudyRecord) -> set[str]:
     words_of = chain.from_iterable(shlex.split(argument) for argument in study.spec.engine_args.values())
-    return redact.found(list(words_of), {})
+    return redact.secrets_in(list(words_of), {})
