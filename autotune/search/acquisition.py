@@ -128,16 +128,16 @@ def shortlist(
         return np.flatnonzero(free)
     generator = np.random.default_rng([*seed, len(free)])
     rough = np.where(free, posterior.additive_mean(), -np.inf)
-    chosen = descending(rough, seed)[:_BY_MEAN]
+    chosen = descending(rough)[:_BY_MEAN]
     chosen = np.union1d(chosen, generator.choice(len(free), _AT_RANDOM, replace=False))
     if measured:
         known = np.unique(np.array(measured, dtype=np.int64))
-        leaders = known[descending(posterior.mean(known), seed)[:_LEADERS]]
+        leaders = known[descending(posterior.mean(known))[:_LEADERS]]
         chosen = np.union1d(chosen, neighbours(kernels, leaders))
     new = chosen[free[chosen]]
     chosen, worth = new, posterior.ucb(new)
     for _ in range(_STEPS):
-        leaders = chosen[descending(worth, seed)[:_LEADERS]]
+        leaders = chosen[descending(worth)[:_LEADERS]]
         new = np.setdiff1d(neighbours(kernels, leaders), chosen)
         new = new[free[new]]
         chosen, worth = np.concatenate([chosen, new]), np.concatenate([worth, posterior.ucb(new)])
