@@ -4,8 +4,8 @@ The winner is the finalist, if the sequential test of its fresh launches against
 ``better``. Its gain is the test's median-unbiased estimate with its 95 % interval (`search.sequential`), so it can
 differ a little from the ratio of the geometric means; positive is better, also for latencies. The verdict is
 ``unopposed`` where the baseline could not run, ``infeasible`` where nothing ran or kept the SLOs, and else
-``indistinguishable``: then the one of baseline and finalist with the fewest settings is recommended. Where the node
-drifted, scores are corrected for it, and the recommendation says so. Where several nodes ran it, configurations are
+``indistinguishable``: then the one of baseline and finalist with the fewest settings is recommended. Where the
+baseline changed during the study, the recommendation says so. Where several nodes ran it, configurations are
 compared by launches on the same node, so that a gain can differ from the ratio of the means by a little more.
 
 The judgement itself is in `autotune.search.decide.verdict`, because the study needs it too, to decide which launches
@@ -23,7 +23,7 @@ from autotune.search import equivalents, objective
 from autotune.search.decide.estimate import mean, percent
 from autotune.search.decide.sequential_test import Outcome
 from autotune.search.decide.verdict import Judgement, evidence, judge, settings_of
-from autotune.search.history import History
+from autotune.search.history import BASELINE_ROLES, History
 from autotune.search.nodes import Placed, contrast
 from autotune.space.candidates import CandidateSet
 from autotune.study.recommendation import (
@@ -58,7 +58,7 @@ def recommend(
         explanation: of the same launches; None = nothing is explained.
     """
     measured = History.of(spec, candidates, launches)
-    history = measured.corrected()
+    history = measured.adjusted()
     judgement = judge(history)
     nodes = comparison.nodes(measured)
     sheet = _Sheet(spec, history, {launch.trial.number: launch for launch in launches}, judgement)
@@ -150,7 +150,7 @@ class _Sheet:
     def _measured(self, position: int) -> list[Launch]:
         """The launches behind `evidence`, in order."""
         entries = [e for e in self._history.at(position) if e.measured]
-        roles = self._history.baseline_roles if position == self._base else (Role.FINAL,)
+        roles = BASELINE_ROLES if position == self._base else (Role.FINAL,)
         chosen = [e for e in entries if e.role in roles] or entries
         return [self._launches[e.number] for e in self._history.alike(chosen) or chosen]
 
@@ -211,10 +211,11 @@ def _explained(stop_reason: str, judgement: Judgement, challenged: bool) -> str:
     parts = [stop_reason] if stop_reason else []
     if judgement.verdict is Verdict.INDISTINGUISHABLE:
         parts += _undecided(judgement, challenged)
-    if judgement.drift is not None:
-        change = f"the node changed the baseline's score by {percent(judgement.drift.change):+.1f} % during the study"
-        much = "more than can be corrected reliably, so that smaller gains are not called better"
-        parts.append(f"{change}, {'for which the scores are corrected' if judgement.drift.corrigible else much}")
+    if judgement.change is not None:
+        parts.append(
+            f"the baseline's score changed by {percent(judgement.change):+.1f} % from its first launch to its last: "
+            "the node may have changed during the study, and nothing is corrected for that"
+        )
     return "; ".join(parts)
 
 

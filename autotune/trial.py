@@ -49,14 +49,14 @@ EMULATOR_NAME = "autotune-emulate"
 
 
 class Role(StrEnum):
-    """Why a launch was made."""
+    """Why a launch was made; a control run is one of the baseline during the search."""
 
     BASELINE = "baseline"
     DEFAULT = "default"
     START = "start"
     SEARCH = "search"
     FINAL = "final"
-    DRIFT = "drift"
+    CONTROL = "drift"
 
 
 class State(StrEnum):

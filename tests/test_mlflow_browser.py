@@ -13,7 +13,8 @@ from urllib.parse import quote, urlencode
 import pytest
 from rich.console import Console
 
-from autotune.evaluate import Evaluator, evaluator_for
+from autotune.evaluate import Evaluator
+from autotune.evaluate.factory import evaluator_for
 from autotune.outputs.progress import ConsoleProgress
 from autotune.outputs.report import StudyRecord, render
 from autotune.outputs.tracking import ARTIFACTS, Tracker, database_uri, experiment_name

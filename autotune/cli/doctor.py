@@ -13,7 +13,8 @@ from rich.text import Text
 
 from autotune.doctor import TARGETS, Finding, Host, Status, examine, ready
 from autotune.errors import BadInput
-from autotune.machine import cpu, local_node, memory_bytes
+from autotune.machine.node import local_node
+from autotune.machine.resources import cpu, memory_bytes
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 _WIDTH = 160

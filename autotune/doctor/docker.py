@@ -36,7 +36,7 @@ def daemon(host: Host) -> Iterator[Answer]:
         return
     said = _ask([path, "version", "--format", "{{json .}}"], host)
     if said is None:
-        yield missing(f"docker version did not answer within {host.patience_s:g} s", "look at: systemctl status docker")
+        yield missing(f"docker version did not answer within {host.timeout_s:g} s", "look at: systemctl status docker")
         return
     version = _server_version(said.out)
     if said.code == 0 and version:
@@ -103,7 +103,7 @@ def _ask(command: Sequence[str], host: Host) -> _Said | None:
             return _Said(126, "", str(error))
         with process:
             try:
-                code = process.wait(timeout=host.patience_s)
+                code = process.wait(timeout=host.timeout_s)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 return None

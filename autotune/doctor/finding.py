@@ -1,15 +1,16 @@
-"""What a check is, what it looks at, and what it says."""
+"""The types of a check: the host that it examines, its answer, and the finding that is printed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
-from autotune.machine import Gpu, Limit, gpus, locked_memory_limit, open_file_limit
+from autotune.machine.gpu import Gpu, gpus
+from autotune.machine.resources import Limit, locked_memory_limit, open_file_limit
 from autotune.space.library import Library
 
 PROCESS, DOCKER = "process", "docker"
@@ -33,7 +34,7 @@ class Host:
         home: where studies will lie.
         root: where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are looked for.
         environment: that servers would inherit.
-        patience_s: how long a program that is asked may take to answer.
+        timeout_s: how long a program that is asked may take to answer.
     """
 
     home: Path
@@ -42,21 +43,21 @@ class Host:
     library: Library = field(default_factory=Library)
     open_files: Limit = field(default_factory=open_file_limit)
     locked_memory: Limit = field(default_factory=locked_memory_limit)
-    patience_s: float = 10.0
+    timeout_s: float = 10.0
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Asked once: the drivers take a while to answer."""
+        """The machine's GPUs; read once, as the drivers take a while to answer."""
         return gpus(self.root)
 
     def gpus_of(self, vendor: str) -> list[Gpu]:
-        """One vendor's."""
+        """The GPUs of one vendor, ``nvidia`` or ``amd``."""
         return [gpu for gpu in self.gpus if gpu.vendor == vendor]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a check's function found: a sentence, and what to do about it where it is not ok.
+    """The result of one check: a sentence, and what to do about it where it is not ok.
 
     Attributes:
         about: one of several things that the check looks at, e.g. an engine's name.
@@ -70,7 +71,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An `Answer` with what its check says of itself."""
+    """An `Answer` with its check's name, targets and source."""
 
     name: str
     targets: tuple[str, ...]
@@ -80,23 +81,16 @@ class Finding:
     source: str
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "targets": list(self.targets),
-            "status": self.status.value,
-            "message": self.message,
-            "to_do": self.to_do,
-            "source": self.source,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that is looked at.
+    """One check of the machine: a function, and what it matters for.
 
     Attributes:
-        targets: what it matters for.
-        look: finds nothing where the check does not concern the host.
+        targets: values of ``--on`` that it matters for.
+        look: yields what it found; finds nothing where the check does not concern the host.
         source: who says that it matters.
     """
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +20,8 @@ import yaml
 
 from autotune.engines import engine
 from autotune.errors import CannotGoOn
-from autotune.evaluate.attempts import Attempt, BackOff, Loaded, Phases
-from autotune.evaluate.readback import listen, read_back
+from autotune.evaluate import PHASES
+from autotune.evaluate.readback import fetch_reported, read_back
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.measuring import measure
 from autotune.loadgen.prefix_cache import PrefixCache
@@ -27,10 +29,11 @@ from autotune.loadgen.request_file import LoadLog, requests_path, write_requests
 from autotune.loadgen.results import LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.workloads import load_workload
-from autotune.serving import Launcher, Server, ShutdownTimeouts, StartupTimeouts
+from autotune.notify import Notify, silent
+from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
 from autotune.serving.command import cache_variables, log_size
 from autotune.serving.docker import DockerLauncher
-from autotune.serving.external import ExternalLauncher
+from autotune.serving.external import connect
 from autotune.serving.ports import NoFreePort
 from autotune.serving.preflight import Node
 from autotune.serving.process import ProcessLauncher
@@ -41,7 +44,7 @@ from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 from autotune.study.home import make_trial_folder, write_atomically
 from autotune.study.spec import StudySpec
-from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, Resolved, Trial, TrialResult
+from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, Resolved, State, Trial, TrialResult
 
 EMULATOR_STARTUP_S = 1.0
 """An emulated engine need not take a real one's minutes to load."""
@@ -51,9 +54,39 @@ DEATH_S = 5.0
 """How long a server whose requests were cut off is given to show that it died, and why."""
 
 
+@dataclass(slots=True)
+class Phases:
+    """Adds up seconds per phase of a trial, over all its tries; the waits between them count as ``launch``."""
+
+    times_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @contextmanager
+    def measured(self, phase: str) -> Iterator[None]:
+        started_ns = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.times_s[phase] += (time.perf_counter_ns() - started_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """How often a launch is tried again that failed for a reason that is not the configuration's.
+
+    Attributes:
+        waits_s: before each further try.
+        pause: waits so many seconds.
+        notify: called before each wait.
+    """
+
+    waits_s: tuple[float, ...] = (1.0, 10.0, 60.0)
+    pause: Callable[[float], None] = time.sleep
+    notify: Notify = silent
+
+
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Launches each trial's command, measures every workload that it asks for on the warm server, stops it.
+    """Launches each trial's command, measures its workloads on the warm server, and stops the server.
 
     Attributes:
         spec: says where: ``process``, ``docker``, ``emulator`` or ``external:URL``.
@@ -76,7 +109,7 @@ class Launched:
         return Evidence.EMULATED if self.spec.on == "emulator" else Evidence.MEASURED
 
     def __call__(self, trial: Trial) -> TrialResult:
-        """See `Evaluator`.
+        """See `Evaluator`. Launches again after a while where the configuration is not to blame.
 
         Raises:
             BadInput: the program is not there, a folder cannot be made, or the URL does not answer.
@@ -84,98 +117,83 @@ class Launched:
                 the configuration's, in every try.
         """
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        phases = Phases()
-        attempt = self._attempts(trial, phases)
-        self._check(attempt, trial)
-        return TrialResult(
-            state=attempt.state,
-            evidence=Evidence.EMULATED if attempt.emulated else self.evidence,
-            failure=attempt.failure,
-            metrics={} if attempt.loaded.failure else attempt.loaded.metrics,
-            times_s=phases.times_s,
-            gpus=self.spec.gpus,
-            node=platform.node(),
-            pids=attempt.pids,
-            started_at=started_at,
-            resolved=attempt.resolved,
-            quarantine=attempt.quarantine,
-        )
-
-    def _check(self, attempt: Attempt, trial: Trial) -> None:
-        """Raise `CannotGoOn` where the next trial would fare no better; this one is made again on resuming."""
-        if attempt.failure is None or not attempt.blameless or attempt.quarantine or not self._ours:
-            return
-        if attempt.unfit:
-            raise CannotGoOn(attempt.failure.message)
-        if trial.number == 0:
-            raise CannotGoOn(f"the first launch failed, and not for its configuration: {attempt.failure.message}")
+        phases, node = Phases(), self.node or node_of(self.spec)
+        waits_s = self.back_off.waits_s if self._ours else ()
+        for i, wait_s in enumerate((*waits_s, None)):
+            unfit = node.unfit(self.folder) if self._ours else None
+            result = self._failed(unfit) if unfit else self._launch(trial, node, phases)
+            failure = result.failure
+            if wait_s is None or failure is None or not _is_blameless(result) or result.quarantine or failure.lasting:
+                break
+            tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
+            self.back_off.notify(f"launch {trial.number}: {failure.message} ({tries})")
+            with phases.measured("launch"):
+                self.back_off.pause(wait_s)
+        # Where the next trial would fare no better, the study stops; this trial is made again on resuming.
+        if failure is not None and self._ours and _is_blameless(result) and not result.quarantine:
+            if unfit:
+                raise CannotGoOn(failure.message)
+            if trial.number == 0:
+                raise CannotGoOn(f"the first launch failed, and not for its configuration: {failure.message}")
+        where = platform.node()
+        return replace(result, times_s=phases.times_s, gpus=self.spec.gpus, node=where, started_at=started_at)
 
     @property
     def _ours(self) -> bool:
         """Whether we launch the servers."""
         return not self.spec.on.startswith("external:")
 
-    def _attempts(self, trial: Trial, phases: Phases) -> Attempt:
-        """Launch, and again after a while where the configuration is not to blame."""
-        attempt = self._attempt(trial, phases)
-        waits_s = self.back_off.waits_s if self._ours else ()
-        for i, wait_s in enumerate(waits_s):
-            if not attempt.again or attempt.failure is None:
-                break
-            tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
-            self.back_off.notify(f"launch {trial.number}: {attempt.failure.message} ({tries})")
-            with phases.measured("launch"):
-                self.back_off.pause(wait_s)
-            attempt = self._attempt(trial, phases)
-        return attempt
+    def _failed(self, failure: Failure) -> TrialResult:
+        state = State.FAILED if failure.blames_the_configuration else State.INVALID
+        return TrialResult(state, self.evidence, failure)
 
-    def _attempt(self, trial: Trial, phases: Phases) -> Attempt:
+    def _launch(self, trial: Trial, node: Node, phases: Phases) -> TrialResult:
+        """Launch the trial's server once, load it, and stop it."""
         folder = self.folder / "trials" / f"{trial.number:04d}"
         card = self.library.engine(trial.configuration.engine)
         # An earlier try, or an interrupted launch of this number, may have left its words there.
-        said_before = log_size(folder)
-        node = self.node or node_of(self.spec)
-        if self._ours and (unfit := node.unfit(self.folder)):
-            return Attempt(Loaded(failure=unfit), unfit=True)
-        before = node.used()
+        log_offset = log_size(folder)
+        memory_before = node.used()
         try:
             with phases.measured("launch"):
-                server = self._launcher().launch(self._command(trial, card), folder, card)
+                server = self._start(trial, card, folder)
         except NoFreePort as error:
-            return Attempt(Loaded(failure=Failure(FailureKind.PORT, f"No server can be launched: {error}.")))
+            return self._failed(Failure(FailureKind.PORT, f"No server can be launched: {error}."))
         with server:
             with phases.measured("ready"):
                 failure = server.wait_ready(self.startup)
-            pids = server.pids
-            with phases.measured("ready"):
-                resolved = None if failure else self._resolved(server, trial, folder, said_before)
-            loaded = Loaded(failure=failure) if failure else self._load(server, trial, card, folder, phases)
+                pids = server.pids
+                resolved = None if failure else self._resolved(server, trial, folder, log_offset)
+            result = self._failed(failure) if failure else self._load(server, trial, card, folder, phases)
             with phases.measured("stop"):
                 report = server.stop()
-                left = report.left_behind() or node.left_behind(before)
+                quarantine = report.left_behind() or node.left_behind(memory_before)
         # A port that stays taken was never the server's alone: what was measured there counts for nothing.
-        loaded = Loaded(failure=report.failure()) if not report.port_free and not loaded.failure else loaded
-        return Attempt(loaded, pids, server.emulated, quarantine=left, resolved=resolved)
+        taken = None if report.port_free else report.failure()
+        if taken and result.metrics:
+            result = self._failed(taken)
+        evidence = Evidence.EMULATED if server.emulated else self.evidence
+        return replace(result, evidence=evidence, pids=pids, resolved=resolved, quarantine=quarantine)
 
-    def _resolved(self, server: Server, trial: Trial, folder: Path, said_before: int) -> Resolved | None:
-        """What the engine says it made of its arguments."""
+    def _resolved(self, server: Server, trial: Trial, folder: Path, log_offset: int) -> Resolved | None:
+        """Ask the engine for its resolved arguments, and compare them with the trial's."""
         kind = engine(trial.configuration.engine, self.library)
         spec = self.spec
         longest = max(load_workload(name, self.library).longest_request for name in spec.workloads)
         context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
         with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
-            said = listen(kind.card.resolved, trial.engine_version, client, server.log, said_before)
-        return read_back(kind, trial, context, said, folder, server.secrets)
+            reported = fetch_reported(kind.card.resolved, trial.engine_version, client, server.log, log_offset)
+        return read_back(kind, trial, context, reported, folder, server.secrets)
 
-    def _launcher(self) -> Launcher:
+    def _start(self, trial: Trial, card: EngineCard, folder: Path) -> Server:
         spec = self.spec
         if not self._ours:
             key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
-            return ExternalLauncher(spec.on.removeprefix("external:"), spec.model.id, key)
+            return connect(spec.on.removeprefix("external:"), spec.model.id, key)
         token = read_secret(None, spec.hf_token_file, "--hf-token")
         environment = {} if token is None else {"HF_TOKEN": token}
-        kind = DockerLauncher if spec.on == "docker" else ProcessLauncher
-        return kind(self.shutdown, environment, self.ports)
+        launcher = DockerLauncher if spec.on == "docker" else ProcessLauncher
+        return launcher(self.shutdown, environment, self.ports).launch(self._command(trial, card), folder, card)
 
     def _command(self, trial: Trial, card: EngineCard) -> Command:
         command, version = trial.command, trial.engine_version
@@ -191,8 +209,8 @@ class Launched:
         caches = cache_variables(card.serving.caches, card.engine, version, self.spec.hardware.name, command.env)
         return replace(command, env={**caches, **command.env})
 
-    def _load(self, server: Server, trial: Trial, card: EngineCard, folder: Path, phases: Phases) -> Loaded:
-        """Every workload in turn on the warm server: its prefix cache is emptied and the prompts are new each time."""
+    def _load(self, server: Server, trial: Trial, card: EngineCard, folder: Path, phases: Phases) -> TrialResult:
+        """Measure each workload on the warm server, with an empty prefix cache and new prompts."""
         metrics: dict[str, Metrics] = {}
         for name in trial.workloads:
             with phases.measured("load"):
@@ -204,14 +222,15 @@ class Launched:
                 self._keep(measurement, server, folder, name)
             except OSError as error:
                 problem = f"What was measured cannot be kept in {folder}: {error.strerror or error}."
-                return Loaded(failure=Failure(FailureKind.INFRASTRUCTURE, problem))
+                return self._failed(Failure(FailureKind.INFRASTRUCTURE, problem))
             if measurement.invalid:
-                return Loaded(metrics, invalid=f"{name}: {measurement.invalid}")
+                failure = Failure(FailureKind.INFRASTRUCTURE, f"{name}: {measurement.invalid}")
+                return TrialResult(State.INVALID, self.evidence, failure, metrics)
             if measurement.failure:
                 died = server.failure(within_s=DEATH_S)
-                return Loaded(failure=died or Failure(FailureKind.LOAD_ERRORS, f"{name}: {measurement.failure}"))
+                return self._failed(died or Failure(FailureKind.LOAD_ERRORS, f"{name}: {measurement.failure}"))
         died = server.failure()
-        return Loaded(metrics, failure=died)
+        return self._failed(died) if died else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
 
     def _measure(self, server: Server, name: str, trial: Trial, card: EngineCard) -> Measurement:
         workload = load_workload(name, self.library)
@@ -226,7 +245,7 @@ class Launched:
             return measure(server.url, server.model, workload, self.spec.seed + trial.launch_index, options)
 
     def _keep(self, measurement: Measurement, server: Server, folder: Path, name: str) -> None:
-        """The result of one workload beside the log, and its requests in a file of their own."""
+        """Write the result of one workload beside the log, and its requests to a file of their own."""
         make_trial_folder(folder)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
         path = folder / f"{safe}.json"
@@ -238,14 +257,19 @@ class Launched:
         write_atomically(path, json.dumps(result))
 
 
+def _is_blameless(result: TrialResult) -> bool:
+    """Whether a launch failed, and not for its configuration; an invalid measurement is none, and has metrics."""
+    return result.state is State.INVALID and not result.metrics
+
+
 def node_of(spec: StudySpec) -> Node:
-    """This machine as far as a study's launches need it: its GPUs only where they run on them."""
+    """What a study's launches need of this machine: its GPUs only where they run on them."""
     on_gpus = spec.on in ("process", "docker") and spec.hardware.vendor != "cpu"
     return Node(count=spec.gpus) if on_gpus else Node(gpus=tuple)
 
 
 def emulated(command: Command, spec: StudySpec, calibration: Calibration, version: str) -> Command:
-    """The command that stands in for an engine's: ``autotune emulate`` with the engine's own command line."""
+    """Wrap an engine's command in ``autotune emulate``."""
     options = ["--hw", "hardware.yaml", "--calibration", "coefficients.yaml", "--gpus", str(spec.gpus)]
     options += ["--engine-version", version, "--startup-s", str(EMULATOR_STARTUP_S)]
     argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)

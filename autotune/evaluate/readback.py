@@ -1,7 +1,7 @@
-"""Asks a server that has become ready what it made of its arguments, and keeps the answer beside its log.
+"""Reads the resolved arguments of a ready server, and keeps them beside its log.
 
-Best effort: an engine that tells nothing, or tells it in an unknown form, is no failure; its configuration is then
-taken as it was asked for.
+Best effort: an engine that reports nothing, or in an unknown form, is no failure; its configuration is then taken as it
+was asked for.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FILE_NAME = "resolved.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What one source gave.
+class ReportedSettings:
+    """The settings that one source of an engine reported.
 
     Attributes:
         origin: where it was read, in words.
@@ -42,14 +42,19 @@ class Said:
 
 
 def read_back(
-    engine: Engine, trial: Trial, context: Context, said: Iterable[Said], folder: Path, secrets: Collection[str] = ()
+    engine: Engine,
+    trial: Trial,
+    context: Context,
+    reported: Iterable[ReportedSettings],
+    folder: Path,
+    secrets: Collection[str] = (),
 ) -> Resolved | None:
-    """What the engine made of a trial's configuration, kept in the trial's folder; None when it tells no knob.
+    """Compare reported with requested knobs, and keep both in the trial's folder; None when no knob is reported.
 
     Args:
         secrets: values that the server was given, to be masked in what is kept.
     """
-    sources = list(said)
+    sources = list(reported)
     asked = trial.configuration
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
         return None
@@ -58,22 +63,22 @@ def read_back(
     origin = " and ".join(dict.fromkeys(source.origin for source in sources))
     resolved = Resolved(found.fingerprint, found.differs, origin, found.notes)
     # A server of somebody else's knows nothing of the command.
-    known = {*secrets, *redact.found(trial.command.argv, trial.command.env)}
+    known = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
     _keep(folder, redact.document(_document(trial, sources, heard, resolved), known))
     return resolved if heard.told else None
 
 
-def listen(
+def fetch_reported(
     sources: Iterable[ResolvedSource], version: str, client: ServerClient, log: Path | None, offset: int
-) -> list[Said]:
-    """What each source of this version gives; of those with one name the first that gives something.
+) -> list[ReportedSettings]:
+    """Read each source of this version; of sources with one name the first that reports something.
 
     Args:
         offset: bytes of the log that an earlier launch left in it.
     """
     documents: dict[str, Any] = {}
     text = ""
-    found: dict[str, Said] = {}
+    found: dict[str, ReportedSettings] = {}
     for source in sources:
         if source.name in found or not in_range(version, source.versions):
             continue
@@ -89,24 +94,24 @@ def listen(
     return list(found.values())
 
 
-def of_answer(source: ResolvedSource, document: Any) -> Said | None:
-    """What a source gives in the answer of its path; None where it is not there."""
+def of_answer(source: ResolvedSource, document: Any) -> ReportedSettings | None:
+    """Read a source in the answer of its path; None where it is not there."""
     for key in filter(None, source.key.split(".")):
         document = document.get(key) if isinstance(document, dict) else None
-    return Said(source.name, f"GET {source.path}", document) if isinstance(document, dict) else None
+    return ReportedSettings(source.name, f"GET {source.path}", document) if isinstance(document, dict) else None
 
 
-def of_log(source: ResolvedSource, text: str) -> Said | None:
-    """What a source gives in a log; None where no line matches."""
+def of_log(source: ResolvedSource, text: str) -> ReportedSettings | None:
+    """Read a source in a log; None where no line matches."""
     match = re.search(source.pattern or "", text)
     if match is None:
         return None
     groups = {name: value for name, value in match.groupdict().items() if value is not None}
     printed = groups.pop("settings", None)
-    return Said(source.name, "the startup log", groups if printed is None else settings(printed))
+    return ReportedSettings(source.name, "the startup log", groups if printed is None else settings(printed))
 
 
-def _document(trial: Trial, sources: list[Said], heard: Heard, resolved: Resolved) -> dict[str, Any]:
+def _document(trial: Trial, sources: list[ReportedSettings], heard: Heard, resolved: Resolved) -> dict[str, Any]:
     return {
         "engine": trial.configuration.engine,
         "engine_version": trial.engine_version,

@@ -1,4 +1,9 @@
-"""The GPUs of this machine, whoever made them."""
+"""The GPUs of this machine, whoever made them.
+
+AMD's are read from the files of the kernel's amdgpu and amdkfd drivers: no library is needed to ask. Sources: kernel
+documentation, "GPU Product Information" and "Memory Info" of amdgpu; of the processes
+drivers/gpu/drm/amd/amdkfd/kfd_process.c, of the firmware's versions drivers/gpu/drm/amd/amdgpu/amdgpu_ucode.c.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from autotune.machine import amd, nvidia
-from autotune.machine.files import ROOT
+from autotune.machine import nvidia
+from autotune.machine.nvidia import Device
+from autotune.machine.resources import ROOT, number, text
 
 Vendor = Literal["nvidia", "amd"]
+
+_CARD = re.compile(r"card(\d+)")
+_INSTINCT = {
+    "0x74a0": "AMD Instinct MI300A",
+    "0x74a1": "AMD Instinct MI300X",
+    "0x74a5": "AMD Instinct MI325X",
+    "0x74b5": "AMD Instinct MI300X VF",
+}
+"""PCI device ids (pci.ids), for cards whose board does not tell its name, as inside a virtual machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +51,9 @@ class Gpu:
 
 
 def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
-    """This machine's GPUs, NVIDIA's before AMD's; empty where there are none."""
+    """List this machine's GPUs, NVIDIA's before AMD's; empty where there are none."""
     nvidias = (Gpu(index, device.name, "nvidia", *device[1:]) for index, device in enumerate(nvidia.devices(root)))
-    amds = (Gpu(index, device.name, "amd", *device[1:]) for index, device in enumerate(amd.devices(root)))
+    amds = (Gpu(index, device.name, "amd", *device[1:]) for index, device in enumerate(_amd_devices(root)))
     return (*nvidias, *amds)
 
 
@@ -54,4 +69,44 @@ def is_kind(product: str, hardware: str) -> bool:
 
 def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:
     """The version of a vendor's kernel driver; None where it is not loaded or, as AMD's in-tree one, has none."""
-    return nvidia.driver_version(root) if vendor == "nvidia" else amd.driver_version(root)
+    return nvidia.driver_version(root) if vendor == "nvidia" else text(root / "sys/module/amdgpu/version") or None
+
+
+def _amd_devices(root: Path) -> list[Device]:
+    """List AMD's GPUs by card number, without those that have no product name (graphics of a desktop)."""
+    named = [(card, _amd_name(card)) for card in _amd_cards(root)]
+    return [_amd_device(root, card, name) for card, name in named if name]
+
+
+def mec_firmware(root: Path) -> tuple[int, ...]:
+    """The version of each GPU's compute microcode, in the order of `gpus`, as far as the driver shows it."""
+    versions = [number(card / "fw_version/mec_fw_version") for card in _amd_cards(root) if _amd_name(card)]
+    return tuple(version for version in versions if version is not None)
+
+
+def _amd_cards(root: Path) -> list[Path]:
+    """List the device folders; ``card0-DP-1`` and its like are connectors."""
+    numbered = [(_CARD.fullmatch(path.name), path) for path in (root / "sys/class/drm").glob("card*")]
+    return [path / "device" for _, path in sorted((int(match[1]), path) for match, path in numbered if match)]
+
+
+def _amd_name(card: Path) -> str:
+    return text(card / "product_name").partition("\n")[0].strip() or _INSTINCT.get(text(card / "device"), "")
+
+
+def _amd_device(root: Path, card: Path, name: str) -> Device:
+    total, used = number(card / "mem_info_vram_total"), number(card / "mem_info_vram_used")
+    return Device(name, total or 0, used or 0 if total else 0, _amd_pids(root, card))
+
+
+def _amd_pids(root: Path, card: Path) -> tuple[int, ...]:
+    """List the processes that hold memory of a card, by amdkfd's own number of it."""
+    minors = {path.name.removeprefix("renderD") for path in (card / "drm").glob("renderD*")}
+    kfd = root / "sys/class/kfd/kfd"
+    pids: set[int] = set()
+    for node in (kfd / "topology/nodes").glob("*"):
+        properties = dict(line.split(maxsplit=1) for line in text(node / "properties").splitlines() if " " in line)
+        if properties.get("drm_render_minor") in minors:
+            holders = (kfd / "proc").glob(f"*/vram_{text(node / 'gpu_id')}")
+            pids |= {int(path.parent.name) for path in holders if path.parent.name.isdecimal() and number(path)}
+    return tuple(sorted(pids))

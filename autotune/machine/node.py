@@ -8,10 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 from autotune.errors import BadInput
-from autotune.machine.cpu import Cpu, cpu
-from autotune.machine.files import ROOT
 from autotune.machine.gpu import Gpu, gpus, is_kind
-from autotune.machine.resources import memory_bytes
+from autotune.machine.resources import ROOT, Cpu, cpu, memory_bytes
 from autotune.space.cards import HardwareCard
 from autotune.space.library import LOCAL, Library
 
@@ -32,7 +30,7 @@ _ANY_SHARES = {"achieved_bandwidth": 0.6, "achieved_flops": 0.4}
 
 
 def node(name: str, library: Library, root: Path = ROOT) -> HardwareCard:
-    """What ``--hw`` was given, as a card: ``local`` is this machine, everything else is looked up.
+    """The card of a ``--hw`` name: ``local`` is this machine, everything else is looked up.
 
     Raises `UnknownName` naming the hardware that is known.
     """

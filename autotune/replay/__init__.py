@@ -1,15 +1,14 @@
 """Recorded launches in place of servers: ``--on replay:FILE``.
 
-    table       the rows, as values
-    cells       what a cell's text stands for
-    csv_file    reads a CSV
-    rows_file   reads a study's ``results.jsonl``
-    failures    what a table says of a launch that failed
-    choosing    which rows a study may choose from, and which is its baseline
-    commands    what stands for the command of a row
+    table        the rows as values, and what the text of a cell means
+    reader       engine names, metrics and failures in either kind of file
+    csv_file     reads a CSV
+    rows_file    reads a study's ``results.jsonl``
+    candidates   the candidates and the baseline among the rows, and the command of a row
+    replay_spec  the fields of a `StudySpec` that the file decides
 
-The rows are the only candidates, and each is what it says: no rule judges it, nothing is made of it. Rows of one
-engine and equal knobs are repeats of one configuration.
+The rows are the only candidates, and each is taken as it is: no rule judges it. Rows of one engine and equal knobs are
+repeats of one configuration.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.replay.csv_file import read_csv
-from autotune.replay.reading import Reader
+from autotune.replay.reader import Reader
 from autotune.replay.rows_file import read_rows
 from autotune.replay.table import PLAIN, Row, Table
 from autotune.space.library import Library
@@ -28,11 +27,11 @@ from autotune.space.library import Library
 __all__ = ["PLAIN", "REPLAY", "Row", "Table", "digest", "file_of", "read_table", "table_of"]
 
 REPLAY = "replay:"
-"""How `StudySpec.on` begins where trials are answered by a file; the file's path follows."""
+"""How `StudySpec.on` begins for a replay; the file's path follows."""
 
 
 def file_of(on: str) -> Path | None:
-    """The file that answers trials; None where servers do."""
+    """The table's file where ``on`` is a replay; else None."""
     return Path(on.removeprefix(REPLAY)) if on.startswith(REPLAY) else None
 
 
@@ -45,7 +44,7 @@ def read_table(path: Path, library: Library) -> Table:
     """The table in a file: a study's ``results.jsonl`` by its ending or first sign, else a CSV.
 
     Args:
-        library: tells which engines are known, by which names and failures.
+        library: the engine cards, for names and failure patterns.
 
     Raises:
         BadInput: the file cannot be read.
@@ -67,24 +66,24 @@ def read_table(path: Path, library: Library) -> Table:
 
 
 def table_of(on: str, sha256: str | None, library: Library) -> Table:
-    """The table that answers a study's trials.
+    """Read the table of a study.
 
     Raises:
         BadInput: it is gone, or has changed since the study began.
     """
     path = Path(on.removeprefix(REPLAY))
-    found = digest(path)
-    if sha256 is not None and found != sha256:
+    content = digest(path)
+    if sha256 is not None and content != sha256:
         raise BadInput(
             f"{path} has changed since the study began, and its figures cannot be mixed with the earlier ones: put "
             "the file back as it was, or begin a new study"
         )
-    return _cached(path, found, library.roots[:-1], tuple(library.own_files("engines")))
+    return _cached(path, content, library.roots[:-1], tuple(library.own_files("engines")))
 
 
 @lru_cache(maxsize=2)
 def _cached(path: Path, sha256: str, overlays: tuple[Path, ...], engines: tuple[Path, ...]) -> Table:
-    """A table that was read for the question need not be read again for its candidates, nor for each launch."""
+    """Read a table once for the specification, its candidates and all launches."""
     del sha256
     return read_table(path, Library(overlays, engines))
 

@@ -11,9 +11,19 @@ import io
 import math
 from collections.abc import Sequence
 
-from autotune.replay.cells import number, scalar, unmixed
-from autotune.replay.reading import FLAGS, Reader, is_metric
-from autotune.replay.table import ENGINE, FAILURE, PLAIN, UNKNOWN, VERSION, Row, Table
+from autotune.replay.reader import FLAGS, Reader, is_metric
+from autotune.replay.table import (
+    ENGINE,
+    FAILURE,
+    PLAIN,
+    UNKNOWN,
+    VERSION,
+    Row,
+    Table,
+    comparable,
+    parse_metric,
+    parse_value,
+)
 from autotune.trial import Configuration, Failure, Metrics, Scalar
 
 WORKLOAD = "workload"
@@ -23,33 +33,33 @@ Cells = list[str]
 
 
 def read_csv(reader: Reader, text: str) -> Table:
-    """The table of a CSV; raises `MalformedFile`."""
+    """Read the table of a CSV; raises `MalformedFile`."""
     header, lines, body = _parsed(reader, text)
-    places = {name: i for i, name in enumerate(header) if name}
-    engines = _engines(reader, lines, [cells[places[ENGINE]] for cells in body])
-    knobs = tuple(name for name in places if name not in (ENGINE, FAILURE) and not is_metric(name))
-    values = {name: _values(name, [cells[places[name]] for cells in body]) for name in knobs}
-    reader.check_spread({name: set(column) for name, column in values.items()})
+    positions = {name: i for i, name in enumerate(header) if name}
+    engines = _engines(reader, lines, [cells[positions[ENGINE]] for cells in body])
+    knobs = tuple(name for name in positions if name not in (ENGINE, FAILURE) and not is_metric(name))
+    values = {name: _values(name, [cells[positions[name]] for cells in body]) for name in knobs}
+    reader.check_cardinality({name: set(column) for name, column in values.items()})
     _check_workload(reader, values.get(WORKLOAD, []))
-    measured = _metrics(reader, lines, body, places)
-    failures = _failures(reader, lines, body, places, engines)
+    measured = _metrics(reader, lines, body, positions)
+    failures = _failures(reader, lines, body, positions, engines)
     rows = []
     for i, line in enumerate(lines):
         knobs_of = {name: column[i] for name, column in values.items()}
         version = str(knobs_of.get(VERSION) or UNKNOWN)
         rows.append(Row(line, Configuration(engines[i], knobs_of), version, failures[i], measured[i]))
     named: dict[str, list[str]] = {}
-    for column in filter(is_metric, places):
+    for column in filter(is_metric, positions):
         workload, _, metric = column.rpartition(":")
         named.setdefault(workload, []).append(metric)
-    kept, notes = reader.told(rows)
+    kept, notes = reader.usable(rows)
     first = next((name for name in named if name), None) if PLAIN not in named else None
     metrics_of = {name: tuple(metrics) for name, metrics in named.items()}
     return Table(str(reader.path), knobs, kept, metrics_of, first, notes)
 
 
 def _parsed(reader: Reader, text: str) -> tuple[Cells, list[int], list[Cells]]:
-    """Header, and line number and cells of every row that is not empty."""
+    """Split into the header, and the line numbers and cells of all rows that are not empty."""
     lines, body, line = [], [], 1
     parser = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: Cells = []
@@ -75,8 +85,8 @@ def _header(reader: Reader, cells: Cells, line: int) -> Cells:
         for sign, word in _SEPARATORS.items():
             if len(names) == 1 and sign in names[0]:
                 raise reader.refuse(f"the columns are separated by {word}; save the table with commas", line)
-        there = ", ".join(filter(None, names))
-        raise reader.refuse(f"there is no column {ENGINE!r}, which says whose launch a row is; columns: {there}", line)
+        columns = ", ".join(filter(None, names))
+        raise reader.refuse(f"there is no column {ENGINE!r}, which names the engine of a row; columns: {columns}", line)
     for name in names:
         if name and names.count(name) > 1:
             raise reader.refuse(f"there are {names.count(name)} columns {name!r}; a column has a name of its own", line)
@@ -103,13 +113,13 @@ def _engines(reader: Reader, lines: Sequence[int], column: Sequence[str]) -> lis
 
 
 def _values(name: str, column: Sequence[str]) -> list[Scalar]:
-    """A knob's values; booleans beside numbers stay words, and a version is never a number."""
+    """Parse a knob's column; booleans beside numbers stay words, and a version is never a number."""
     if name == VERSION:
         return [cell.strip() or None for cell in column]
-    known = {cell: scalar(cell) for cell in set(column)}
-    if not unmixed(known.values()):
-        known = {cell: str(v).lower() if isinstance(v, bool) else v for cell, v in known.items()}
-    return [known[cell] for cell in column]
+    parsed = {cell: parse_value(cell) for cell in set(column)}
+    if not comparable(parsed.values()):
+        parsed = {cell: str(v).lower() if isinstance(v, bool) else v for cell, v in parsed.items()}
+    return [parsed[cell] for cell in column]
 
 
 def _check_workload(reader: Reader, column: Sequence[Scalar]) -> None:
@@ -121,35 +131,35 @@ def _check_workload(reader: Reader, column: Sequence[Scalar]) -> None:
 
 
 def _metrics(
-    reader: Reader, lines: Sequence[int], body: Sequence[Cells], places: dict[str, int]
+    reader: Reader, lines: Sequence[int], body: Sequence[Cells], positions: dict[str, int]
 ) -> list[dict[str, Metrics]]:
-    """Workload to metrics, of every row: none where it failed; an empty cell was not measured."""
-    found: list[dict[str, Metrics]] = [{} for _ in body]
-    failed = places.get(FAILURE)
-    for name in filter(is_metric, places):
+    """Parse each row's metrics by workload: none where it failed; an empty cell was not measured."""
+    metrics: list[dict[str, Metrics]] = [{} for _ in body]
+    failed = positions.get(FAILURE)
+    for name in filter(is_metric, positions):
         workload, _, metric = name.rpartition(":")
-        place = places[name]
-        for line, cells, row in zip(lines, body, found, strict=True):
-            text = cells[place].strip()
+        position = positions[name]
+        for line, cells, row in zip(lines, body, metrics, strict=True):
+            text = cells[position].strip()
             if not text or (failed is not None and cells[failed].strip()):
                 continue
-            value = scalar(text) if metric in FLAGS else number(text)
+            value = parse_value(text) if metric in FLAGS else parse_metric(text)
             if value is None:
                 raise reader.refuse(f"{name} is {text!r}, not a number such as 1234.5", line)
             # Looked at here, because it is called for each of a million cells.
             if not (type(value) is float and 0.0 <= value < math.inf):
                 reader.check_figure(metric, value, line)
             row.setdefault(workload, {})[metric] = value
-    return found
+    return metrics
 
 
 def _failures(
-    reader: Reader, lines: Sequence[int], body: Sequence[Cells], places: dict[str, int], engines: Sequence[str]
+    reader: Reader, lines: Sequence[int], body: Sequence[Cells], positions: dict[str, int], engines: Sequence[str]
 ) -> list[Failure | None]:
-    if FAILURE not in places:
+    if FAILURE not in positions:
         return [None] * len(body)
-    place = places[FAILURE]
+    position = positions[FAILURE]
     return [
-        reader.failure(engine, text, line) if (text := cells[place].strip()) else None
+        reader.failure(engine, text, line) if (text := cells[position].strip()) else None
         for line, cells, engine in zip(lines, body, engines, strict=True)
     ]

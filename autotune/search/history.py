@@ -8,7 +8,6 @@ from functools import cached_property
 
 from autotune.search import equivalents, objective
 from autotune.search.decide.estimate import Spread
-from autotune.search.drift import Drift, find
 from autotune.search.entry import Entry as Entry
 from autotune.search.entry import entry_of, mean_violation
 from autotune.search.nodes import Effect, Placed, additive_spread, effects
@@ -20,10 +19,8 @@ from autotune.trial import Launch, Role, Trial
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate that may end without saying anything before it is given up."""
 
-BASELINE_ROLES = (Role.BASELINE, Role.DRIFT, Role.FINAL)
+BASELINE_ROLES = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 """What the baseline is launched for."""
-SEARCHING = (Role.DEFAULT, Role.START, Role.SEARCH)
-"""What a candidate is launched for in the search."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,6 @@ class History:
 
     Attributes:
         canonical_of: position of a candidate to that of its twin, for which all its launches count.
-        drift: of the nodes, where the scores are corrected for it.
         offsets: node to what it does to scores, where they are corrected for it.
     """
 
@@ -40,7 +36,6 @@ class History:
     candidates: CandidateSet
     entries: tuple[Entry, ...]
     canonical_of: Mapping[int, int] = field(default_factory=dict)
-    drift: Drift | None = None
     offsets: Mapping[str, Effect] | None = None
 
     @classmethod
@@ -78,7 +73,7 @@ class History:
         The baseline's launches that several nodes make while they wait for the end of the search belong to the finals.
         """
         first = next((i for i, e in enumerate(self.entries) if e.role is Role.FINAL), len(self.entries))
-        while self.several and first and self.entries[first - 1].role is Role.DRIFT:
+        while self.several and first and self.entries[first - 1].role is Role.CONTROL:
             first -= 1
         return self.upto(first)
 
@@ -92,12 +87,12 @@ class History:
         """The standard deviation of one launch, from configurations that were repeated, in the finals or before.
 
         A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
-        The baseline was not, and has one group. On a drifting node only what was launched in turn tells of the spread.
+        The baseline was not, and has one group.
         """
         rows = [
             ((e.position, e.role is Role.FINAL and e.position != self.candidates.baseline), self.place(e), e.score)
             for e in self.entries
-            if e.score is not None and (self.drift is None or e.role is Role.FINAL)
+            if e.score is not None
         ]
         if self.several:
             return additive_spread(rows)
@@ -110,17 +105,6 @@ class History:
     def several(self) -> bool:
         """Whether launches on more than one node were measured."""
         return len({e.node for e in self.entries if e.measured and e.node}) > 1
-
-    def suspected_drift(self) -> Drift | None:
-        """The likeliest change of the nodes by the launches of the baseline so far, however sure."""
-        base = self.candidates.baseline
-        fresh: dict[tuple[int, str], list[tuple[int, float]]] = {}
-        for entry in self.entries:
-            if entry.score is not None and (entry.position == base or entry.role is Role.FINAL):
-                fresh.setdefault((entry.position, self.place(entry)), []).append((entry.number, entry.score))
-        apart = [points for (position, _), points in fresh.items() if position == base]
-        others = [points for (position, _), points in fresh.items() if position != base]
-        return find(sorted(point for points in apart for point in points), others, apart if self.several else None)
 
     def node_effects(self) -> Mapping[str, Effect]:
         """Node to what it does to scores, by the baseline's launches and the fresh ones of finalists."""
@@ -153,7 +137,7 @@ class History:
         """The places where nothing runs any more: nodes as they were before they changed."""
         return frozenset(self._places.values()) - {e.node for e in self.entries}
 
-    def levelled(self) -> History:
+    def adjusted(self) -> History:
         """The scores as they would be on a node like the others; itself where there is one node."""
         if self.offsets is not None or not self.several:
             return self
@@ -181,25 +165,6 @@ class History:
             for e in self.entries
         ]
         return replace(self, entries=tuple(entries))
-
-    def corrected(self) -> History:
-        """The scores as they would be on one node, and where this is known to drift as at the end; else itself.
-
-        Those of the finals stay as they were measured on a node that drifts: they were taken in turn, so that a drift
-        favours neither, and a correction that is itself a guess would make their interval too narrow. What a node does
-        to all launches leaves the comparisons on it as they are.
-        """
-        return self.levelled()._without_drift()
-
-    def _without_drift(self) -> History:
-        drift = self.drift or self.suspected_drift()
-        if self.drift is not None or drift is None or not drift.certain:
-            return self
-        entries = tuple(
-            e if e.score is None or e.role is Role.FINAL else replace(e, score=e.score - drift.offset(e.number))
-            for e in self.entries
-        )
-        return replace(self, entries=entries, drift=drift)
 
     @cached_property
     def by_position(self) -> dict[int, list[Entry]]:
@@ -260,17 +225,6 @@ class History:
         """The launches that were made while their node was like the others, as far as is known."""
         found = self.node_effects()
         return [e for e in entries if e.node not in found or found[e.node].says(e.number)]
-
-    @property
-    def baseline_scores(self) -> list[float]:
-        """The baseline's scores that count: of all launches that were made to know it, none of them chosen for it."""
-        return self.scores(self.candidates.baseline, *self.baseline_roles)
-
-    @property
-    def baseline_roles(self) -> tuple[Role, ...]:
-        """The launches of the baseline that count: on a drifting node those that were made beside the finalist's."""
-        drifts = self.drift is not None and self.scores(self.candidates.baseline, Role.FINAL)
-        return (Role.FINAL,) if drifts else BASELINE_ROLES
 
     def broke(self, position: int) -> bool:
         return any(e.broke for e in self.at(position))

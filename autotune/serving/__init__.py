@@ -1,18 +1,16 @@
-"""The contract of servers and their launchers: how a server starts, and how it ends.
-
-A launcher starts one server and returns a `Server`; it knows neither the search nor the load::
+"""The contract of a server: how it starts, and how it ends. It knows neither the search nor the load::
 
     with ProcessLauncher().launch(command, folder, card) as server:
         failure = server.wait_ready()
         ...  # load it, asking `failure()` when requests fail
         report = server.stop()
 
-`process.ProcessLauncher` starts a process of this machine, `docker.DockerLauncher` a container, and
-`external.ExternalLauncher` finds a server that somebody else runs. Three kinds of outcome are kept apart:
+`process.ProcessLauncher` starts a process of this machine, `docker.DockerLauncher` a container, and `external.connect`
+finds a server that somebody else runs. Three kinds of outcome are kept apart:
 
 * a configuration that cannot run is a *value*: `Server.wait_ready` and `Server.failure` return a `trial.Failure`;
 * what the user has to put right (a program that is not there, a folder that cannot be written, a URL that does not
-  answer, a model that is not served) raises `BadInput` from `Launcher.launch`, before anything was started;
+  answer, a model that is not served) raises `BadInput`, before anything was started;
 * a server that cannot be ended, or whose port stays taken, is in `StopReport`, with `StopReport.failure` of kind
   ``infrastructure``: it says nothing about the configuration.
 
@@ -25,15 +23,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Self
 
 from autotune.trial import Failure, FailureKind
-
-if TYPE_CHECKING:
-    from autotune.space.schema import EngineCard
-    from autotune.trial import Command
-
-__all__ = ["Launcher", "Server", "ShutdownTimeouts", "StartupTimeouts", "StopReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +67,7 @@ class StopReport:
     port_free: bool = True
 
     def left_behind(self) -> str:
-        """Processes that could not be ended, in a sentence; empty when there are none."""
+        """Describe the processes that could not be ended, in a sentence; empty when there are none."""
         if not self.survivors:
             return ""
         return (
@@ -84,7 +76,7 @@ class StopReport:
         )
 
     def failure(self) -> Failure | None:
-        """Survivors or a taken port as an infrastructure failure; None when nothing is left."""
+        """Return survivors or a taken port as an infrastructure failure; None when nothing is left."""
         if self.survivors:
             return Failure(FailureKind.INFRASTRUCTURE, self.left_behind())
         if not self.port_free:
@@ -113,16 +105,16 @@ class Server(ABC):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its processes; after the end those seen last. Empty for a server that somebody else runs."""
+        """Process ids of the server; after its end those seen last. Empty for a server that somebody else runs."""
         return ()
 
     @abstractmethod
     def wait_ready(self, timeouts: StartupTimeouts = ...) -> Failure | None:
-        """Wait until it answers its health check and has generated a token; None when it has."""
+        """Wait until the server answers its health check and has generated a token; None when it has."""
 
     @abstractmethod
     def failure(self, within_s: float = 0.0) -> Failure | None:
-        """Why it died; None while it lives. Cheap: may be asked between requests.
+        """Explain why the server died; None while it lives. Cheap: may be called between requests.
 
         Args:
             within_s: how long to wait for its end, for a caller whose requests have just been cut off.
@@ -130,7 +122,7 @@ class Server(ABC):
 
     @abstractmethod
     def stop(self) -> StopReport:
-        """End it and prove that nothing is left; asking again gives the same report."""
+        """End the server and prove that nothing is left; a second call returns the same report."""
 
     def __enter__(self) -> Self:
         return self
@@ -139,20 +131,3 @@ class Server(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-class Launcher(Protocol):
-    """A way to get a server."""
-
-    def launch(self, command: Command, folder: Path, card: EngineCard) -> Server:
-        """Start the server of a command.
-
-        Args:
-            command: what a person would type; its address is replaced by a leased one.
-            folder: the trial's folder, made when it is missing; the server's working folder, with its log.
-            card: the engine's; its ``serving`` and ``failures`` sections are used.
-
-        Raises:
-            BadInput: the program is not there, the folder cannot be written, or the URL does not answer.
-        """
-        ...

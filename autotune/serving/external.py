@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,38 +13,29 @@ from autotune import redact
 from autotune.errors import BadInput, UnknownName
 from autotune.serving import Server, StartupTimeouts, StopReport
 from autotune.serving.readiness import PATHS, Readiness, StartupProbe, authorization, served_models
-from autotune.space.schema import EngineCard
-from autotune.trial import EMULATOR_NAME, Command, Failure, FailureKind
+from autotune.trial import EMULATOR_NAME, Failure, FailureKind
 
 _ANSWER_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalLauncher:
-    """Finds the server at a URL.
+def connect(url: str, model: str | None = None, api_key: str | None = None) -> ExternalServer:
+    """Check that a server answers at a URL and serves the model; starts nothing.
 
-    Attributes:
+    Args:
         url: as the user gave it; a scheme is added, a trailing ``/v1`` taken away.
         model: the name that must be served; None: the first that is.
         api_key: sent as a bearer token.
+
+    Raises:
+        BadInput: the URL does not answer, or does not serve the model.
     """
-
-    url: str
-    model: str | None = None
-    api_key: str | None = field(default=None, repr=False)
-
-    def launch(
-        self, command: Command | None = None, folder: Path | None = None, card: EngineCard | None = None
-    ) -> ExternalServer:
-        """Check that the URL answers and serves the model; raises `BadInput` otherwise. Starts nothing."""
-        del command, folder, card
-        url = normalised(self.url)
-        answer = _ask_models(url, self.api_key)
-        served = served_models(answer.json())
-        if self.model is not None and self.model not in served:
-            raise UnknownName(f"model at {url}:", self.model, served)
-        emulated = answer.headers.get("server") == EMULATOR_NAME
-        return ExternalServer(url, self.model or served[0], self.api_key, emulated, _owner(answer.json()))
+    url = normalised(url)
+    answer = _ask_models(url, api_key)
+    served = served_models(answer.json())
+    if model is not None and model not in served:
+        raise UnknownName(f"model at {url}:", model, served)
+    emulated = answer.headers.get("server") == EMULATOR_NAME
+    return ExternalServer(url, model or served[0], api_key, emulated, _owner(answer.json()))
 
 
 class ExternalServer(Server):
@@ -75,11 +64,11 @@ class ExternalServer(Server):
             failure = Readiness(client, probe, timeouts).wait(self.model)
         if failure is None or self.api_key is None:
             return failure
-        said, line = (redact.text(words, [self.api_key]) for words in (failure.message, failure.log_excerpt))
-        return Failure(failure.kind, said, line)
+        message, line = (redact.text(words, [self.api_key]) for words in (failure.message, failure.log_excerpt))
+        return Failure(failure.kind, message, line)
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
-        """Whether it still answers; one request."""
+        """Send one request; a failure when it is not answered."""
         try:
             headers = authorization(self.api_key)
             httpx.get(f"{self.url}/v1/models", headers=headers, timeout=max(_ANSWER_S, within_s))
@@ -89,12 +78,12 @@ class ExternalServer(Server):
         return None
 
     def stop(self) -> StopReport:
-        """Nothing is stopped that was not started."""
+        """Leave the server running."""
         return StopReport()
 
 
 def normalised(url: str) -> str:
-    """``host:8000/v1/`` as ``http://host:8000``; raises `BadInput` on what is no URL of a server."""
+    """Normalise a server's URL, ``host:8000/v1/`` to ``http://host:8000``; raises `BadInput` on another text."""
     text = url if "://" in url else f"http://{url}"
     if "@" in text.partition("://")[2].partition("/")[0]:
         # Not repeated in the message: it holds a password.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.doctor import CHECKS, Finding, Host, Status, examine, ready
-from autotune.machine import Limit
+from autotune.machine.resources import Limit
 from tests.machine.machines import GIB, amd, busy, nvidia, processor, write
 from tests.processes import alive, until
 
@@ -146,7 +146,7 @@ def test_docker_s_daemon(tmp_path: Path, script: str, expected: str, said: str) 
 def test_a_daemon_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
     """The command's own child, which keeps its output open, goes with it."""
     program(tmp_path, "docker", f"/bin/sleep 1000 & echo $! > {tmp_path}/pid; wait")
-    (finding,) = found(host(tmp_path, patience_s=0.5), "Docker daemon")
+    (finding,) = found(host(tmp_path, timeout_s=0.5), "Docker daemon")
     assert "did not answer within 0.5 s" in finding.message
     child = int((tmp_path / "pid").read_text())
     assert until(lambda: not alive(child))

@@ -13,7 +13,7 @@ import yaml
 from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.evaluate.launched import Launched
-from autotune.evaluate.readback import Said, read_back
+from autotune.evaluate.readback import ReportedSettings, read_back
 from autotune.loadgen.request_file import read_requests
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.space.context import Context
@@ -100,7 +100,11 @@ def test_an_ignored_variable_is_caught(tmp_path: Path) -> None:
 def test_what_is_kept_of_an_answer_holds_no_secret_and_needs_its_study(tmp_path: Path) -> None:
     asked, kind = trial("vllm"), engine("vllm", LIBRARY)
     context = Context(SPEC.model, SPEC.hardware, 8, kind.version(None))
-    said = [Said("args", "GET /server_info", {"served_model_name": ["by my-very-own"], "tensor_parallel_size": 8})]
+    said = [
+        ReportedSettings(
+            "args", "GET /server_info", {"served_model_name": ["by my-very-own"], "tensor_parallel_size": 8}
+        )
+    ]
     folder = tmp_path / "study" / "trials" / "0000"
     (tmp_path / "study").mkdir()
     read_back(kind, asked, context, said, folder, {"my-very-own"})

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import BadInput, CannotGoOn
-from autotune.evaluate.attempts import BackOff
-from autotune.evaluate.launched import Launched, node_of
+from autotune.evaluate.launched import BackOff, Launched, node_of
 from autotune.serving import ShutdownTimeouts
 from autotune.serving.ports import lease_port
 from autotune.serving.preflight import Node

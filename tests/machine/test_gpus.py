@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.machine import Gpu, driver_version, gpus, has
-from autotune.machine.amd import mec_firmware
+from autotune.machine.gpu import Gpu, driver_version, gpus, has, mec_firmware
 
 from .machines import GIB, amd, busy, nvidia, write
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import BadInput, UnknownName
-from autotune.machine import local_node, node
+from autotune.machine.node import local_node, node
 from autotune.space.library import Library
 
 from .machines import GIB, amd, nvidia, processor, write

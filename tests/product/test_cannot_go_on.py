@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from autotune.errors import BadInput, CannotGoOn
-from autotune.evaluate import Evaluator, evaluator_for
+from autotune.evaluate import Evaluator
+from autotune.evaluate.factory import evaluator_for
 from autotune.outputs.progress import ConsoleProgress
 from autotune.prepare.build_spec import build_spec
 from autotune.run import run

@@ -30,7 +30,7 @@ LATE = [
     *(
         "autotune.outputs.report.html",
         "autotune.outputs.report.markdown",
-        "autotune.evaluate.simulated",
+        "autotune.evaluate.offline",
         "autotune.evaluate.launched",
     ),
     *("autotune.simulator.emulator.process", "autotune.simulator.emulator.startup"),

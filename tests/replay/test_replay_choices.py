@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import BadInput
-from autotune.evaluate import evaluator_for
+from autotune.evaluate.factory import evaluator_for
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.study.options import RunOptions

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from autotune.errors import BadInput
 from autotune.metrics.formulas import METRICS
 from autotune.replay import PLAIN, Table, read_table
-from autotune.replay.cells import scalar
-from autotune.replay.reading import is_metric
+from autotune.replay.reader import is_metric
+from autotune.replay.table import parse_value
 from autotune.space.library import Library
 from autotune.trial import FailureKind, Scalar, State
 
@@ -28,7 +28,7 @@ THROUGHPUT = "total_token_throughput"
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12).map(str.strip)
 OURS = ("engine", "engine_version", "failure", "workload")
 NAMES = TEXTS.filter(lambda name: name != "" and not is_metric(name) and name not in OURS)
-WORDS = TEXTS.filter(lambda text: scalar(text) == text)
+WORDS = TEXTS.filter(lambda text: parse_value(text) == text)
 BROKEN = st.floats(allow_nan=False, allow_infinity=False).filter(lambda value: not value.is_integer())
 FIGURES = st.integers(1, 10**9) | BROKEN.map(abs)
 KINDS = [st.none() | WORDS | st.integers(-(10**14), 10**14) | BROKEN, st.none() | WORDS | st.booleans()]
@@ -93,7 +93,7 @@ def test_what_was_written_is_read(table: Written, end: str, mark: bool, blank: i
     ],
 )
 def test_a_cell_is_what_its_text_says(cell: str, value: Scalar) -> None:
-    assert (scalar(cell), type(scalar(cell))) == (value, type(value))
+    assert (parse_value(cell), type(parse_value(cell))) == (value, type(value))
 
 
 def test_booleans_beside_numbers_stay_words_as_true_would_be_1() -> None:
@@ -172,8 +172,8 @@ def test_a_study_s_rows_come_back_without_what_says_nothing_of_a_configuration()
     assert [row.metrics.get("sharegpt") for row in found.rows] == [row.result.metrics.get("sharegpt") for row in told]
     assert found.rows[0].times_s == launches[0].result.times_s
     assert found.workload == "sharegpt"
-    assert found.answers_for("chat", objective=True) == PLAIN
-    assert found.answers_for("chat", objective=False) is None
+    assert found.key_of_workload("chat", objective=True) == PLAIN
+    assert found.key_of_workload("chat", objective=False) is None
     assert len(found.notes) == 2
     assert [len(rows) for rows in found.repeats.values()] == [3, 1, 1, 3]
 

@@ -13,7 +13,6 @@ from search_landscapes import make_spec, small
 from autotune.metrics.formulas import Slo
 from autotune.search.decide.estimate import Spread
 from autotune.search.decide.verdict import judge
-from autotune.search.drift import find
 from autotune.search.history import Entry, History
 from autotune.search.nodes import Effect, additive_spread, contrast, effects
 from autotune.search.observations import observations
@@ -145,18 +144,6 @@ def test_configurations_names_and_the_course_of_time_do_not_matter(
         assert offsets == pytest.approx([s.offset for s in back[name].stages[::-1]], abs=1e-6)
 
 
-def test_nodes_that_differ_are_no_drift() -> None:
-    """Node b, 20 % slower, ran later: alone on one node that would be a change."""
-    one, two = [(0, 0.0), (1, 0.01), (2, -0.01)], [(10, -0.22), (11, -0.21), (12, -0.23)]
-    together = find([*one, *two])
-    assert together is not None
-    assert together.certain
-    apart = find([*one, *two], (), [one, two])
-    assert apart is not None
-    assert not apart.certain
-    assert find([(0, 0.0), (1, 0.2)], (), [[(0, 0.0)], [(1, 0.2)]]) is None
-
-
 def test_a_node_that_changes_between_the_two_of_a_pair_compares_nothing() -> None:
     """It slows by a fifth after the finalist ran: without that the finalist would seem 20 % better there."""
     rows = [(Role.BASELINE, 0, n, s) for n, s in STEADY]
@@ -184,7 +171,7 @@ def test_a_limit_that_only_a_slow_node_breaks_costs_the_search_no_candidate() ->
     history = replace(history, spec=make_spec(slos=(limit,)))
     assert history.feasible(0), "the baseline breaks it on the slow node alone"
     assert challengers(history) == [1], "2 is beyond what the node explains, 3 ran on another"
-    seen = observations(history.corrected())
+    seen = observations(history.adjusted())
     assert [ok for (p, _), ok in zip(seen.measured, seen.feasible, strict=True) if p] == [True, False, False]
     judgement = judge(history)
     assert judgement.winner == 0, "no launch shows that it keeps the limit"

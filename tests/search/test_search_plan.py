@@ -92,7 +92,7 @@ def test_a_finalist_and_the_baseline_take_turns_on_fresh_launches() -> None:
 
 def test_the_baseline_is_launched_again_in_a_long_search() -> None:
     made, _ = run(make_spec(noise=0.03, launches=36, sampler="random"), SMALL, flat)
-    assert [x.trial.number for x in made if x.trial.role is Role.DRIFT] == [10, 20]
+    assert [x.trial.number for x in made if x.trial.role is Role.CONTROL] == [10, 20]
 
 
 def test_one_candidate() -> None:

@@ -7,42 +7,36 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import BadInput, UnknownName
-from autotune.serving import Server, StartupTimeouts
-from autotune.serving.external import ExternalLauncher, normalised
+from autotune.serving import StartupTimeouts
+from autotune.serving.external import connect, normalised
 from autotune.serving.ports import lease_port
-from autotune.trial import Command, FailureKind
+from autotune.trial import FailureKind
 
-from .settings import CARD, PATIENT, launch
-
-NOTHING = Command(("not", "started"))
-
-
-def external(url: str, folder: Path, model: str | None = None, api_key: str | None = None) -> Server:
-    return ExternalLauncher(url, model, api_key).launch(NOTHING, folder, CARD)
+from .settings import PATIENT, launch
 
 
 def test_it_is_used_and_not_stopped(tmp_path: Path) -> None:
     with launch(tmp_path) as running:
         assert running.wait_ready(PATIENT) is None
-        with external(f"{running.url}/v1/", tmp_path, "tiny-too") as server:
+        with connect(f"{running.url}/v1/", "tiny-too") as server:
             assert server.wait_ready(StartupTimeouts(30.0, 30.0)) is None
             assert (server.url, server.model, server.pids, server.log) == (running.url, "tiny-too", (), None)
         assert server.stop().signals == ()
         assert server.secrets == frozenset()
-        assert external(running.url, tmp_path, api_key="my-own").secrets == {"my-own"}
+        assert connect(running.url, api_key="my-own").secrets == {"my-own"}
         assert running.failure() is None
         assert server.failure() is None
         with pytest.raises(UnknownName, match=r"did you mean 'tiny'\? Known: tiny, tiny-too"):
-            external(running.url, tmp_path, "tinny")
+            connect(running.url, "tinny")
         running.stop()
         failure = server.failure()
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
 
 
-def test_a_url_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_url_that_does_not_answer() -> None:
     with lease_port() as lease, pytest.raises(BadInput, match=r"nothing answers at .*Connection refused"):
-        external(f"http://127.0.0.1:{lease.port}", tmp_path)
+        connect(f"http://127.0.0.1:{lease.port}")
 
 
 @pytest.mark.parametrize("url", ["http://", "ftp://host", "http://host:port", "http://a b", "http://host:99999"])

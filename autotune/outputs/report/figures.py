@@ -57,7 +57,7 @@ def counted(group: Sequence[Launch]) -> list[Launch]:
 
     Those of the search decided what came into the finals, so they are biased; they count where there are no others.
     """
-    chosen = [launch for launch in group if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.DRIFT)]
+    chosen = [launch for launch in group if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.CONTROL)]
     return chosen or list(group)
 
 

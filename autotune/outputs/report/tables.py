@@ -53,7 +53,7 @@ def finals(study: StudyRecord) -> str:
     """Each repeat of the finalists and the baseline."""
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return ""
-    compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.DRIFT))
+    compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.CONTROL))
     rows = [_final_row(study, fingerprint, group) for fingerprint, group in by_configuration(study, compared).items()]
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
     table = text.table(headings, rows, "  rr")

@@ -1,21 +1,31 @@
-"""When the search launches the baseline again, and on which node: to see whether nodes are alike, and stay as they are.
+"""Control runs: the baseline launched again during the search, and what they say of the nodes.
 
-It is due every so many launches of the whole study, on the node that has not had it for longest: on several nodes each
-is looked at as often, for the hours it works, as the node of a study that has one. In between it is launched where what
-is known so far makes a node suspicious.
+One is due every `EVERY` launches of the whole study, on the node that has not had the baseline for longest, and on a
+node that may be slow.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from autotune.search import drift
+from scipy.special import stdtrit
+
+from autotune.search.decide.estimate import Spread, mean
 from autotune.search.history import Entry, History
-from autotune.trial import Role
+
+EVERY = 10
+"""Launches after which the baseline is due again."""
+MOST_ON_NODE = 3
+"""Launches of the baseline on a node that may be slow."""
+LEAST_RUNS = 4
+"""Launches of the baseline before a change is looked for."""
+CHANGE_ERROR_RATE = 0.01
+"""How often a steady node is said to have changed, two-sided."""
 
 
-def due(history: History, places: Sequence[str]) -> str | None:
-    """The node on which the baseline is to be launched once more; None: on none.
+def next_node(history: History, places: Sequence[str]) -> str | None:
+    """The node of the next control run; None while none is due.
 
     Args:
         places: the nodes that may run it; empty: one place without a name, which is ``""``.
@@ -25,47 +35,44 @@ def due(history: History, places: Sequence[str]) -> str | None:
         return "" if _due(history) else None
     on = {node: [e for e in history.at(base) if e.node == node] for node in places}
     doubted = _doubted(history, on)
-    return _unseen(on) if doubted is None and _due(history) else doubted
+    if doubted is not None or not _due(history):
+        return doubted
+    return min(on, key=lambda node: max((e.number for e in on[node]), default=-1))
+
+
+def change(history: History) -> float | None:
+    """Change of the baseline's score over its launches, by a straight line; None within noise.
+
+    Student's t of the line's slope. It is a warning: nothing is corrected for it.
+    """
+    base = history.candidates.baseline
+    runs = [(e.number, e.score) for e in history.adjusted() if e.position == base and e.score is not None]
+    if len(runs) < LEAST_RUNS:
+        return None
+    x0, y0 = (mean(column) for column in zip(*runs, strict=True))
+    sxx = math.fsum((x - x0) ** 2 for x, _ in runs)
+    slope = math.fsum((x - x0) * (y - y0) for x, y in runs) / sxx
+    rest = Spread.of(math.fsum((y - y0 - slope * (x - x0)) ** 2 for x, y in runs), len(runs) - 2)
+    limit = float(stdtrit(rest.degrees, 1 - CHANGE_ERROR_RATE / 2)) * rest.sd / math.sqrt(sxx)
+    return slope * (runs[-1][0] - runs[0][0]) if abs(slope) > limit else None
 
 
 def _doubted(history: History, on: Mapping[str, Sequence[Entry]]) -> str | None:
-    """Where the baseline is to be launched because a node may be off; None: nowhere.
-
-    On that node, two or three times since it is so. Where it was not so before, all nodes may have changed: then once
-    on another one too.
+    """A node whose offset is neither sure nor unlikely; None: there is none.
 
     Args:
         on: node to the launches of the baseline there.
     """
     for node, effect in history.node_effects().items():
         there = on.get(node, ())
-        if not effect.suspicious or not there or any(e.pending for e in there):
-            continue
-        others = {name: entries for name, entries in on.items() if name != node}
-        alone = not any(e.number > effect.recent[0] for entries in others.values() for e in entries)
-        if others and alone and len(effect.recent) > 1 and effect.recent != effect.numbers:
-            return _unseen(others)
-        if len(effect.recent) < drift.MOST_IN_A_ROW:
+        if effect.suspicious and 0 < len(there) < MOST_ON_NODE and not any(e.pending for e in there):
             return node
     return None
 
 
-def _unseen(on: Mapping[str, Sequence[Entry]]) -> str:
-    """The node that has not had the baseline for longest."""
-    return min(on, key=lambda node: max((e.number for e in on[node]), default=-1))
-
-
 def _due(history: History) -> bool:
-    """Whether the baseline is to be launched again to see if the node drifts."""
-    last = max((e.number for e in history.at(history.candidates.baseline)), default=None)
-    if last is None or not history.scores(history.candidates.baseline):
+    base = history.candidates.baseline
+    last = max((e.number for e in history.at(base)), default=None)
+    if last is None or not history.scores(base):
         return False
-    if history.entries[-1].number + 1 - last >= drift.EVERY:
-        return True
-    row = 0
-    for entry in reversed(history.entries):
-        if entry.role is not Role.DRIFT:
-            break
-        row += 1
-    suspected = history.levelled().suspected_drift() if 0 < row < drift.MOST_IN_A_ROW and not history.pending else None
-    return suspected is not None and not suspected.certain and suspected.suspicious
+    return history.entries[-1].number + 1 - last >= EVERY

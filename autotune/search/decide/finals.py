@@ -16,7 +16,7 @@ from autotune.search.budget import capacity
 from autotune.search.decide import sequential_test as sequential
 from autotune.search.decide.estimate import Spread
 from autotune.search.decide.sequential_test import Look
-from autotune.search.history import MAX_UNINFORMATIVE, Entry, History
+from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from autotune.search.nodes import Placed, contrast, planned
 from autotune.trial import Role
 
@@ -94,7 +94,7 @@ def _look(history: History, position: int, left: int) -> Look:
 
 def _compared(history: History, position: int) -> tuple[list[Placed], list[Placed]]:
     """The launches that count, of a finalist and of the baseline."""
-    return history.placed(position, Role.FINAL), history.placed(history.candidates.baseline, *history.baseline_roles)
+    return history.placed(position, Role.FINAL), history.placed(history.candidates.baseline, *BASELINE_ROLES)
 
 
 def _comparable(history: History, position: int) -> bool:
@@ -115,7 +115,7 @@ def finals_of(history: History, position: int) -> Sequence[Entry]:
 def next_of_pair(history: History, position: int, left: int) -> int | None:
     """The finalist or the baseline, whose turn it is; None while a whole pair runs.
 
-    Finalist, baseline, baseline, finalist …, so that a drifting node favours neither; a last launch without its
+    Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; a last launch without its
     partner is the finalist's, which has fewer.
 
     Args:
@@ -164,7 +164,7 @@ def next_on_nodes(history: History, position: int, left: int, places: Sequence[s
 def next_control_node(history: History, places: Sequence[str]) -> str | None:
     """A node on which the baseline may be launched for the finals to come, while others end the search; or None."""
     start, base = len(history.before_finals()), history.at(history.candidates.baseline)
-    taken = {e.node for e in history.entries[start:] if e.role is Role.DRIFT} | {e.node for e in history.pending}
+    taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {e.node for e in history.pending}
     often = {node for node in places if sum(e.node == node for e in base) >= MOST_OF_BASELINE}
     return next((node for node in places if node not in taken | often), None)
 

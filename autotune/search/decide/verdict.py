@@ -2,19 +2,17 @@
 
 One finalist was put to the test (`finals`), so no interval needs widening for a choice among several. Where the test
 stopped at a bound the finalist is better; else it cannot be told from the baseline, and of the two the one with the
-fewest settings wins, unless it is shown to be worse: a flag that only rode on noise should not be recommended. A gain
-smaller than a drift of the node that is too large to be corrected is refused.
+fewest settings wins, unless it is shown to be worse: a flag that only rode on noise should not be recommended.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.search.decide import finals
+from autotune.search.decide import control_runs, finals
 from autotune.search.decide.estimate import Spread, mean
 from autotune.search.decide.sequential_test import Outcome, estimate, outcome
-from autotune.search.drift import Drift
-from autotune.search.history import History
+from autotune.search.history import BASELINE_ROLES, History
 from autotune.search.nodes import contrast
 from autotune.search.repeats import challengers
 from autotune.study.recommendation import Verdict
@@ -39,8 +37,7 @@ class Judgement:
         challenger: position of the finalist, or of what would be it, with its own gain.
         spread: of one launch.
         outcome: of the finals' test; None where there was none.
-        drift: of the node, for which the scores are corrected.
-        refused: whether the finalist is not called better because of that drift alone.
+        change: of the baseline's score during the study, beyond noise; see `control_runs.change`.
     """
 
     verdict: Verdict
@@ -50,8 +47,7 @@ class Judgement:
     challenger_gain: Gain | None
     spread: Spread
     outcome: Outcome | None
-    drift: Drift | None
-    refused: bool
+    change: float | None
 
 
 def evidence(history: History, position: int) -> list[float]:
@@ -61,12 +57,12 @@ def evidence(history: History, position: int) -> list[float]:
 
 def _roles(history: History, position: int) -> tuple[Role, ...]:
     baseline = history.canonical(position) == history.candidates.baseline
-    return history.baseline_roles if baseline else (Role.FINAL,)
+    return BASELINE_ROLES if baseline else (Role.FINAL,)
 
 
 def judge(history: History) -> Judgement:
     """The verdict on what has been measured so far."""
-    history = history.corrected()
+    history = history.adjusted()
     base = history.candidates.baseline
     challenger = finals.finalist(history)
     if challenger is None:
@@ -74,8 +70,7 @@ def judge(history: History) -> Judgement:
         proven = [p for p in challengers(history) if history.feasible(p)]
         challenger = max(proven, key=lambda p: mean(evidence(history, p)), default=None)
     gain, ended = _tested(history, challenger) if challenger is not None else (None, None)
-    refused = ended is Outcome.BETTER and gain is not None and _drowned(history.drift, gain)
-    verdict, winner = _verdict(history, challenger, gain, None if refused else ended)
+    verdict, winner = _verdict(history, challenger, gain, ended)
     own = gain if winner == challenger else Gain(0.0, None)
     return Judgement(
         verdict,
@@ -85,8 +80,7 @@ def judge(history: History) -> Judgement:
         gain,
         history.spread,
         ended,
-        history.drift,
-        refused,
+        control_runs.change(history),
     )
 
 
@@ -103,12 +97,6 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
         return Gain(gain, None), None
     _, (low, high) = estimate(seen)
     return Gain(gain, (min(low, gain), max(high, gain))), outcome(seen)[0]
-
-
-def _drowned(drift: Drift | None, gain: Gain) -> bool:
-    """Whether a gain is no larger than a drift that is too large to be corrected."""
-    low = gain.interval[0] if gain.interval else gain.log
-    return drift is not None and not drift.corrigible and low <= abs(drift.change)
 
 
 def _verdict(

@@ -1,8 +1,9 @@
-"""What the readers of both kinds of files share: names, metrics, failures, and the rows that say nothing."""
+"""What the readers of both kinds of files share: engine names, metrics, failures, and the choice of usable rows."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,21 +11,33 @@ from typing import Any
 
 from autotune.errors import MalformedFile, UnknownName
 from autotune.metrics.formulas import METRICS
-from autotune.replay.failures import RAN, failure_of
 from autotune.replay.table import Row
-from autotune.serving.logs import LogPatterns, patterns_of
+from autotune.serving.logs import LogPatterns, failure_in, patterns_of
 from autotune.space.library import Library
-from autotune.trial import Failure
+from autotune.trial import Failure, FailureKind
 
 FLAGS = frozenset({"client_bound"})
 """Metrics that are true or false."""
+
+_KINDS = {kind.value: kind for kind in FailureKind}
+_COMMON = (
+    (re.compile(r"out[ _-]of[ _-]memory|\boom\b", re.IGNORECASE), FailureKind.OUT_OF_MEMORY),
+    (re.compile(r"\btimed?[ _-]?out\b", re.IGNORECASE), FailureKind.TIMEOUT),
+    (re.compile(r"unsupported|not (?:yet )?supported", re.IGNORECASE), FailureKind.UNSUPPORTED),
+)
+"""Words that mean one thing whatever the engine."""
+
+_RAN = frozenset({"false", "none", "no", "0", "nan", "null", "n/a", "-"})
+"""What people write who mean that nothing failed; an empty cell says that."""
+
+_EXCERPT_CHARACTERS = 500
 
 MOST_VALUES = 4096
 """Of one knob. The search compares each value of a knob with each other one: as many squared are kept."""
 
 
 class Reader:
-    """Reads one file.
+    """Interprets the content of one file.
 
     Args:
         path: for messages.
@@ -37,21 +50,21 @@ class Reader:
         self._failures: dict[tuple[str, str], Failure] = {}
 
     def refuse(self, problem: str, line: int | None = None) -> MalformedFile:
-        """The error that names file and line."""
+        """Make the error that names file and line."""
         return MalformedFile(self.path, problem, line)
 
     def engine(self, text: str) -> str:
-        """An engine's name: ours where the text is one of ours or an alias of it, else as it is written."""
+        """An engine's own name; see `engine_name`."""
         if text not in self._engines:
             self._engines[text] = engine_name(text, self.library)
         return self._engines[text]
 
     def failure(self, engine: str, text: str, line: int) -> Failure:
-        """What a cell says of a launch that failed."""
-        if text.lower() in RAN:
+        """Parse the cell of a launch that failed."""
+        if text.lower() in _RAN:
             raise self.refuse(f"failure is {text!r}; leave the cell empty where the launch ran", line)
         if (engine, text) not in self._failures:
-            self._failures[engine, text] = failure_of(text, self._patterns.get(engine, LogPatterns(())))
+            self._failures[engine, text] = _parse_failure(text, self._patterns.get(engine, LogPatterns(())))
         return self._failures[engine, text]
 
     @cached_property
@@ -67,8 +80,8 @@ class Reader:
         if not math.isfinite(value) or value < 0:
             raise self.refuse(f"{name} is {value}; a metric is a finite number of at least 0", line)
 
-    def check_spread(self, columns: Mapping[str, Collection[object]]) -> None:
-        """Raise `MalformedFile` for a knob with more values than can be compared with each other."""
+    def check_cardinality(self, columns: Mapping[str, Collection[object]]) -> None:
+        """Raise `MalformedFile` for a knob with more than `MOST_VALUES` values."""
         for name, values in columns.items():
             if len(values) > MOST_VALUES:
                 raise self.refuse(
@@ -76,8 +89,8 @@ class Reader:
                     "search can compare; leave the column out if it only numbers the rows"
                 )
 
-    def told(self, rows: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
-        """The rows that say something of their configurations, and a note on the others."""
+    def usable(self, rows: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
+        """The rows that ran or failed by their configuration, and a note on the others."""
         kept = [row for row in rows if row.failure is None or row.failure.blames_the_configuration]
         if not kept:
             raise self.refuse("no row says anything of a configuration: there is no launch that ran, or failed by it")
@@ -87,7 +100,7 @@ class Reader:
 
 
 def engine_name(text: str, library: Library) -> str:
-    """An engine's own name where a text is one that we know, or an alias of it; else the text."""
+    """Resolve an engine's name or alias to its own name; an unknown one stays as it is."""
     try:
         return library.engine(text).engine
     except UnknownName:
@@ -97,3 +110,19 @@ def engine_name(text: str, library: Library) -> str:
 def is_metric(name: str) -> bool:
     """Whether a column of this name holds a metric: ours, or one of a named workload, ``WORKLOAD:METRIC``."""
     return name.rpartition(":")[2] in METRICS.keys() | FLAGS
+
+
+def _parse_failure(text: str, patterns: LogPatterns) -> Failure:
+    """Parse a failure: a kind, with or without a message behind a colon, or words of a log.
+
+    Args:
+        patterns: of the row's engine; empty where it is not known.
+    """
+    head, _, message = text.partition(":")
+    kind = _KINDS.get(re.sub(r"[\s-]+", "_", head.strip().lower()))
+    if kind is not None:
+        return Failure(kind, message.strip() or f"The table says {kind.value}, and nothing else.")
+    if (failure := failure_in(text, patterns)) is not None:
+        return failure
+    common = next((kind for pattern, kind in _COMMON if pattern.search(text)), FailureKind.CRASHED)
+    return Failure(common, text, text[:_EXCERPT_CHARACTERS])

@@ -1,0 +1,144 @@
+"""Evaluates without a server: on the simulated node in virtual time, or from a file of recorded launches.
+
+The simulator is given a command line, not knobs: it parses the trial's own command as the engine's version does, so
+that ``autotune simulate`` on the printed command and the study agree by construction. Where no server has noise of its
+own, a launch gets one draw, shared by all its loads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+
+from autotune.engines import engine
+from autotune.engines.report_back import Heard, compare
+from autotune.evaluate import PHASES
+from autotune.loadgen.workloads import load_workload
+from autotune.metrics.formulas import METRICS
+from autotune.replay import Row, table_of
+from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
+from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.context import Context
+from autotune.space.library import Library
+from autotune.study.spec import StudySpec
+from autotune.trial import Evidence, Failure, Metrics, Resolved, State, Trial, TrialResult
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Evaluates on the simulated node, in virtual time.
+
+    Attributes:
+        noise: sigma of the log-normal factor that one launch's throughput gets.
+    """
+
+    library: Library
+    model: ModelCard
+    hardware: HardwareCard
+    gpus: int
+    noise: float
+    seed: int
+    evidence: Evidence = Evidence.SIMULATED
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        workloads = {name: load_workload(name, self.library) for name in trial.workloads}
+        longest = max(workload.longest_request for workload in workloads.values())
+        context = Context(self.model, self.hardware, self.gpus, trial.engine_version, longest)
+        resolved = resolve_command(trial.command, self.library, context, trial.engine_version)
+        factor = noise_factor(self.noise, self.seed, trial)
+        metrics: dict[str, Metrics] = {}
+        times_s = dict.fromkeys(PHASES, 0.0)
+        failure: Failure | None = None
+        for name, workload in workloads.items():
+            # The same prompts for every configuration, new ones for every repeat.
+            outcome = resolved.simulate(workload, self.seed + trial.launch_index)
+            times_s["ready"] = outcome.startup_s
+            if outcome.failure is not None:
+                failure = outcome.failure
+                break
+            metrics[name] = scaled(outcome.metrics, factor)
+            times_s["load"] += float(outcome.metrics["duration"]) / factor
+        return TrialResult(
+            state=State.FAILED if failure else State.COMPLETE,
+            evidence=self.evidence,
+            failure=failure,
+            metrics={} if failure else metrics,
+            times_s=times_s,
+            gpus=self.gpus,
+            node=f"simulated-{self.hardware.name}",
+            started_at=started_at,
+            resolved=None if failure else self._resolved(trial, resolved),
+        )
+
+    def _resolved(self, trial: Trial, resolved: ResolvedCommand) -> Resolved:
+        """Compare the simulated engine's configuration with the trial's; passed-through arguments may differ."""
+        kind = engine(trial.configuration.engine, self.library)
+        made = resolved.effective.configuration
+        found = compare(kind, trial.configuration, resolved.context, trial.command, Heard(made.knobs, made))
+        return Resolved(found.fingerprint, found.differs, "the simulated engine", found.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Evaluates from the table of recorded launches that `StudySpec.on` names.
+
+    The launches of a configuration take its rows in turn: launch ``k`` gets row ``k`` modulo their number. A workload
+    that this row lacks is taken from the next row that has it. Raises `BadInput` where the file has changed.
+    """
+
+    spec: StudySpec
+    library: Library
+    evidence: Evidence = Evidence.REPLAYED
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        table = table_of(self.spec.on, self.spec.table_sha256, self.library)
+        repeats = table.repeats[table.key(trial.configuration)]
+        first = trial.launch_index % len(repeats)
+        turn = [*repeats[first:], *repeats[:first]]
+        row = turn[0]
+        metrics: dict[str, Metrics] = {}
+        factor = noise_factor(self.spec.noise, self.spec.seed, trial)
+        for name in trial.workloads:
+            key = table.key_of_workload(name, objective=name == self.spec.workloads[0])
+            source = _with_figures(turn, key) if row.failure is None and key is not None else None
+            if source is not None and key is not None:
+                metrics[name] = scaled(source.metrics[key], factor) if self.spec.noise else dict(source.metrics[key])
+        return TrialResult(
+            state=State.COMPLETE if row.failure is None else State.FAILED,
+            evidence=self.evidence,
+            failure=row.failure,
+            metrics=metrics,
+            times_s=dict.fromkeys(PHASES, 0.0) | dict(row.times_s),
+            gpus=self.spec.gpus,
+            node=f"replayed-{self.spec.hardware.name}",
+            started_at=started_at,
+        )
+
+
+def _with_figures(turn: Sequence[Row], workload: str) -> Row | None:
+    return next((row for row in turn if workload in row.metrics), None)
+
+
+def noise_factor(sigma: float, seed: int, trial: Trial) -> float:
+    """Draw a log-normal factor on the node's speed, fixed by (seed, candidate, launch index)."""
+    fingerprint = int(trial.configuration.fingerprint, 16)
+    generator = np.random.default_rng([seed, fingerprint, trial.launch_index])
+    return math.exp(sigma * float(generator.standard_normal()))
+
+
+def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
+    """Scale metrics to a node that is faster by a factor: rates multiplied, times divided."""
+    result: Metrics = {}
+    for name, value in metrics.items():
+        metric = METRICS.get(name)
+        if metric is None or not isinstance(value, int | float) or isinstance(value, bool):
+            result[name] = value
+        else:
+            result[name] = value * factor**metric.time_power
+    return result

@@ -1,0 +1,312 @@
+"""Choose the candidates and the baseline among the rows of a table, and make the command of a row."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from autotune.engines import Engine, engine
+from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.loadgen.workloads import Workload, load_workload
+from autotune.replay.reader import engine_name
+from autotune.replay.table import ENGINE, PLAIN, UNKNOWN, VERSION, Table, cell_text, matches, same_value, value_at
+from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.context import Context
+from autotune.space.knobs import default_of
+from autotune.space.library import Library
+from autotune.space.schema import Knob
+from autotune.study.recommendation import STAND_IN
+from autotune.study.spec import AUTO, StudySpec
+from autotune.trial import Command, Configuration, Scalar
+
+KnownEngines = Mapping[str, tuple[Engine, Context]]
+"""The table's engines that have an engine card, each with the context of its commands."""
+
+_NO_COMMAND = (BadInput, ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)
+"""What the expressions of an engine card may raise for values that nobody checked."""
+_SHOWN = 12
+_FORM = "'column=value,…', e.g. 'engine=vllm,tensor_parallel=8'; a part with a comma in it is quoted"
+
+
+def setting(table: Table, text: str, option: str, library: Library) -> tuple[str, Scalar]:
+    """Parse ``column=value``; raises `BadInput` unless a row of the table has it."""
+    name, equals, wanted = (part.strip() for part in text.partition("="))
+    if not equals or not name:
+        raise BadInput(f"{option} {text!r}: write column=value")
+    if name not in (ENGINE, *table.columns):
+        raise UnknownName("column", name, (ENGINE, *table.columns), f"They are those of {table.path}.")
+    wanted = engine_name(wanted, library) if name == ENGINE else wanted
+    values = dict.fromkeys(value_at(configuration, name) for configuration in table.configurations)
+    equal = [value for value in values if wanted == ("" if value is None else cell_text(value))]
+    # 8.0 and TRUE are not how we write them, but what somebody may type.
+    equal = equal or [value for value in values if value is not None and _alike(wanted, value)]
+    if not equal:
+        raise BadInput(f"{option} {text}: no row of {table.path} has that; {name} is {_listed(values)}")
+    return name, equal[0]
+
+
+def _alike(text: str, value: Scalar) -> bool:
+    if isinstance(value, bool | str):
+        return text.lower() == cell_text(value).lower()
+    try:
+        return value is not None and float(text) == value
+    except ValueError:
+        return False
+
+
+def known_engines(spec: StudySpec, table: Table, library: Library) -> KnownEngines:
+    """Look up the table's engines; the version is the table's where the card has it, else the card's newest."""
+    longest = [workload.longest_request for name in spec.workloads if (workload := _load(name, library)) is not None]
+    known: dict[str, tuple[Engine, Context]] = {}
+    for name in table.engines:
+        try:
+            kind = engine(name, library)
+        except BadInput:
+            continue
+        version = known_version(kind, table.version_of(name)) or kind.version()
+        known[name] = kind, Context(spec.model, spec.hardware, spec.gpus, version, max(longest, default=0))
+    return known
+
+
+def _load(name: str, library: Library) -> Workload | None:
+    try:
+        return load_workload(name, library)
+    except BadInput:
+        return None
+
+
+def known_version(kind: Engine, text: str) -> str | None:
+    """The version of the engine card that a text of the table stands for; None where there is none."""
+    try:
+        return kind.version(text)
+    except BadInput:
+        return None
+
+
+def candidates_of(spec: StudySpec, table: Table, known: KnownEngines, library: Library) -> CandidateSet:
+    """The rows that may be tried, each configuration once, and the baseline; raises `BadInput`."""
+    remaining = _remaining(table, [choice.name for choice in spec.engines], spec.pins)
+    if spec.baseline is None:
+        baseline = _closest_to_defaults(remaining, [choice.name for choice in spec.engines], known)
+    else:
+        baseline = _named(table, remaining, spec.baseline, library)
+    # One that the user named may be a row that is not searched.
+    listed = remaining if any(c is baseline for c in remaining) else [*remaining, baseline]
+    _check_metrics(spec, table, listed)
+    items = tuple(Candidate(c, table.repeats[table.key(c)][0].engine_version) for c in listed)
+    return CandidateSet(items, next(i for i, c in enumerate(listed) if c is baseline))
+
+
+def _remaining(table: Table, engines: Sequence[str], pins: Mapping[str, Scalar]) -> list[Configuration]:
+    """Filter the configurations by engine and pinned columns; raises `BadInput` naming what removed the last."""
+    remaining = [c for c in table.configurations if c.engine in engines]
+    if not remaining:
+        raise BadInput(
+            f"--engine {', '.join(engines)} leaves no row of {table.path}; its engines: {_listed(table.engines)}"
+        )
+    for column, value in pins.items():
+        kept = [c for c in remaining if same_value(value_at(c, column), value)]
+        if not kept:
+            raise BadInput(
+                f"no candidate is left: --set {column}={'' if value is None else cell_text(value)} removes the last of "
+                f"{len(remaining)}, in which {column} is {_listed_values(remaining, column)}"
+            )
+        remaining = kept
+    return remaining
+
+
+def _closest_to_defaults(
+    configurations: Sequence[Configuration], engines: Sequence[str], known: KnownEngines
+) -> Configuration:
+    """The vLLM row, else the first engine's, with most knobs at that engine's defaults; the first of equals.
+
+    A knob that is not set, or ``auto``, is at its default; one that has no card's default is so only then.
+    """
+    present = {c.engine for c in configurations}
+    first = next(name for name in ("vllm", *engines) if name in present)
+    kind, context = known.get(first, (None, None))
+    defaults = kind.default_knobs(context) if kind is not None and context is not None else {}
+
+    def at_default(configuration: Configuration) -> int:
+        knobs = {name: value for name, value in configuration.knobs.items() if name != VERSION}
+        return sum(v in (None, AUTO) or (n in defaults and v == defaults[n]) for n, v in knobs.items())
+
+    return max((c for c in configurations if c.engine == first), key=at_default)
+
+
+def _named(table: Table, remaining: Sequence[Configuration], text: str, library: Library) -> Configuration:
+    """The one configuration that ``column=value,…`` singles out; raises `BadInput` with what would."""
+    wanted = dict(setting(table, part, "--baseline", library) for part in _parts(text))
+    chosen = [c for c in remaining if matches(c, wanted)] or [c for c in table.configurations if matches(c, wanted)]
+    if not chosen:
+        raise BadInput(f"--baseline {text}: no row of {table.path} has all of that; {_first_unmatched(table, wanted)}")
+    if len(chosen) > 1:
+        columns = [name for name in (ENGINE, *table.columns) if len({value_at(c, name) for c in chosen}) > 1]
+        values = "; ".join(f"{name} is {_listed_values(chosen, name)}" for name in columns)
+        example = _written({**wanted, **_distinguishing(chosen, columns)})
+        raise BadInput(
+            f"--baseline {text}: {len(chosen)} rows have that. Among them {values}. One alone has '{example}'"
+        )
+    return chosen[0]
+
+
+def _parts(text: str) -> list[str]:
+    parts = [part for part in next(csv.reader([text], skipinitialspace=True), []) if part.strip()]
+    if not parts or any("=" not in part for part in parts):
+        raise BadInput(f"--baseline {text!r}: on a replay file the baseline is a row of it: write {_FORM}")
+    return parts
+
+
+def _written(wanted: Mapping[str, Scalar]) -> str:
+    line = io.StringIO()
+    parts = [f"{name}={'' if value is None else cell_text(value)}" for name, value in wanted.items()]
+    csv.writer(line, lineterminator="").writerow(parts)
+    return line.getvalue()
+
+
+def _distinguishing(configurations: Sequence[Configuration], columns: Iterable[str]) -> dict[str, Scalar]:
+    """The columns and values that only the first of some configurations has."""
+    chosen: dict[str, Scalar] = {}
+    others = list(configurations)
+    for column in columns:
+        value = value_at(configurations[0], column)
+        equal = [c for c in others if same_value(value_at(c, column), value)]
+        if len(equal) < len(others):
+            chosen[column], others = value, equal
+        if len(others) == 1:
+            break
+    return chosen
+
+
+def _first_unmatched(table: Table, wanted: Mapping[str, Scalar]) -> str:
+    """Say which setting no row has together with those before it, and what is there instead."""
+    remaining = table.configurations
+    for column, value in wanted.items():
+        kept = [c for c in remaining if same_value(value_at(c, column), value)]
+        if not kept:
+            return f"with what stands before it, {column} is {_listed_values(remaining, column)}"
+        remaining = kept
+    return ""
+
+
+def _listed_values(configurations: Iterable[Configuration], column: str) -> str:
+    return _listed(dict.fromkeys(value_at(c, column) for c in configurations))
+
+
+def _listed(values: Iterable[Scalar]) -> str:
+    words = sorted(map(cell_text, values), key=lambda word: (len(word), word))
+    return ", ".join(words[:_SHOWN]) + (f" … ({len(words)} in all)" if len(words) > _SHOWN else "")
+
+
+def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Configuration]) -> None:
+    """Raise `BadInput` unless every row that ran has the metrics of objective, SLOs and second objective."""
+    asked = {"--objective": spec.objective, **{f"--slo {slo}": slo.metric for slo in spec.slos}}
+    asked |= {"--pareto": spec.pareto} if spec.pareto else {}
+    for number, workload in enumerate(spec.workloads):
+        key = table.key_of_workload(workload, objective=number == 0)
+        if key is None:
+            raise BadInput(_no_metrics(table, workload, objective=number == 0))
+        for option, metric in asked.items() if number == 0 else [("--objective", spec.objective)]:
+            if metric not in table.metrics[key]:
+                where = f"of {workload} " if key != PLAIN else ""
+                metrics = _listed(table.metrics[key])
+                raise BadInput(f"{option}: {table.path} has no {metric} {where}in it; its metrics: {metrics}")
+    key = table.key_of_workload(spec.workloads[0], objective=True)
+    rows = (row for c in configurations for row in table.repeats[table.key(c)] if row.failure is None)
+    for row in rows:
+        metrics_of_row = row.metrics.get(key or PLAIN, {})
+        for metric in asked.values():
+            if metric not in metrics_of_row:
+                what = f"{metric} of {key}" if key else metric
+                problem = f"{what} is missing, and the row did not fail; give it, or say in 'failure' what happened"
+                raise MalformedFile(table.path, problem, row.line)
+        if metrics_of_row[spec.objective] <= 0:
+            problem = f"{spec.objective} is {metrics_of_row[spec.objective]}; where nothing ran, 'failure' says why"
+            raise MalformedFile(table.path, problem, row.line)
+
+
+def _no_metrics(table: Table, workload: str, objective: bool) -> str:
+    if not table.metrics:
+        columns = _listed(table.columns)
+        return f"{table.path} has no column of a metric, e.g. total_token_throughput; its columns: {columns}"
+    named = [name for name in table.metrics if name != PLAIN]
+    has = f"the workloads that it names: {', '.join(named)}" if named else "it names no workload"
+    if objective:
+        return f"--workload {workload}: {table.path} has no column of a metric for it; {has}"
+    return (
+        f"--workload {workload}: {table.path} answers for the first workload only, and {has}; a CSV has columns such "
+        f"as '{workload}:total_token_throughput' for another one"
+    )
+
+
+def command_of(candidate: Candidate, kind: Engine | None, context: Context | None) -> Command:
+    """The engine's command of a row, or a stand-in: its engine and columns in the form of a command.
+
+    The engine's own command needs an engine and a version that have a card, and columns that are knobs of it or
+    options of its parser; and read back, it must say what the row says.
+
+    Args:
+        kind: the row's engine; None: it has no card.
+        context: its version is that of rows which name none.
+    """
+    configuration, version_text = candidate.configuration, candidate.engine_version
+    if kind is None or context is None:
+        return stand_in(configuration)
+    version = context.version if version_text == UNKNOWN else known_version(kind, version_text)
+    if version is None:
+        return stand_in(configuration)
+    try:
+        return _engine_command(configuration, kind, replace(context, version=version))
+    except _NO_COMMAND:
+        return stand_in(configuration)
+
+
+def stand_in(configuration: Configuration) -> Command:
+    """The stand-in for a command: readable, and not to be mistaken for one."""
+    words = [
+        f"--{name.lstrip('-')}={cell_text(value)}" for name, value in configuration.knobs.items() if value is not None
+    ]
+    return Command((f"{STAND_IN}{configuration.engine}", *words))
+
+
+def _engine_command(configuration: Configuration, kind: Engine, context: Context) -> Command:
+    """The engine's own command; raises one of `_NO_COMMAND` where there is none."""
+    card = kind.card
+    values = {name: value for name, value in configuration.knobs.items() if value is not None}
+    options = {name: value for name, value in values.items() if name not in card.knobs and name != VERSION}
+    given = {n: value for n, value in values.items() if n in card.knobs and not _is_auto(card.knobs[n], value)}
+    for name, value in given.items():
+        if (reason := card.knobs[name].refuses(value)) is not None:
+            raise BadInput(f"{name}={value}: {reason}")
+    # What is not set is not on the command line, also where the engine's defaults on a whole node would set it.
+    scope = context.scope(given)
+    unset = {name: default_of(card.knobs[name], scope, context.version) for name in card.on_node if name not in given}
+    knobs = kind.default_knobs(context, {**unset, **given})
+    command = kind.command(Configuration(kind.name, knobs), context, _flags(options))
+    parsed = kind.parse(command, context.version)
+    read_back = kind.knobs(parsed, context).knobs
+    if any(read_back[name] != value for name, value in given.items()):
+        raise BadInput("the command does not say what the row says")
+    for name, value in options.items():
+        # A parser that completes abbreviations would make an option of any column's name.
+        option = name.lstrip("-").replace("-", "_")
+        default = parsed.args.get(option, False) if name.startswith("-") else parsed.args[option]
+        if value is False and default is not False:
+            raise BadInput(f"{name} is off in the row, and on by default")
+    return command
+
+
+def _is_auto(knob: Knob, value: Scalar) -> bool:
+    """Whether a value leaves the choice to the engine: ``auto``, where that is no value of the knob's own."""
+    return value == AUTO and value not in (knob.choices or ())
+
+
+def _flags(columns: Mapping[str, Scalar]) -> list[str]:
+    words: list[str] = []
+    for name, value in columns.items():
+        flag = name if name.startswith("-") else f"--{name.replace('_', '-')}"
+        if value is not False:
+            words += [flag] if value is True else [flag, cell_text(value)]
+    return words
