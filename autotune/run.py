@@ -141,6 +141,9 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
         yield launch
         told.append(launch.result)
         _check_node(told, executor)
+        for node, why in study.off_nodes.items():
+            if {*executor.nodes, *executor.busy} - {node}:
+                executor.retire(node, why)
 
 
 def _check_node(told: Sequence[TrialResult], executor: Executor) -> None:

@@ -8,7 +8,7 @@ when a study is opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -58,6 +58,10 @@ class Study(Protocol):
         Args:
             no_effect_of: what on a launch's command is known to do nothing without measuring it.
         """
+
+    @property
+    def off_nodes(self) -> Mapping[str, str]:
+        """The nodes that are slower or faster than the others beyond noise, with the reason to retire them."""
 
     def close(self) -> None:
         """Release the study's lock; the study can be opened again."""

@@ -15,6 +15,7 @@ from autotune.errors import BadInput, UnknownName
 from autotune.search import SAMPLERS, KnownNoEffects, objective
 from autotune.search import optuna_samplers as peers
 from autotune.search.acquisition import Suggestion, suggest
+from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import explain
 from autotune.search.explain.predictions import predictions
@@ -129,6 +130,13 @@ class JournaledStudy:
                 return found
             untried = predictions(history, model, self._kernels, judgement.winner, self._command_of)
         return found.model_copy(update={"untried": untried})
+
+    @property
+    def off_nodes(self) -> Mapping[str, str]:
+        """See `autotune.search.Study`."""
+        history = self._history(self.launches)
+        offsets = {node: percent(history.node_offsets[node].offset) for node in history.off_nodes}
+        return {node: f"the baseline is {offset:+.0f} % off there, beyond noise" for node, offset in offsets.items()}
 
     def close(self) -> None:
         """Release the study."""
