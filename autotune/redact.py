@@ -53,13 +53,8 @@ def is_secret_name(name: str) -> bool:
     return last in _ALWAYS or (last in {"key", "keys"} and before in _KEY_OWNERS)
 
 
-def is_secret_value(value: str) -> bool:
-    """Whether a value looks like a token of a known issuer."""
-    return _SHAPES.search(value) is not None
-
-
 def env(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables with secret values masked."""
+    """Mask the secret values of environment variables."""
     return {name: MASK if _is_secret(name, value) else text(value) for name, value in variables.items()}
 
 
@@ -68,7 +63,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def argv(arguments: Sequence[str]) -> list[str]:
-    """The arguments with secret values masked, as many as before."""
+    """Mask the secret values of arguments, which stay as many."""
     return [MASK if hidden else shown for shown, hidden in _split(arguments)]
 
 
@@ -87,8 +82,8 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:
     return rows
 
 
-def found(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
-    """The secret values of a command, to be masked wherever else they appear, e.g. in its log."""
+def secrets_in(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
+    """Collect the secret values of a command, to be masked wherever else they appear, e.g. in its log."""
     secrets = {value for name, value in variables.items() if _is_secret(name, value)}
     secrets |= {a for a, (_, hidden) in zip(arguments, _split(arguments), strict=True) if hidden}
     for argument in arguments:
@@ -99,11 +94,11 @@ def found(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
 
 
 def text(content: str, secrets: Iterable[str] = ()) -> str:
-    """A text with every secret masked.
+    """Mask every secret in a text.
 
     Args:
         content: a log, a command, JSON, YAML or prose.
-        secrets: values that are known to be secret (`found`); those under 4 characters are left, as
+        secrets: values that are known to be secret (`secrets_in`); those under 4 characters are left, as
             masking them would destroy the text.
     """
     for secret in sorted(secrets, key=len, reverse=True):
@@ -117,7 +112,7 @@ def text(content: str, secrets: Iterable[str] = ()) -> str:
 
 
 def document(value: Any, secrets: Collection[str] = ()) -> Any:
-    """A JSON document with every secret masked: under a secret's name, of a known shape, or known to be one."""
+    """Mask every secret in a JSON document: under a secret's name, of a known shape, or known to be one."""
     if isinstance(value, Mapping):
         return {
             name: MASK if _is_secret_entry(str(name), inner) else document(inner, secrets)

@@ -8,24 +8,25 @@ value, `Trial`, travels between them.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator
 from autotune.evaluate.factory import evaluator_for
-from autotune.executors import EvaluationSetup, Executor
+from autotune.executors import EvaluationSetup, Executor, retire_bad_node
 from autotune.executors.factory import executor_for
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.prepare.no_effect import no_effect_finder
+from autotune.prepare.no_effect import no_effect_by_rule
 from autotune.recommend import recommend
-from autotune.search import Study, open_study
 from autotune.search.budget import most_nodes
 from autotune.search.priors import keep, priors_of, sources_of
+from autotune.search.study import Study
 from autotune.serving.docker_engine import fetch_images
 from autotune.space.knobs import gpus_of
 from autotune.study.home import Home
@@ -33,9 +34,8 @@ from autotune.study.recommendation import Recommendation
 from autotune.study.results import Lock
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Launch, State, TrialResult
+from autotune.trial import Launch, TrialResult
 
-_IN_A_ROW = 3
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -72,9 +72,7 @@ def run(
         for text in prepared.spec.notes[len(spec.notes) :]:
             progress.note(text)
         progress.opened(folder)
-        study = open_study(
-            folder, prepared.spec, prepared.candidates, prepared.command_of, priors_of(prepared, sources)
-        )
+        study = Study(folder, prepared.spec, prepared.candidates, prepared.command_of, priors_of(prepared, sources))
         with closing(study):
             return _tune(prepared, home, study, executor, progress)
 
@@ -91,7 +89,7 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
                 tracker.record(launch)
             executor.close()
             progress.phase("writing the report")
-            explanation = study.explanation(no_effect_finder(prepared))
+            explanation = study.explanation(partial(no_effect_by_rule, prepared))
             recommendation = recommend(
                 spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
             )
@@ -124,7 +122,8 @@ def _kept(study: Study, spec: StudySpec, folder: Path) -> str:
 def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[Launch]:
     """Ask, evaluate, tell, with as many trials under way as the executor has room for, until the study ends."""
     running = 0
-    told: list[TrialResult] = []
+    # Of this run: what failed before a study was resumed may have been repaired.
+    results: list[TrialResult] = []
     while True:
         while executor.has_room() and (trial := study.ask(executor.nodes, executor.busy)) is not None:
             progress.started(trial, study)
@@ -139,34 +138,8 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
         study.tell(launch)
         progress.finished(launch, study)
         yield launch
-        told.append(launch.result)
-        _check_node(told, executor)
+        results.append(launch.result)
+        retire_bad_node(results, executor)
         for node, why in study.off_nodes.items():
             if {*executor.nodes, *executor.busy} - {node}:
                 executor.retire(node, why)
-
-
-def _check_node(told: Sequence[TrialResult], executor: Executor) -> None:
-    """Raise `CannotGoOn` when the next launch could not be trusted, or would come to nothing as the last ones did.
-
-    Args:
-        told: the results of this run: what failed before a study was resumed may have been repaired.
-    """
-    latest = told[-1]
-    if latest.quarantine and not executor.retire(latest.node, latest.quarantine):
-        raise CannotGoOn(latest.quarantine)
-    there = _in_vain([result for result in told if result.node == latest.node])
-    if not there and not _in_vain(told):
-        return
-    said = latest.failure.message if latest.failure else ""
-    why = f"{_IN_A_ROW} launches in a row failed for reasons that are not their configurations'. {said}"
-    # Of several nodes one is bad; where launches on different ones fail, something else is.
-    if not there or not executor.retire(latest.node, why):
-        raise CannotGoOn(why)
-
-
-def _in_vain(results: Sequence[TrialResult]) -> bool:
-    """Whether the latest came to nothing, one after the other."""
-    latest = results[-_IN_A_ROW:]
-    # A measurement that does not count has metrics: that server ran.
-    return len(latest) == _IN_A_ROW and all(r.state is State.INVALID and not r.metrics for r in latest)

@@ -29,12 +29,13 @@ from functools import cache
 
 import numpy as np
 
-from autotune.search.acquisition import Observations, Suggestion, suggest
+from autotune.search.acquisition import Suggestion
 from autotune.search.decide.verdict import Judgement, judge
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.history import Entry, History
 from autotune.search.plan import Plan, Step
+from autotune.search.sampler import CandidateSampler
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.study.recommendation import Verdict
@@ -143,6 +144,14 @@ def study_spec(launches: int) -> StudySpec:
     )
 
 
+class OneChallenger(CandidateSampler):
+    """Suggests the candidate beside the baseline, once."""
+
+    def suggest(self, history: History) -> Suggestion | None:
+        self.position = 1
+        return None if history.spent(1) else Suggestion(1, None)
+
+
 def play(index: int, seed: int) -> Played:
     """One study of a scenario from its first launch to its verdict."""
     scenario = scenarios()[index]
@@ -150,20 +159,15 @@ def play(index: int, seed: int) -> Played:
     rng = np.random.default_rng(seed)
     truth = scenario.truth(rng, candidates)
 
-    def sampled(history: History, number: int) -> Suggestion | None:
-        if len(candidates) == 2:
-            return None if history.spent(1) else Suggestion(1, None)
-        measured = [(e.position, e.score) for e in history if e.score is not None]
-        seen = Observations(measured, feasible=[True] * len(measured), spent=history.done_with)
-        return suggest(kernels, seen, seed, number)
-
-    plan, history = Plan(kernels, sampled), History(spec, candidates, ())
+    sampler = OneChallenger(kernels) if len(candidates) == 2 else CandidateSampler(kernels, seed=seed)
+    plan, history = Plan(kernels, sampler), History(spec, candidates, ())
     with one_thread():
         while isinstance(step := plan.next(history), Step):
             number = len(history)
-            score = truth[step.position] + scenario.drift * number / scenario.launches
+            position = sampler.position if step.position is None else step.position
+            score = truth[position] + scenario.drift * number / scenario.launches
             entry = Entry(
-                number, step.role, step.position, float(score + scenario.noise * rng.standard_normal()), violations={}
+                number, step.role, position, float(score + scenario.noise * rng.standard_normal()), violations={}
             )
             history = replace(history, entries=(*history.entries, entry))
     repeats = sum(e.role is Role.SEARCH for e in history) - len({e.position for e in history.of_role(Role.SEARCH)})

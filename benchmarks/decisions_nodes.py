@@ -15,14 +15,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-from decisions import Played, Scenario, equal, one_better, prepared, rate, report
+from decisions import OneChallenger, Played, Scenario, equal, one_better, prepared, rate, report
 
-from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.decide.verdict import judge
 from autotune.search.gp.kernels import one_thread
 from autotune.search.history import Entry, History
-from autotune.search.observations import observations
 from autotune.search.plan import Plan, Step
+from autotune.search.sampler import CandidateSampler
 
 NODES = ("a", "b", "c", "d")
 SLOW: Mapping[str, Mapping[str, float]] = {"alike": {}, "one 20 % slower": {"d": math.log(0.8)}}
@@ -45,12 +44,8 @@ def play(index: int, seed: int) -> Outcome:
     rng = np.random.default_rng(seed)
     truth = scenario.truth(rng, candidates)
 
-    def sampled(history: History, _: bool) -> Suggestion | None:
-        if len(candidates) == 2:
-            return None if history.spent(1) else Suggestion(1, None)
-        return None if history.exhausted else suggest(kernels, observations(history.adjusted()), seed, len(history))
-
-    plan, history = Plan(kernels, sampled), History(spec, candidates, ())
+    sampler = OneChallenger(kernels) if len(candidates) == 2 else CandidateSampler(kernels, seed=seed)
+    plan, history = Plan(kernels, sampler), History(spec, candidates, ())
     free, running, now = list(NODES), list[tuple[float, int, str]](), 0.0
     with one_thread():
         while True:
@@ -58,7 +53,8 @@ def play(index: int, seed: int) -> Outcome:
                 node = step.node if step.node in free else free[0]
                 free.remove(node)
                 running.append((now + math.exp(0.2 * rng.standard_normal()), len(history), node))
-                entry = Entry(len(history), step.role, step.position, pending=True, node=step.node)
+                position = sampler.position if step.position is None else step.position
+                entry = Entry(len(history), step.role, position, pending=True, node=step.node)
                 history = replace(history, entries=(*history.entries, entry))
             if not running:
                 break

@@ -8,15 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from landscapes import Absent, Landscape, believed
-from landscapes_simulated import layout_of
+from landscape import Absent, Landscape, believed, layout_of, study_of
 from scipy.stats import rankdata
 
 from autotune.search.gp.encoding import Encoding, is_size
 from autotune.search.prior import Prior
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.space.library import Library
-from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import Configuration, Failure, FailureKind, Scalar
 
 _SLOWER = 0.5
@@ -25,19 +22,6 @@ _MISPLACED_REGRET, _MISPLACED_SHARE = 0.15, 0.05
 _WALL = 0.1
 _CRASHING = 0.2
 _MEMORY = ("max_running_requests", "max_batched_tokens", "memory_fraction", "context_length")
-
-
-def study_of(name: str, model: str, engines: Sequence[str], workload: str = "sharegpt") -> StudySpec:
-    """A study's question over a table."""
-    library = Library()
-    return StudySpec(
-        study=name,
-        model=library.model(model),
-        hardware=library.node("h200"),
-        gpus=8,
-        engines=tuple(EngineChoice(name=engine, version=library.engine(engine).newest) for engine in engines),
-        workloads=(workload,),
-    )
 
 
 def toy() -> Landscape:

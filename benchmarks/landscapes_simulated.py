@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 import numpy as np
-from landscapes import Landscape, Sources, believed
+from landscape import Landscape, Sources, believed
 
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import load_workload
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.simulator.node.calibration import OWN, Calibration, packaged_calibration, packaged_physics
-from autotune.simulator.resolve_command import predict, understand_as
+from autotune.simulator.resolve_command import resolve_for
 from autotune.space.candidates import CandidateSet
 from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
-from autotune.trial import Configuration, Failure
+from autotune.trial import Failure
 
 DRAWN = 0.5
 """Standard deviation of ln(drawn / packaged) of every fitted figure of every engine: a factor of 1.65 either way."""
@@ -152,9 +152,9 @@ def _one(position: int) -> tuple[float | None, object]:
     candidate = prepared.candidates.items[position]
     space = prepared.spaces[candidate.configuration.engine]
     command, version = prepared.command_of(candidate), candidate.engine_version
-    understood = understand_as(space.engine, command, space.context, version)
-    understood = replace(understood, calibration=_calibration(library))
-    outcome = predict(understood, load_workload(prepared.spec.workloads[0], library), 0)
+    resolved = resolve_for(space.engine, command, space.context, version)
+    resolved = replace(resolved, calibration=_calibration(library))
+    outcome = resolved.simulate(load_workload(prepared.spec.workloads[0], library), 0)
     if outcome.failure is not None:
         return None, outcome.failure.to_json()
     return float(outcome.metrics["total_token_throughput"]), None
@@ -166,10 +166,3 @@ def _calibration(library: Library) -> Calibration:
     found = _state["calibration"]
     assert isinstance(found, Calibration)
     return found
-
-
-def layout_of(configuration: Configuration) -> tuple[object, ...]:
-    """Engine, layout and all-to-all: what decides which kernels run."""
-    knobs = configuration.knobs
-    names = ("tensor_parallel", "data_parallel", "expert_parallel", "moe_all_to_all")
-    return (configuration.engine, *(knobs.get(name) for name in names))

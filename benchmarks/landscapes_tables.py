@@ -7,8 +7,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-from landscapes import Absent, Landscape, Sources, believed
-from landscapes_altered import study_of
+from landscape import Absent, Landscape, Sources, believed, study_of
 
 from autotune.simulator.fit.reading import read_file
 from autotune.space.candidates import Candidate, CandidateSet
@@ -79,7 +78,7 @@ def measured(sources: Sources) -> Landscape:
     logs: dict[str, list[float]] = {}
     failed: dict[str, Failure] = {}
     for row in read_file(sources.measured).rows:
-        setup, configuration = row.understood.setup, row.understood.effective.configuration
+        setup, configuration = row.resolved.setup, row.resolved.effective.configuration
         if setup.model.id != MODELS["kernels-v32"] or row.workload.name != "sharegpt":
             continue
         key = configuration.fingerprint
@@ -87,7 +86,7 @@ def measured(sources: Sources) -> Landscape:
         if row.metrics:
             logs.setdefault(key, []).append(math.log(row.metrics[METRIC]))
         else:
-            failed[key] = row.understood.failure or Failure(FailureKind.CRASHED, str(row.failure))
+            failed[key] = row.resolved.failure or Failure(FailureKind.CRASHED, str(row.failure))
     items = tuple(found.values())
     truth = [math.exp(np.mean(logs[key])) if key in logs else math.nan for key in found]
     spec = study_of("measured", MODELS["kernels-v32"], list(dict.fromkeys(c.configuration.engine for c in items)))

@@ -2,7 +2,7 @@
 
 Studies of one and the same landscape (`landscapes.py`) on one node, on two and on four, a launch at a time on each,
 in virtual time: a launch takes 300 s on the median, log-normal with a sigma of 0.2. The product's own path,
-`open_study` and `recommend`; the nodes differ by nothing but noise unless ``--slow`` makes the last one slower.
+`Study` and `recommend`; the nodes differ by nothing but noise unless ``--slow`` makes the last one slower.
 
 Told are, as median and quartiles over the seeds: launches until one is made that truly is 98 % of the best, and the
 rounds (virtual time over 300 s) until it has ended; launches and rounds of the whole study; the share of that time in
@@ -24,10 +24,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from landscapes import Landscape, Sources, build, command_of
+from landscape import Landscape, Sources, command_of
+from landscapes import build
 
 from autotune.recommend import recommend
-from autotune.search import Study, open_study
+from autotune.search.study import Study
 from autotune.trial import Launch, Trial
 
 TYPICAL_S, SIGMA = 300.0, 0.2
@@ -58,7 +59,7 @@ def play(name: str, nodes: int, seed: int, launches: int, slow: float) -> Played
     spec = landscape.spec.model_copy(update={"launches": launches, "seed": seed, "noise": landscape.noise})
     with (
         tempfile.TemporaryDirectory(prefix="autotune-parallel-") as folder,
-        closing(open_study(Path(folder), spec, landscape.candidates, command_of, landscape.priors)) as study,
+        closing(Study(Path(folder), spec, landscape.candidates, command_of, landscape.priors)) as study,
     ):
         ends, used, now = _run(study, landscape, seed, nodes, slow)
         found = recommend(spec, landscape.candidates, study.launches, (), study.stop_reason).recommended

@@ -113,10 +113,10 @@ def _against_measurements(files: Sequence[Path]) -> None:
 
 def _told(point: MeasuredPoint) -> tuple[float, float]:
     """What the fast prediction and the roofline say of a measured point."""
-    setup, workload = point.understood.setup, point.workload
+    setup, workload = point.resolved.setup, point.workload
     node = SteadyNode(setup.model, setup.hardware, setup.gpus, workload)
     fast = node.predict(setup.engine, setup.version, setup.knobs).metrics[_HEADLINE]
-    configurations = [point.understood.effective.configuration]
+    configurations = [point.resolved.effective.configuration]
     return fast, float(np.exp(roofline(configurations, setup.model, setup.hardware, setup.gpus, workload)[0]))
 
 

@@ -3,7 +3,7 @@
 Every sampler searches every landscape (`landscapes.py`) with every seed; a seed fixes the noise of each launch and the
 sampler's own dice. Counted are launches, the baseline as the first, until one is made that truly is 90, 95 or 98 % of
 the best; what the best one visited falls short of the best after 10, 20 and 40; and what the *recommended* one falls
-short in a study of so many launches. Ours runs through the product's own path, `open_study` and `recommend`,
+short in a study of so many launches. Ours runs through the product's own path, `Study` and `recommend`,
 finals included; the others, which have none, recommend what looked best. ``ours-bare`` and ``ours-bare-no-prior`` are
 the sampler alone, for tuning it.
 
@@ -27,7 +27,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from landscapes import NAMES, Absent, Landscape, Sources, build
+from landscape import Absent, Landscape, Sources
+from landscapes import NAMES, build
 from search_figures import as_markdown, as_text, summarised
 from search_loops import COMPARED, LOOPS, missing, play
 

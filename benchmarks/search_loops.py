@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import optuna
-from landscapes import Landscape, command_of
-from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, GPSampler, TPESampler
-from optuna.trial import TrialState, create_trial
+from landscape import Landscape, command_of
+from optuna.trial import TrialState
 
 from autotune.recommend import recommend
-from autotune.search import open_study
+from autotune.search.entry import Entry
 from autotune.search.gp.encoding import ENGINE, Encoding
 from autotune.search.gp.kernels import Kernels
+from autotune.search.history import History
 from autotune.search.sampler import CandidateSampler
+from autotune.search.study import Study
+from autotune.trial import Role
 
 LEAD = ("engine", "tensor_parallel", "data_parallel", "expert_parallel")
 """What people change first: the documents begin with the engine, then the layout."""
@@ -41,6 +41,9 @@ class Run:
     recommended: dict[int, int | None] = field(default_factory=dict)
 
 
+Loop = Callable[[Landscape, int, Sequence[int]], Run]
+
+
 def product(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
     """The product's own path: one study per budget, finals included; `visited` is that of the largest."""
     visited: list[int] = []
@@ -55,7 +58,7 @@ def _study(landscape: Landscape, seed: int, budget: int) -> tuple[list[int], int
     spec, candidates = landscape.spec.model_copy(update=changes), landscape.candidates
     with (
         TemporaryDirectory(prefix="autotune-search-") as folder,
-        closing(open_study(Path(folder), spec, candidates, command_of, landscape.priors)) as study,
+        closing(Study(Path(folder), spec, candidates, command_of, landscape.priors)) as study,
     ):
         while (trial := study.ask()) is not None:
             study.tell(landscape.launch(trial, seed))
@@ -64,23 +67,33 @@ def _study(landscape: Landscape, seed: int, budget: int) -> tuple[list[int], int
     return visited, None if found is None else candidates.position(found.fingerprint)
 
 
-def bare(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
-    """Ours without a plan around it: the baseline, then the sampler's suggestions; no finals, no repeats."""
-    sampler = CandidateSampler(Kernels(Encoding(landscape.candidates), landscape.priors), seed)
-    return optimised(landscape, seed, budgets, sampler)
+def sampled(name: str) -> Loop:
+    """One of the product's samplers without a plan: the baseline, then what it samples; no finals, no repeats."""
 
+    def loop(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        candidates, encoding = landscape.candidates, Encoding(landscape.candidates)
+        sampler = CandidateSampler(Kernels(encoding, landscape.priors), name, seed)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        study.enqueue_trial(encoding.params(candidates.baseline))
+        history = History(landscape.spec, candidates, ())
+        for number in range(min(max(budgets), len(candidates))):
+            sampler.suggest(history)
+            trial = study.ask()
+            params = trial.relative_params if number else encoding.params(candidates.baseline)
+            for knob in params:
+                trial.suggest_categorical(knob, encoding.values[knob])
+            position = sampler.position if number else candidates.baseline
+            value = landscape.measure(position, 0, seed)
+            if value is None:
+                trial.set_constraint("starts", 1.0)
+            study.tell(trial, value, TrialState.PRUNED if value is None else TrialState.COMPLETE)
+            score = None if value is None else math.log(value)
+            entry = Entry(number, Role.SEARCH, position, score, violations={}, broke=value is None)
+            history = replace(history, entries=(*history.entries, entry))
+        return _best_seen(landscape, seed, [entry.position for entry in history], budgets)
 
-def tpe(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
-    """Optuna's default sampler over one flat space of categories."""
-    return optimised(landscape, seed, budgets, TPESampler(seed=seed))
-
-
-def gp(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
-    """Optuna's Gaussian process. It reads no pruned trials: a failure is told as the worst value that was seen."""
-    import torch
-
-    torch.set_num_threads(1)  # the benchmark's own processes share the cores
-    return optimised(landscape, seed, budgets, GPSampler(seed=seed), pruned=False)
+    return loop
 
 
 def at_random(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
@@ -88,46 +101,6 @@ def at_random(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
     base = landscape.candidates.baseline
     order = np.random.default_rng(seed).permutation(len(landscape.candidates)).tolist()
     visited = [base, *(p for p in order if p != base)][: max(budgets)]
-    return _best_seen(landscape, seed, visited, budgets)
-
-
-def optimised(
-    landscape: Landscape, seed: int, budgets: Sequence[int], sampler: BaseSampler, *, pruned: bool = True
-) -> Run:
-    """An Optuna sampler by ask and tell, the baseline first.
-
-    What it asks for that is no candidate, or was launched, becomes the nearest candidate that was not; it is told of
-    that one. A candidate that fails is told as pruned with a violated constraint, from which samplers learn.
-    """
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    encoding = Encoding(landscape.candidates)
-    distributions: dict[str, BaseDistribution] = {
-        name: CategoricalDistribution(encoding.choices[name]) for name in encoding.names
-    }
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    base = landscape.candidates.baseline
-    study.enqueue_trial(encoding.params(base))
-    free = np.ones(len(encoding), dtype=np.bool_)
-    visited: list[int] = []
-    worst = math.inf
-    for number in range(min(max(budgets), len(encoding))):
-        trial = study.ask(distributions)
-        position = encoding.nearest(trial.params, free) if number else base
-        free[position] = False
-        visited.append(position)
-        value = landscape.measure(position, 0, seed)
-        worst = min(worst, math.inf if value is None else value)
-        outcome: dict[str, Any] = {"state": TrialState.COMPLETE, "value": worst if value is None else value}
-        if value is None and pruned:
-            outcome = {"state": TrialState.PRUNED, "constraints": {"starts": 1.0}}
-        if encoding.position(trial.params) != position:
-            # It asked for something else. Samplers leave failed trials out.
-            study.tell(trial, state=TrialState.FAIL)
-            study.add_trial(create_trial(params=encoding.params(position), distributions=distributions, **outcome))
-            continue
-        for name, violation in outcome.pop("constraints", {}).items():
-            trial.set_constraint(name, violation)
-        study.tell(trial, outcome.get("value"), outcome["state"])
     return _best_seen(landscape, seed, visited, budgets)
 
 
@@ -188,15 +161,13 @@ def _best_seen(landscape: Landscape, seed: int, visited: list[int], budgets: Seq
     return Run(visited, recommended)
 
 
-Loop = Callable[[Landscape, int, Sequence[int]], Run]
-
 LOOPS: dict[str, tuple[Loop, bool]] = {
     "ours": (product, True),
     "ours-no-prior": (product, False),
-    "ours-bare": (bare, True),
-    "ours-bare-no-prior": (bare, False),
-    "tpe": (tpe, False),
-    "gp": (gp, False),
+    "ours-bare": (sampled("gp"), True),
+    "ours-bare-no-prior": (sampled("gp"), False),
+    "tpe": (sampled("tpe"), False),
+    "gp": (sampled("optuna-gp"), False),
     "random": (at_random, False),
     "one-factor": (one_factor, False),
 }

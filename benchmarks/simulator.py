@@ -31,7 +31,7 @@ from typing import Any
 from autotune.loadgen.workloads import LoadPoint, Workload, load_workload
 from autotune.loadgen.workloads.arrivals import Arrival
 from autotune.loadgen.workloads.lengths import FixedLengths
-from autotune.simulator.node import Outcome, ServerSetup, simulate
+from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
 from autotune.simulator.node.roofline import roofline
 from autotune.space.library import Library
 from autotune.trial import Configuration, Scalar
@@ -59,7 +59,7 @@ def _closed_loop(read: int, written: int, concurrency: int) -> Workload:
     return Workload(name=f"{read}-{written} c{concurrency}", description="", origin="", points=[point])
 
 
-def _timed(engine: str, knobs: dict[str, Scalar], workload: Workload, seed: int) -> tuple[float, Outcome]:
+def _timed(engine: str, knobs: dict[str, Scalar], workload: Workload, seed: int) -> tuple[float, SimulatedOutcome]:
     """Seconds, and what came out; on R1 where its figures are compared, else on V3.2, which takes more arithmetic."""
     model = R1 if workload.name.startswith(f"{_READ}-{_WRITTEN} ") else V32
     setup = ServerSetup(engine, LIBRARY.engine(engine).newest, knobs, model, NODE, 8)

@@ -77,7 +77,7 @@ class Curve:
 def _read(table: Path) -> list[Point]:
     """The measured points."""
     rows = read_file(table).rows
-    return [Point(row.understood.setup, row.workload, row.metrics["total_token_throughput"]) for row in rows]
+    return [Point(row.resolved.setup, row.workload, row.metrics["total_token_throughput"]) for row in rows]
 
 
 def _simulated(setup: ServerSetup, workload: Workload, concurrencies: Iterable[int]) -> Curve:

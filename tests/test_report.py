@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -71,6 +72,19 @@ def test_what_was_made_of_the_question_is_told(tmp_path: Path) -> None:
     text = render(record(tmp_path, notes=(note,), installed={"vllm": program}), "md")
     assert f"\n- {note}\n" in section(text, "Setup")
     assert "--engine-bin 'vllm=/opt/my vllm/bin/vllm'" in section(text, "Reproduction")
+
+
+def test_knobs_that_the_simulator_does_not_read_are_among_what_the_numbers_do_not_say(tmp_path: Path) -> None:
+    def compiled(launch: Launch, on: bool) -> Launch:
+        made = launch.trial.configuration
+        changed = dataclasses.replace(made, knobs={**made.knobs, "torch_compile": on})
+        return dataclasses.replace(launch, trial=dataclasses.replace(launch.trial, configuration=changed))
+
+    rows = [compiled(launch, launch.trial.number % 3 == 0) for launch in small_study.launches()]
+    said = "The simulator does not read `torch_compile`: configurations that differ in nothing else are equal here"
+    heading = "What the numbers do not say"
+    assert said in section(render(record(tmp_path, launches=rows), "md"), heading)
+    assert "does not read" not in section(render(record(tmp_path), "md"), heading)
 
 
 def test_the_evidence_stands_in_every_heading_over_figures(report: str) -> None:

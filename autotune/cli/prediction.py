@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from autotune.cli.output import print_json, say
+from autotune.engines import command_of, split_command
+from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput
+from autotune.loadgen.workloads import Workload, load_workload
+from autotune.machine.node import node
 from autotune.prepare.build_spec import check_gpus
 from autotune.simulator.node.calibration import calibration_in
+from autotune.simulator.node.memory import MEMORY_KEYS
+from autotune.simulator.prediction_intervals import against
+from autotune.simulator.resolve_command import ResolvedCommand, model_of, prediction, resolve_command
+from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.study.options import SimulateOptions
 from autotune.study.user_library import calibration_of_home, library_for
 
-if TYPE_CHECKING:
-    from autotune.loadgen.workloads import Workload
-    from autotune.simulator.resolve_command import Understood
-
 
 def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     """``autotune simulate``."""
-    from autotune.loadgen.workloads import load_workload
-    from autotune.simulator.prediction_intervals import against
-    from autotune.simulator.resolve_command import prediction
-
     if asked.versus is None and asked.versus_version is not None:
         raise BadInput("--versus-version is the version of the other command line: name that with --versus")
     library = _library(asked.calibration, home)
@@ -35,39 +35,31 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
         if asked.concurrency < 1:
             raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
         load = load.with_concurrency(asked.concurrency)
-    understood = _understood(asked.engine_command, asked.engine_version, asked, library, load)
-    predicted = prediction(understood, load, asked.seed)
+    resolved = _resolve(asked.engine_command, asked.engine_version, asked, library, load)
+    predicted = prediction(resolved, load, asked.seed)
     if asked.versus is not None:
-        other = _understood([asked.versus], asked.versus_version, asked, library, load)
+        other = _resolve([asked.versus], asked.versus_version, asked, library, load)
         theirs = prediction(other, load, asked.seed)
-        predicted |= against((understood.setup, predicted), (other.setup, theirs), load)
+        predicted |= against((resolved.setup, predicted), (other.setup, theirs), load)
     if as_json:
         print_json(predicted)
     else:
         _print_prediction(predicted)
 
 
-def _understood(
+def _resolve(
     words: Sequence[str], version: str | None, asked: SimulateOptions, library: Library, load: Workload
-) -> Understood:
+) -> ResolvedCommand:
     """A typed engine command line on the node that was asked for."""
-    from autotune.engines import command_of
-    from autotune.engines.translate import translate_typed
-    from autotune.machine.node import node
-    from autotune.simulator.resolve_command import model_of, understand
-    from autotune.space.context import Context
-
     command = command_of(translate_typed(_typed(words), version, library, say))
     hardware = node(asked.hardware, library)
     model = model_of(command, library, version, asked.model_id)
     context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
-    return understand(command, library, context, version)
+    return resolve_command(command, library, context, version)
 
 
 def _typed(words: Sequence[str]) -> Sequence[str]:
     """The words of a typed command line; a whole line in quotes is one word, and a person means the words in it."""
-    from autotune.engines import split_command
-
     return split_command(words[0]).typed() if len(words) == 1 else words
 
 
@@ -102,7 +94,6 @@ def memory_line(predicted: Mapping[str, Any]) -> str:
 
 
 def _print_prediction(predicted: Mapping[str, Any]) -> None:
-    from autotune.simulator.node.memory import MEMORY_KEYS
 
     click.echo(f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}")
     for reason in predicted["effects"]:
@@ -122,8 +113,12 @@ def _print_prediction(predicted: Mapping[str, Any]) -> None:
         if key in predicted:
             low, high = predicted[key]
             click.echo(f"90 % interval of {name} on a real node: {low:,.0f} to {high:,.0f}")
-    if predicted["unseen"]:
-        click.echo(f"wider because nothing like it was measured: {', '.join(predicted['unseen'])}")
+    unread = [name for name in predicted["unseen"] if name.startswith("knob ")]
+    unmeasured = [name for name in predicted["unseen"] if name not in unread]
+    if unmeasured:
+        click.echo(f"wider because nothing like it was measured: {', '.join(unmeasured)}")
+    if unread:
+        click.echo(f"not simulated, so without effect here: {', '.join(unread)}")
     _print_gain(predicted)
 
 
@@ -142,8 +137,6 @@ def _print_gain(predicted: Mapping[str, Any]) -> None:
 
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
     """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
-    from autotune.engines.translate import translate_typed
-    from autotune.machine.node import node
     from autotune.simulator import emulator
 
     library = _library(options.pop("calibration"), home)

@@ -44,7 +44,7 @@ def _check_sampler(name: str) -> None:
     if name not in SAMPLERS:
         raise UnknownName("sampler", name, SAMPLERS)
     if name != "gp":
-        from autotune.search.optuna_samplers import check_installed
+        from autotune.search.sampler import check_installed
 
         check_installed(name)
 

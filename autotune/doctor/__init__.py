@@ -1,8 +1,7 @@
 """``autotune doctor``: what this machine still lacks for ``--on process`` and ``--on docker``.
 
-A check is one small function from a `Host` to what it found there; `CHECKS` is the list of them all. What keeps every
-launch from working is *missing*; what makes launches slower or less sure, or only some of them impossible, is a
-*warning*.
+A check is one small function from a `Host` to its answers; `CHECKS` lists them all. What keeps every launch from
+working is *missing*; what makes launches slower or less sure, or only some of them impossible, is a *warning*.
 
     finding     `Check`, `Finding`, `Host`
     engines     engines, Python packages
@@ -24,12 +23,12 @@ CHECKS: tuple[Check, ...] = (*engines.CHECKS, *gpus.CHECKS, *limits.CHECKS, *doc
 
 
 def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
-    """What each check found, in the list's order; a check that does not concern the host finds nothing."""
+    """Run the checks in order; one that does not concern the host yields nothing."""
     for check in checks:
         yield from check.findings(host)
 
 
 def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
-    """By target, whether nothing is missing for it."""
+    """Whether nothing is missing, by target."""
     missing = {target for finding in findings if finding.status is Status.MISSING for target in finding.targets}
     return {target: target not in missing for target in TARGETS}

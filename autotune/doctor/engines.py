@@ -15,7 +15,7 @@ from autotune.space.library import Library
 
 
 def installed(name: str, library: Library) -> tuple[str, str | None]:
-    """What there is of an engine, in words, and why it cannot be started; None = it can."""
+    """Describe an installed engine, and why it cannot be started; None = it can."""
     try:
         kind = engine(name, library)
         found = find(kind)
@@ -30,8 +30,8 @@ def engines(host: Host) -> Iterator[Answer]:
     if all(reason is not None for _, reason in found.values()):
         to_do = "install one in a virtual environment of its own, and put that environment's bin folder on the PATH"
         yield missing(f"none of {', '.join(found)} can be started", to_do)
-    for name, (there, reason) in found.items():
-        yield ok(there, name) if reason is None else warning(reason, "install it if it is to be searched", name)
+    for name, (description, reason) in found.items():
+        yield ok(description, name) if reason is None else warning(reason, "install it if it is to be searched", name)
 
 
 def packages(host: Host) -> Iterator[Answer]:

@@ -47,7 +47,7 @@ class Host:
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Asked once: the drivers take a while to answer."""
+        """The machine's GPUs; read once, as the drivers take a while to answer."""
         return gpus(self.root)
 
     def gpus_of(self, vendor: str) -> list[Gpu]:
@@ -57,7 +57,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a check's function found: a sentence, and what to do about it where it is not ok.
+    """The result of one check: a sentence, and what to do about it where it is not ok.
 
     Attributes:
         about: one of several things that the check looks at, e.g. an engine's name.
@@ -71,7 +71,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An `Answer` with what its check says of itself."""
+    """An `Answer` with its check's name, targets and source."""
 
     name: str
     targets: tuple[str, ...]

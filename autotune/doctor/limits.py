@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autotune.doctor.finding import PROCESS, TARGETS, Answer, Check, Host, missing, ok, warning
 from autotune.machine.resources import disk_free_bytes, existing_folder, shared_memory_bytes
+from autotune.serving.docker_run import models_folder
 
 _NCCL = "NCCL documentation, Troubleshooting, Sharing Data"
 SHARED_MEMORY_BYTES = 2**30
@@ -68,7 +69,7 @@ def home(host: Host) -> Iterator[Answer]:
 
 def caches(host: Host) -> Iterator[Answer]:
     """Weights that engines download, kernels that they compile."""
-    folder = _models(host)
+    folder = Path(models_folder(host.environment))
     free = disk_free_bytes(folder)
     said = f"{free / 1e9:.0f} GB free for models and compiled kernels in {folder}"
     if free < CACHES_WANT:
@@ -76,12 +77,6 @@ def caches(host: Host) -> Iterator[Answer]:
         yield warning(said, to_do)
     else:
         yield ok(said)
-
-
-def _models(host: Host) -> Path:
-    named = host.environment.get("HF_HOME")
-    cache = host.environment.get("XDG_CACHE_HOME") or Path(host.environment.get("HOME", "~")).expanduser() / ".cache"
-    return Path(named) if named else Path(cache) / "huggingface"
 
 
 CHECKS = (

@@ -13,6 +13,9 @@ from typing import Protocol
 
 from autotune.trial import Evidence, Trial, TrialResult
 
+PHASES = ("launch", "ready", "warmup", "load", "stop")
+"""The keys of `TrialResult.times_s`, in their order."""
+
 
 class Evaluator(Protocol):
     """Evaluates trials; a picklable callable."""

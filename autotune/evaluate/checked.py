@@ -1,4 +1,4 @@
-"""Around every evaluator: a result whose figures cannot be is no measurement.
+"""A check around every evaluator: a result with an impossible figure is no measurement.
 
 A figure that is not finite, or below zero where nothing can be, comes from a fault: of the engine's own counts, of a
 replay file, of somebody else's evaluator. Nothing after this sees one: neither the search nor Optuna, MLflow or a file.
@@ -17,15 +17,15 @@ from autotune.metrics.formulas import METRICS
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
 
-_GONE = object()
+_NOT_JSON = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An evaluator whose complete results have the objective, and no figure that cannot be.
+    """An evaluator whose complete results have the objective, and no impossible figure.
 
-    A complete result with one becomes ``invalid``, with the first such figure in its message; the figures themselves
-    are left out whatever the state, so that what is kept of a result is always JSON.
+    A complete result with an impossible figure becomes ``invalid``, with the first one in its message. Such figures are
+    left out whatever the state, so that a row is always JSON.
     """
 
     evaluator: Evaluator
@@ -33,7 +33,7 @@ class Checked:
 
     @property
     def evidence(self) -> Evidence:
-        """That of the evaluator."""
+        """The evaluator's."""
         return self.evaluator.evidence
 
     def __call__(self, trial: Trial) -> TrialResult:
@@ -43,7 +43,7 @@ class Checked:
         result = replace(
             result,
             metrics={name: _cleaned(metrics) for name, metrics in result.metrics.items()},
-            times_s={name: float(s) for name, s in result.times_s.items() if _possible(s)},
+            times_s={name: float(s) for name, s in result.times_s.items() if _is_possible(s)},
         )
         if problem is None:
             return result
@@ -51,14 +51,14 @@ class Checked:
         return replace(result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message))
 
     def _problems(self, trial: Trial, result: TrialResult) -> Iterator[str]:
-        """What is wrong with a complete result, the objective first."""
+        """List the problems of a complete result, the objective's first."""
         goals = {trial.workloads[0], *(name for name in self.spec.weights if name in trial.workloads)}
         for name in (name for name in trial.workloads if name in goals):
             yield from _no_objective(name, self.spec.objective, result.metrics.get(name))
         for name, metrics in result.metrics.items():
             for metric, value in metrics.items():
-                if metric in METRICS and value is not None and not _possible(value):
-                    yield f"{name}: {metric} is {_said(value)}; {_meaning(value)}"
+                if metric in METRICS and value is not None and not _is_possible(value):
+                    yield f"{name}: {metric} is {_shown(value)}; {_explanation(value)}"
 
 
 def _no_objective(name: str, objective: str, metrics: Mapping[str, Any] | None) -> Iterator[str]:
@@ -66,19 +66,19 @@ def _no_objective(name: str, objective: str, metrics: Mapping[str, Any] | None) 
         yield f"{name}: it was not measured, and the launch is told as complete"
     elif metrics.get(objective) is None:
         yield f"{name}: there is no {objective} among its metrics, and it is the objective"
-    elif not _possible(metrics[objective]):
-        yield f"{name}: {objective} is {_said(metrics[objective])}; {_meaning(metrics[objective])}"
+    elif not _is_possible(metrics[objective]):
+        yield f"{name}: {objective} is {_shown(metrics[objective])}; {_explanation(metrics[objective])}"
     elif not metrics[objective] > 0:
         kind = "nothing was counted" if METRICS[objective].maximise else "nothing takes no time, so nothing was timed"
         yield f"{name}: {objective} is 0: {kind}"
 
 
-def _possible(value: object) -> bool:
-    """Whether it is a finite number, not below zero: no metric, time or spread is."""
+def _is_possible(value: object) -> bool:
+    """Whether a value is a finite number and not below zero, as every metric and time is."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf
 
 
-def _meaning(value: object) -> str:
+def _explanation(value: object) -> str:
     if not isinstance(value, Real) or isinstance(value, bool):
         return "a number was expected"
     if math.isnan(value):
@@ -86,27 +86,27 @@ def _meaning(value: object) -> str:
     return "it must be finite, so something was divided by zero" if value == math.inf else "it cannot be below zero"
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     return f"{float(value):g}" if isinstance(value, Real) and not isinstance(value, bool) else repr(value)[:40]
 
 
 def _cleaned(metrics: Mapping[str, Any]) -> Metrics:
-    """The metrics as plain JSON values, without those that cannot be."""
-    impossible = {m for m, v in metrics.items() if m in METRICS and isinstance(v, Real) and not _possible(v)}
+    """Convert metrics to plain JSON values, without the impossible ones."""
+    impossible = {m for m, v in metrics.items() if m in METRICS and isinstance(v, Real) and not _is_possible(v)}
     plain = {name: _plain(value) for name, value in metrics.items() if name not in impossible}
-    return {name: value for name, value in plain.items() if value is not _GONE}
+    return {name: value for name, value in plain.items() if value is not _NOT_JSON}
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it, a number of whatever library as Python's own; `_GONE` for one that JSON has not."""
+    """Convert a value to JSON's types, numbers of any library to Python's; `_NOT_JSON` for what JSON has not."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
-        return float(value) if math.isfinite(value) else _GONE
+        return float(value) if math.isfinite(value) else _NOT_JSON
     if isinstance(value, Mapping):
-        return {str(name): one for name, one in ((k, _plain(v)) for k, v in value.items()) if one is not _GONE}
+        return {str(name): one for name, one in ((k, _plain(v)) for k, v in value.items()) if one is not _NOT_JSON}
     if isinstance(value, list | tuple):
-        return [None if one is _GONE else one for one in map(_plain, value)]
-    return _GONE
+        return [None if one is _NOT_JSON else one for one in map(_plain, value)]
+    return _NOT_JSON

@@ -20,6 +20,7 @@ import yaml
 
 from autotune.engines import engine
 from autotune.errors import CannotGoOn
+from autotune.evaluate import PHASES
 from autotune.evaluate.readback import fetch_reported, read_back
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.measuring import measure
@@ -55,11 +56,9 @@ DEATH_S = 5.0
 
 @dataclass(slots=True)
 class Phases:
-    """Seconds per phase of a trial, over all its tries; the waits between them count as ``launch``."""
+    """Adds up seconds per phase of a trial, over all its tries; the waits between them count as ``launch``."""
 
-    times_s: dict[str, float] = field(
-        default_factory=lambda: {"launch": 0.0, "ready": 0.0, "warmup": 0.0, "load": 0.0, "stop": 0.0}
-    )
+    times_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     @contextmanager
     def measured(self, phase: str) -> Iterator[None]:
@@ -87,7 +86,7 @@ class BackOff:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Launches each trial's command, measures every workload that it asks for on the warm server, stops it.
+    """Launches each trial's command, measures its workloads on the warm server, and stops the server.
 
     Attributes:
         spec: says where: ``process``, ``docker``, ``emulator`` or ``external:URL``.
@@ -177,7 +176,7 @@ class Launched:
         return replace(result, evidence=evidence, pids=pids, resolved=resolved, quarantine=quarantine)
 
     def _resolved(self, server: Server, trial: Trial, folder: Path, log_offset: int) -> Resolved | None:
-        """What the engine says it made of its arguments."""
+        """Ask the engine for its resolved arguments, and compare them with the trial's."""
         kind = engine(trial.configuration.engine, self.library)
         spec = self.spec
         longest = max(load_workload(name, self.library).longest_request for name in spec.workloads)
@@ -211,7 +210,7 @@ class Launched:
         return replace(command, env={**caches, **command.env})
 
     def _load(self, server: Server, trial: Trial, card: EngineCard, folder: Path, phases: Phases) -> TrialResult:
-        """Every workload in turn on the warm server: its prefix cache is emptied and the prompts are new each time."""
+        """Measure each workload on the warm server, with an empty prefix cache and new prompts."""
         metrics: dict[str, Metrics] = {}
         for name in trial.workloads:
             with phases.measured("load"):
@@ -246,7 +245,7 @@ class Launched:
             return measure(server.url, server.model, workload, self.spec.seed + trial.launch_index, options)
 
     def _keep(self, measurement: Measurement, server: Server, folder: Path, name: str) -> None:
-        """The result of one workload beside the log, and its requests in a file of their own."""
+        """Write the result of one workload beside the log, and its requests to a file of their own."""
         make_trial_folder(folder)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
         path = folder / f"{safe}.json"
@@ -259,18 +258,18 @@ class Launched:
 
 
 def _is_blameless(result: TrialResult) -> bool:
-    """Whether it failed for a reason that is not the configuration's; a measurement that is invalid has metrics."""
+    """Whether a launch failed, and not for its configuration; an invalid measurement is none, and has metrics."""
     return result.state is State.INVALID and not result.metrics
 
 
 def node_of(spec: StudySpec) -> Node:
-    """This machine as far as a study's launches need it: its GPUs only where they run on them."""
+    """What a study's launches need of this machine: its GPUs only where they run on them."""
     on_gpus = spec.on in ("process", "docker") and spec.hardware.vendor != "cpu"
     return Node(count=spec.gpus) if on_gpus else Node(gpus=tuple)
 
 
 def emulated(command: Command, spec: StudySpec, calibration: Calibration, version: str) -> Command:
-    """The command that stands in for an engine's: ``autotune emulate`` with the engine's own command line."""
+    """Wrap an engine's command in ``autotune emulate``."""
     options = ["--hw", "hardware.yaml", "--calibration", "coefficients.yaml", "--gpus", str(spec.gpus)]
     options += ["--engine-version", version, "--startup-s", str(EMULATOR_STARTUP_S)]
     argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)

@@ -16,17 +16,16 @@ import numpy as np
 
 from autotune.engines import engine
 from autotune.engines.report_back import Heard, compare
+from autotune.evaluate import PHASES
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import METRICS
 from autotune.replay import Row, table_of
-from autotune.simulator.resolve_command import Understood, predict, understand
+from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, Metrics, Resolved, State, Trial, TrialResult
-
-_PHASES = ("launch", "ready", "warmup", "load", "stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +49,14 @@ class Simulated:
         workloads = {name: load_workload(name, self.library) for name in trial.workloads}
         longest = max(workload.longest_request for workload in workloads.values())
         context = Context(self.model, self.hardware, self.gpus, trial.engine_version, longest)
-        understood = understand(trial.command, self.library, context, trial.engine_version)
+        resolved = resolve_command(trial.command, self.library, context, trial.engine_version)
         factor = noise_factor(self.noise, self.seed, trial)
         metrics: dict[str, Metrics] = {}
-        times_s = dict.fromkeys(_PHASES, 0.0)
+        times_s = dict.fromkeys(PHASES, 0.0)
         failure: Failure | None = None
         for name, workload in workloads.items():
             # The same prompts for every configuration, new ones for every repeat.
-            outcome = predict(understood, workload, self.seed + trial.launch_index)
+            outcome = resolved.simulate(workload, self.seed + trial.launch_index)
             times_s["ready"] = outcome.startup_s
             if outcome.failure is not None:
                 failure = outcome.failure
@@ -73,20 +72,20 @@ class Simulated:
             gpus=self.gpus,
             node=f"simulated-{self.hardware.name}",
             started_at=started_at,
-            resolved=None if failure else self._resolved(trial, understood),
+            resolved=None if failure else self._resolved(trial, resolved),
         )
 
-    def _resolved(self, trial: Trial, understood: Understood) -> Resolved:
-        """What the simulated engine made of the command line; something was passed through, where it differs."""
+    def _resolved(self, trial: Trial, resolved: ResolvedCommand) -> Resolved:
+        """Compare the simulated engine's configuration with the trial's; passed-through arguments may differ."""
         kind = engine(trial.configuration.engine, self.library)
-        made = understood.effective.configuration
-        found = compare(kind, trial.configuration, understood.context, trial.command, Heard(made.knobs, made))
+        made = resolved.effective.configuration
+        found = compare(kind, trial.configuration, resolved.context, trial.command, Heard(made.knobs, made))
         return Resolved(found.fingerprint, found.differs, "the simulated engine", found.notes)
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Answers from the table that `StudySpec.on` names.
+    """Evaluates from the table of recorded launches that `StudySpec.on` names.
 
     The launches of a configuration take its rows in turn: launch ``k`` gets row ``k`` modulo their number. A workload
     that this row lacks is taken from the next row that has it. Raises `BadInput` where the file has changed.
@@ -115,7 +114,7 @@ class Replayed:
             evidence=self.evidence,
             failure=row.failure,
             metrics=metrics,
-            times_s=dict.fromkeys(_PHASES, 0.0) | dict(row.times_s),
+            times_s=dict.fromkeys(PHASES, 0.0) | dict(row.times_s),
             gpus=self.spec.gpus,
             node=f"replayed-{self.spec.hardware.name}",
             started_at=started_at,
@@ -127,14 +126,14 @@ def _with_figures(turn: Sequence[Row], workload: str) -> Row | None:
 
 
 def noise_factor(sigma: float, seed: int, trial: Trial) -> float:
-    """A log-normal factor on the node's speed, fixed by (seed, candidate, launch index)."""
+    """Draw a log-normal factor on the node's speed, fixed by (seed, candidate, launch index)."""
     fingerprint = int(trial.configuration.fingerprint, 16)
     generator = np.random.default_rng([seed, fingerprint, trial.launch_index])
     return math.exp(sigma * float(generator.standard_normal()))
 
 
 def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
-    """Metrics of a node that is faster by a factor: rates multiplied, times divided."""
+    """Scale metrics to a node that is faster by a factor: rates multiplied, times divided."""
     result: Metrics = {}
     for name, value in metrics.items():
         metric = METRICS.get(name)

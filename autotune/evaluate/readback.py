@@ -1,7 +1,7 @@
-"""Asks a server that has become ready what it made of its arguments, and keeps the answer beside its log.
+"""Reads the resolved arguments of a ready server, and keeps them beside its log.
 
-Best effort: an engine that tells nothing, or tells it in an unknown form, is no failure; its configuration is then
-taken as it was asked for.
+Best effort: an engine that reports nothing, or in an unknown form, is no failure; its configuration is then taken as it
+was asked for.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_back(
     folder: Path,
     secrets: Collection[str] = (),
 ) -> Resolved | None:
-    """What the engine made of a trial's configuration, kept in the trial's folder; None when it tells no knob.
+    """Compare reported with requested knobs, and keep both in the trial's folder; None when no knob is reported.
 
     Args:
         secrets: values that the server was given, to be masked in what is kept.
@@ -63,7 +63,7 @@ def read_back(
     origin = " and ".join(dict.fromkeys(source.origin for source in sources))
     resolved = Resolved(found.fingerprint, found.differs, origin, found.notes)
     # A server of somebody else's knows nothing of the command.
-    known = {*secrets, *redact.found(trial.command.argv, trial.command.env)}
+    known = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
     _keep(folder, redact.document(_document(trial, sources, heard, resolved), known))
     return resolved if heard.told else None
 
@@ -71,7 +71,7 @@ def read_back(
 def fetch_reported(
     sources: Iterable[ResolvedSource], version: str, client: ServerClient, log: Path | None, offset: int
 ) -> list[ReportedSettings]:
-    """What each source of this version gives; of those with one name the first that gives something.
+    """Read each source of this version; of sources with one name the first that reports something.
 
     Args:
         offset: bytes of the log that an earlier launch left in it.
@@ -95,14 +95,14 @@ def fetch_reported(
 
 
 def of_answer(source: ResolvedSource, document: Any) -> ReportedSettings | None:
-    """What a source gives in the answer of its path; None where it is not there."""
+    """Read a source in the answer of its path; None where it is not there."""
     for key in filter(None, source.key.split(".")):
         document = document.get(key) if isinstance(document, dict) else None
     return ReportedSettings(source.name, f"GET {source.path}", document) if isinstance(document, dict) else None
 
 
 def of_log(source: ResolvedSource, text: str) -> ReportedSettings | None:
-    """What a source gives in a log; None where no line matches."""
+    """Read a source in a log; None where no line matches."""
     match = re.search(source.pattern or "", text)
     if match is None:
         return None

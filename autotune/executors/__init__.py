@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from autotune.errors import CannotGoOn
 from autotune.evaluate import Evaluator
 from autotune.evaluate.checked import Checked
 from autotune.notify import Notify
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Trial
+from autotune.trial import Launch, State, Trial, TrialResult
+
+_IN_A_ROW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +115,32 @@ class LocalExecutor:
     def close(self) -> None:
         """Forget a trial that was not evaluated."""
         self._waiting = None
+
+
+def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
+    """Retire the node of the latest result where its next launch could not be trusted, or would fail as the last did.
+
+    Args:
+        results: in the order in which they came.
+
+    Raises:
+        CannotGoOn: no other node is left, or launches fail on all of them.
+    """
+    latest = results[-1]
+    if latest.quarantine and not executor.retire(latest.node, latest.quarantine):
+        raise CannotGoOn(latest.quarantine)
+    node_fails = _keeps_failing([result for result in results if result.node == latest.node])
+    if not node_fails and not _keeps_failing(results):
+        return
+    message = latest.failure.message if latest.failure else ""
+    why = f"{_IN_A_ROW} launches in a row failed for reasons that are not their configurations'. {message}"
+    # Of several nodes one is bad; where launches on different ones fail, something else is.
+    if not node_fails or not executor.retire(latest.node, why):
+        raise CannotGoOn(why)
+
+
+def _keeps_failing(results: Sequence[TrialResult]) -> bool:
+    """Whether the latest launches failed one after the other, none of them by its configuration."""
+    latest = results[-_IN_A_ROW:]
+    # A measurement that does not count has metrics: that server ran.
+    return len(latest) == _IN_A_ROW and all(r.state is State.INVALID and not r.metrics for r in latest)

@@ -51,7 +51,7 @@ class Gpu:
 
 
 def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
-    """This machine's GPUs, NVIDIA's before AMD's; empty where there are none."""
+    """List this machine's GPUs, NVIDIA's before AMD's; empty where there are none."""
     nvidias = (Gpu(index, device.name, "nvidia", *device[1:]) for index, device in enumerate(nvidia.devices(root)))
     amds = (Gpu(index, device.name, "amd", *device[1:]) for index, device in enumerate(_amd_devices(root)))
     return (*nvidias, *amds)
@@ -73,7 +73,7 @@ def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:
 
 
 def _amd_devices(root: Path) -> list[Device]:
-    """In the order of the cards' numbers, without those that have no product name (graphics of a desktop)."""
+    """List AMD's GPUs by card number, without those that have no product name (graphics of a desktop)."""
     named = [(card, _amd_name(card)) for card in _amd_cards(root)]
     return [_amd_device(root, card, name) for card, name in named if name]
 
@@ -85,7 +85,7 @@ def mec_firmware(root: Path) -> tuple[int, ...]:
 
 
 def _amd_cards(root: Path) -> list[Path]:
-    """The device folders; ``card0-DP-1`` and its like are connectors."""
+    """List the device folders; ``card0-DP-1`` and its like are connectors."""
     numbered = [(_CARD.fullmatch(path.name), path) for path in (root / "sys/class/drm").glob("card*")]
     return [path / "device" for _, path in sorted((int(match[1]), path) for match, path in numbered if match)]
 
@@ -100,7 +100,7 @@ def _amd_device(root: Path, card: Path, name: str) -> Device:
 
 
 def _amd_pids(root: Path, card: Path) -> tuple[int, ...]:
-    """The processes that hold memory of a card, by amdkfd's own number of it."""
+    """List the processes that hold memory of a card, by amdkfd's own number of it."""
     minors = {path.name.removeprefix("renderD") for path in (card / "drm").glob("renderD*")}
     kfd = root / "sys/class/kfd/kfd"
     pids: set[int] = set()

@@ -30,7 +30,7 @@ _ANY_SHARES = {"achieved_bandwidth": 0.6, "achieved_flops": 0.4}
 
 
 def node(name: str, library: Library, root: Path = ROOT) -> HardwareCard:
-    """What ``--hw`` was given, as a card: ``local`` is this machine, everything else is looked up.
+    """The card of a ``--hw`` name: ``local`` is this machine, everything else is looked up.
 
     Raises `UnknownName` naming the hardware that is known.
     """

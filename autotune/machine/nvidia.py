@@ -27,19 +27,19 @@ class Device(NamedTuple):
 
 
 def devices(root: Path) -> list[Device]:
-    """In NVML's order, which is that of the PCI bus. Of a machine laid out in a folder only the files are read."""
-    found = _through_nvml() if root == ROOT else None
-    return _listed(root) if found is None else found
+    """List the GPUs in the order of the PCI bus, as NVML does; of a machine laid out in a folder, by its files."""
+    found = _from_nvml() if root == ROOT else None
+    return _from_proc(root) if found is None else found
 
 
 def driver_version(root: Path) -> str | None:
-    """As the first line of ``/proc/driver/nvidia/version`` has it (driver README, "The /proc interface")."""
+    """Read the driver's version from ``/proc/driver/nvidia/version`` (driver README, "The /proc interface")."""
     found = _VERSION.search(text(root / "proc/driver/nvidia/version").partition("\n")[0])
     return found[0] if found else None
 
 
-def _listed(root: Path) -> list[Device]:
-    """Names alone: the files say nothing of memory or processes."""
+def _from_proc(root: Path) -> list[Device]:
+    """List the GPUs by the driver's files, which hold names alone."""
     found = []
     for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         models = [line.partition(":")[2] for line in text(path).splitlines() if line.startswith("Model:")]
@@ -47,8 +47,8 @@ def _listed(root: Path) -> list[Device]:
     return found
 
 
-def _through_nvml() -> list[Device] | None:
-    """None where the library cannot be used."""
+def _from_nvml() -> list[Device] | None:
+    """List the GPUs by NVML; None where the library cannot be used."""
     try:
         import pynvml as nvml
     except ImportError:
@@ -58,7 +58,7 @@ def _through_nvml() -> list[Device] | None:
     except nvml.NVMLError:
         return None
     try:
-        return [_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [_gpu_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError:
         return None
     finally:
@@ -66,8 +66,8 @@ def _through_nvml() -> list[Device] | None:
             nvml.nvmlShutdown()
 
 
-def _at(nvml: Any, index: int) -> Device:
-    """A GPU that has fallen off the bus has no handle; it keeps its place, so that the others keep their numbers."""
+def _gpu_at(nvml: Any, index: int) -> Device:
+    """Read one GPU. One that has fallen off the bus has no handle; it keeps its place and the others their numbers."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError:

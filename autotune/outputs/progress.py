@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.status import Status
 
 from autotune.metrics.formulas import METRICS
-from autotune.search import Study
 from autotune.search.objective import achieved
+from autotune.search.study import Study
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Trial
 

@@ -1,8 +1,7 @@
-"""From options to what may be tried.
+"""From command-line options to candidates.
 
-request       options to a checked `StudySpec`
-goals         objective, SLOs, weights
-candidates    `StudySpec` to the candidates of every engine and the baseline
-no_effect     options of a command that are known to do nothing
-user_library  the user's own space files beside the packaged ones
+build_spec  options to a checked `StudySpec`
+goals       objective, SLOs, weights
+candidates  `StudySpec` to the candidates of every engine and the baseline
+no_effect   settings of a command that have no effect, by rule
 """

@@ -1,4 +1,4 @@
-"""Turns what was asked on the command line into a checked `StudySpec`, or says what would be right."""
+"""Turn the options of ``autotune run`` into a checked `StudySpec`."""
 
 from __future__ import annotations
 
@@ -37,56 +37,56 @@ AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL
 SIMULATOR_NOISE = 0.03
 
 
-def build_spec(request: RunOptions, notify: Notify = silent) -> StudySpec:
-    """Check every name and figure of a request; raises `BadInput` with the right names.
+def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
+    """Check every name and figure of the options; raises `BadInput` that says what would be right.
 
     Args:
         notify: called before something that takes long.
     """
-    library = library_for(request.space)
-    hardware = node(request.hardware, library)
-    model = _model(request, library)
-    _check_budget(request)
-    on = _on(request, library, hardware)
-    _check_model_path(request.model, on)
+    library = library_for(options.space)
+    hardware = node(options.hardware, library)
+    model = _model(options, library)
+    _check_budget(options)
+    on = _on(options, library, hardware)
+    _check_model_path(options.model, on)
     replayed = file_of(on) is not None
-    asked = replay_fields(request, on, library) if replayed else _served(request, on, hardware, library, notify)
-    goals = goals_of(request, asked["workloads"])
+    asked = replay_fields(options, on, library) if replayed else _served(options, on, hardware, library, notify)
+    goals = goals_of(options, asked["workloads"])
     notes = (*goals.notes, *asked.pop("notes"))
     return StudySpec(
-        study=check_study_name(request.study or _study_name(model.id, hardware.name, request.now)),
+        study=check_study_name(options.study or _study_name(model.id, hardware.name, options.now)),
         model=model,
         hardware=hardware,
-        gpus=check_gpus(request.gpus, hardware),
+        gpus=check_gpus(options.gpus, hardware),
         objective=goals.objective,
         weights=goals.weights,
         pareto=goals.pareto,
         slos=goals.slos,
-        launches=request.launches,
-        hours=request.hours,
-        executor=check_executor(request.executor),
-        sampler=request.sampler,
-        sources=tuple(request.sources),
-        noise=_noise(request, on),
-        seed=request.seed,
-        space=str(request.space.resolve()) if request.space else None,
+        launches=options.launches,
+        hours=options.hours,
+        executor=check_executor(options.executor),
+        sampler=options.sampler,
+        sources=tuple(options.sources),
+        noise=_noise(options, on),
+        seed=options.seed,
+        space=str(options.space.resolve()) if options.space else None,
         notes=notes,
         **asked,
-        **secret_sources(on, request.api_key_env, request.api_key_file, request.hf_token_file),
+        **secret_sources(on, options.api_key_env, options.api_key_file, options.hf_token_file),
     )
 
 
-def _served(request: RunOptions, on: str, hardware: HardwareCard, library: Library, notify: Notify) -> dict[str, Any]:
-    """What is asked of servers, simulated ones too: the fields of a `StudySpec`."""
-    workloads = tuple(dict.fromkeys(request.workloads)) or ("sharegpt",)
+def _served(options: RunOptions, on: str, hardware: HardwareCard, library: Library, notify: Notify) -> dict[str, Any]:
+    """The fields of a `StudySpec` that options of servers decide, simulated ones too."""
+    workloads = tuple(dict.fromkeys(options.workloads)) or ("sharegpt",)
     for name in workloads:
         load_workload(name, library)
-    engines = _engines(request, library)
-    calibration, fitted = _calibration(request, on)
-    _check_external(request, on)
-    images = _images(request, on, engines, hardware, library)
-    asked = (_baseline(request.baseline), _engine_args(request.engine_args, library))
-    binaries = named_binaries(request.engine_bins, library)
+    engines = _engines(options, library)
+    calibration, fitted = _calibration(options, on)
+    _check_external(options, on)
+    images = _images(options, on, engines, hardware, library)
+    asked = (_baseline(options.baseline), _engine_args(options.engine_args, library))
+    binaries = named_binaries(options.engine_bins, library)
     versions = {name: version for name, (version, _) in images.items()}
     chosen = choose([card.engine for card in engines], asked, binaries, on, library, notify, versions)
     return {
@@ -94,105 +94,107 @@ def _served(request: RunOptions, on: str, hardware: HardwareCard, library: Libra
         "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
         "workloads": workloads,
         "baseline": chosen.baseline,
-        "pins": _pins(request.pins, engines),
+        "pins": _pins(options.pins, engines),
         "engine_args": dict(chosen.engine_args),
         "installed": dict(chosen.installed),
-        "notes": (*chosen.notes, *_unused_images(request, on, images, library), *fitted),
+        "notes": (*chosen.notes, *_unused_images(options, on, images, library), *fitted),
         "calibration": calibration,
         "images": {name: image for name, (_, image) in images.items()},
     }
 
 
-def _calibration(request: RunOptions, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """The simulator's coefficients where trials need them and they are not the packaged ones, and what to tell."""
-    path = request.calibration if on in ("simulator", "emulator") else None
-    found = calibration_in(path)
-    if path is None or found is None:
+def _calibration(options: RunOptions, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """The simulator's coefficients, and a note; None where trials need none or the packaged ones."""
+    path = options.calibration if on in ("simulator", "emulator") else None
+    calibration = calibration_in(path)
+    if path is None or calibration is None:
         return None, ()
-    return found.model_dump(mode="json"), (f"the simulated node's figures are those of {path}: {found.told}",)
+    return calibration.model_dump(mode="json"), (
+        f"the simulated node's figures are those of {path}: {calibration.told}",
+    )
 
 
-def _model(request: RunOptions, library: Library) -> ModelCard:
-    """The model; a path stays the path that the engine gets, and the id remains an alias."""
-    name = request.model
-    model = library.model(name, request.model_id)
+def _model(options: RunOptions, library: Library) -> ModelCard:
+    """The model card; a path stays the id, which the engine gets, and the model's own id becomes an alias."""
+    name = options.model
+    model = library.model(name, options.model_id)
     if name.endswith((".yaml", ".yml")) or not (name.startswith((".", "/", "~")) or Path(name).exists()):
         return model
-    # By its slash a launcher tells the path of a file from a word that happens to be a file's name.
+    # By the slash a launcher tells a file's path from a model's name that is also a file's name.
     path = f"./{name}" if "/" not in name and Path(name).is_file() else name
     return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})
 
 
-def _check_budget(request: RunOptions) -> None:
-    if request.launches < 1:
-        raise BadInput(f"--launches {request.launches}: a budget of at least 1 launch is needed (default 30)")
-    if request.hours is not None and not (request.hours > 0 and math.isfinite(request.hours)):
-        raise BadInput(f"--hours {request.hours:g}: the time budget must be a number above 0")
-    if request.noise is not None and not 0 <= request.noise < 1:
-        raise BadInput(f"--noise {request.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
+def _check_budget(options: RunOptions) -> None:
+    if options.launches < 1:
+        raise BadInput(f"--launches {options.launches}: a budget of at least 1 launch is needed (default 30)")
+    if options.hours is not None and not (options.hours > 0 and math.isfinite(options.hours)):
+        raise BadInput(f"--hours {options.hours:g}: the time budget must be a number above 0")
+    if options.noise is not None and not 0 <= options.noise < 1:
+        raise BadInput(f"--noise {options.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
 
 
-def _on(request: RunOptions, library: Library, hardware: HardwareCard) -> str:
-    """Where trials run; ``auto`` is this machine's own engines where it has the node's GPUs and one, else simulated."""
-    kind, _, rest = request.on.partition(":")
-    if request.on not in AVAILABLE[:-2] and not (kind in ("external", "replay") and rest):
-        raise BadInput(f"--on {request.on}: this version runs trials on: {', '.join(AVAILABLE)}")
+def _on(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
+    """Where trials run; ``auto`` is ``process`` where this machine has the GPUs and an engine, else ``simulator``."""
+    kind, _, rest = options.on.partition(":")
+    if options.on not in AVAILABLE[:-2] and not (kind in ("external", "replay") and rest):
+        raise BadInput(f"--on {options.on}: this version runs trials on: {', '.join(AVAILABLE)}")
     if kind == "external":
         from autotune.serving.external import normalised
 
         normalised(rest)
     if kind == "replay":
         return replay_at(rest)
-    if request.on != "auto":
-        return request.on
-    here = request.hardware.lower() == LOCAL or has(hardware.name, check_gpus(request.gpus, hardware))
+    if options.on != "auto":
+        return options.on
+    here = options.hardware.lower() == LOCAL or has(hardware.name, check_gpus(options.gpus, hardware))
     if not here:
         return "simulator"
-    # A program that was named, and is none, is an error and no reason to simulate: found out when it is asked.
-    binaries = named_binaries(request.engine_bins, library)
-    engines = [engine(card.engine, library) for card in _engines(request, library)]
+    # A wrong --engine-bin is an error, found later when it is run, and no reason to simulate.
+    binaries = named_binaries(options.engine_bins, library)
+    engines = [engine(card.engine, library) for card in _engines(options, library)]
     return "process" if any(kind.name in binaries or kind.missing() is None for kind in engines) else "simulator"
 
 
 def _check_model_path(model: str, on: str) -> None:
-    """A server on this machine needs a model's folder that is there; another node's may have it."""
+    """Raise `BadInput` where servers run on this machine and the model's folder does not exist on it."""
     if on == "process" and model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
         raise BadInput(f"--model {model}: there is no such folder, and a server on this machine could not read it")
 
 
-def _check_external(request: RunOptions, on: str) -> None:
-    """Nothing of a server that somebody else runs can be set from here."""
-    options = {"--baseline": request.baseline, "--engine-arg": request.engine_args, "--set": request.pins}
-    asked = [option for option, value in options.items() if value]
-    if on.startswith("external:") and request.executor != "local":
-        raise BadInput(f"--executor {request.executor}: nodes would load one server at the same time; leave it out")
+def _check_external(options: RunOptions, on: str) -> None:
+    """Raise `BadInput` for options that cannot be applied to a server that somebody else runs."""
+    refused = {"--baseline": options.baseline, "--engine-arg": options.engine_args, "--set": options.pins}
+    asked = [option for option, value in refused.items() if value]
+    if on.startswith("external:") and options.executor != "local":
+        raise BadInput(f"--executor {options.executor}: nodes would load one server at the same time; leave it out")
     if asked and on.startswith("external:"):
         raise BadInput(f"{' and '.join(asked)}: nothing can be set on a server that somebody else runs; leave it out")
 
 
-def _unused_images(request: RunOptions, on: str, images: Mapping[str, tuple[str, str]], library: Library) -> list[str]:
-    asked = [name for name in asked_images(request.images, on, library) if name not in images]
+def _unused_images(options: RunOptions, on: str, images: Mapping[str, tuple[str, str]], library: Library) -> list[str]:
+    asked = [name for name in asked_images(options.images, on, library) if name not in images]
     return [f"--image {name} is not used: {name} is neither searched nor the baseline's" for name in asked]
 
 
 def _images(
-    request: RunOptions, on: str, engines: Sequence[EngineCard], hardware: HardwareCard, library: Library
+    options: RunOptions, on: str, engines: Sequence[EngineCard], hardware: HardwareCard, library: Library
 ) -> dict[str, tuple[str, str]]:
     """Version and container image by engine; empty where no containers run."""
-    asked = asked_images(request.images, on, library)
+    asked = asked_images(options.images, on, library)
     if on != "docker":
         return {}
-    if request.baseline is None:
+    if options.baseline is None:
         return choose_images(asked, engines, hardware, library)
     try:
-        baseline = recognise(split_command(request.baseline).argv, library).card
+        baseline = recognise(split_command(options.baseline).argv, library).card
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
     return choose_images(asked, [*engines, baseline], hardware, library)
 
 
 def _baseline(text: str | None) -> str | None:
-    """As it was typed; raises `BadInput` when it holds a secret."""
+    """Return the baseline as it was typed; raises `BadInput` when it holds a secret."""
     if text is None:
         return None
     try:
@@ -203,13 +205,13 @@ def _baseline(text: str | None) -> str | None:
     return text
 
 
-def _noise(request: RunOptions, on: str) -> float:
-    """Only simulated and replayed launches get noise added; real ones have their own."""
-    if request.noise is None:
+def _noise(options: RunOptions, on: str) -> float:
+    """Sigma of the noise that is added; only simulated and replayed launches get any."""
+    if options.noise is None:
         return SIMULATOR_NOISE if on == "simulator" else 0.0
-    if on != "simulator" and file_of(on) is None and request.noise > 0:
-        raise BadInput(f"--noise {request.noise:g}: launches on {on} have noise of their own")
-    return request.noise
+    if on != "simulator" and file_of(on) is None and options.noise > 0:
+        raise BadInput(f"--noise {options.noise:g}: launches on {on} have noise of their own")
+    return options.noise
 
 
 def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
@@ -220,12 +222,12 @@ def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
     return gpus
 
 
-def _engines(request: RunOptions, library: Library) -> list[EngineCard]:
-    if not request.engines:
+def _engines(options: RunOptions, library: Library) -> list[EngineCard]:
+    if not options.engines:
         searched = [card for name, card in library.engines.items() if name in (library.narrowed or library.engines)]
         # vLLM first: it is the default baseline, and first in every table.
         return sorted(searched, key=lambda card: (card.engine != "vllm", card.engine))
-    return list({card.engine: card for card in map(library.engine, request.engines)}.values())
+    return list({card.engine: card for card in map(library.engine, options.engines)}.values())
 
 
 def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:

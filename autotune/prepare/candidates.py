@@ -1,4 +1,4 @@
-"""From a `StudySpec` to what may be tried: candidates per engine, the baseline, and why engines are left out."""
+"""From a `StudySpec` to its candidates: per engine, with the baseline, and why engines are left out."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from autotune.trial import Command, Configuration, Scalar
 
 @dataclass(frozen=True, slots=True)
 class EngineSpace:
-    """One engine in one study: its contract, what it is judged against, what remains of its space.
+    """One engine in one study: the engine, the context of its rules, and its candidates.
 
     Attributes:
-        pins: the pinned knobs that it has, with ``auto`` resolved to its default.
+        pins: the pinned knobs that it has, with ``auto`` replaced by its default.
     """
 
     engine: Engine
@@ -53,12 +53,12 @@ class EngineSpace:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a study chooses from.
+    """The candidates of a study and how their servers are started.
 
     Attributes:
-        spec: with notes of what was left out beside its own.
-        spaces: by engine, only those that are searched; of a replayed table those that we know.
-        baseline_command: the command line that the user gave as the baseline, to be launched as typed.
+        spec: with notes on what was left out besides its own.
+        spaces: by engine, only those that are searched; of a replayed table those with an engine card.
+        baseline_command: ``--baseline``, to be launched as typed; None without one.
     """
 
     spec: StudySpec
@@ -69,7 +69,7 @@ class Prepared:
     baseline_command: Command | None
 
     def command_of(self, candidate: Candidate) -> Command:
-        """How a candidate's server is started; the user's own baseline as typed."""
+        """The command of a candidate's server; the user's own baseline as typed."""
         if self.baseline_command is not None and candidate is self.candidates.items[self.candidates.baseline]:
             return self._placed(self.baseline_command, candidate.configuration.engine)
         configuration = candidate.configuration
@@ -83,7 +83,7 @@ class Prepared:
         return self._placed(command, configuration.engine)
 
     def counts(self) -> dict[str, int]:
-        """The candidates of each engine that is searched."""
+        """Count the candidates of each engine that is searched."""
         if file_of(self.spec.on) is not None:
             return dict(Counter(candidate.configuration.engine for candidate in self.candidates.items))
         return {name: len(space.space.configurations) for name, space in self.spaces.items()}
@@ -114,23 +114,21 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     excluded: list[Exclusion] = []
     notes: list[str] = []
     for choice in spec.engines:
-        card = library.engine(choice.name)
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
-        kind = engine_of(card.engine, spec.installed, library, notify)
-        reason = unsuited(card, context) or _unpinnable(card, spec.pins)
+        kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
+        reason = unsuited(kind.card, context) or _unpinnable(kind.card, spec.pins)
         if reason is None and not anywhere:
             reason = _unavailable(spec, kind)
         if reason is None:
-            pins = _pinned(kind, context, spec.pins)
-            space = enumerate_engine(*_narrow(kind, context, pins, library.narrowed.get(card.engine)))
-            refusals = _drop_refused(kind, context, space)
-            spaces[card.engine] = EngineSpace(kind, context, space, pins)
-            notes += [f"{card.title} {context.version}: {text}" for text in refusals]
-            if not space.configurations:
-                reason = f"no valid configuration remains{'; '.join(['', *refusals]) or why_empty(card, space, pins)}"
-        if reason is not None:
-            spaces.pop(card.engine, None)
-            excluded.append(Exclusion(engine=card.engine, reason=reason))
+            space = _engine_space(kind, context, spec.pins, library.narrowed.get(kind.name))
+            refusals = _drop_refused(space)
+            notes += [f"{kind.card.title} {context.version}: {text}" for text in refusals]
+            if space.space.configurations:
+                spaces[kind.name] = space
+                continue
+            why = "; ".join(["", *refusals]) or why_empty(kind.card, space.space, space.pins)
+            reason = f"no valid configuration remains{why}"
+        excluded.append(Exclusion(engine=kind.name, reason=reason))
     if not spaces:
         reasons = "; ".join(f"{e.engine}: {e.reason}" for e in excluded)
         raise BadInput(f"no engine is left to try on {spec.hardware.name}: {reasons}")
@@ -139,22 +137,22 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
 
 
 def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
-    """One server that somebody else runs is the only candidate, and it is its own baseline."""
-    # Only asks whether it is there and serves the model: better now than after a study has begun.
+    """Prepare a study of a server that somebody else runs: the only candidate, and its own baseline."""
+    # Asks only whether it answers and serves the model: better now than after a study has begun.
     key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
     server = connect(spec.on.removeprefix("external:"), spec.model.id, key)
     choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
     kind = engine_of(choice.name, {}, library, silent)
     context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
-    found = Configuration(kind.name, {"url": spec.on.removeprefix("external:")})
-    candidate = Candidate(found, choice.version)
-    spaces = {kind.name: EngineSpace(kind, context, Enumeration([found], 1), {})}
-    # Its command line is not known to us; what stands for it says where it is.
+    configuration = Configuration(kind.name, {"url": spec.on.removeprefix("external:")})
+    candidate = Candidate(configuration, choice.version)
+    spaces = {kind.name: EngineSpace(kind, context, Enumeration([configuration], 1), {})}
+    # Its command line is unknown; the stand-in names its address.
     return Prepared(spec, library, CandidateSet((candidate,), 0), spaces, (), Command((spec.on,)))
 
 
 def _replayed(spec: StudySpec, library: Library) -> Prepared:
-    """The rows of a file are the only candidates: no rule judges them."""
+    """Prepare a replay: the rows of the table are the only candidates, and no rule judges them."""
     table = table_of(spec.on, spec.table_sha256, library)
     known = known_engines(spec, table, library)
     candidates = candidates_of(spec, table, known, library)
@@ -162,24 +160,17 @@ def _replayed(spec: StudySpec, library: Library) -> Prepared:
     return Prepared(spec, library, candidates, spaces, (), None)
 
 
-def _unknown_to(on: str, engine: str) -> str | None:
-    """Why a simulated node cannot stand in for an engine, in words; None when it can, or trials are real."""
-    needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(on, ())
-    absent = [path for kind in needed if not (path := packaged(kind, engine)).is_file()]
-    if not absent:
-        return None
-    return f"the {on} knows nothing of {engine}: there is no {absent[0]}; use --on process"
-
-
 def _unavailable(spec: StudySpec, kind: Engine) -> str | None:
-    """Why the study's trials cannot run an engine, in words."""
+    """Why the study's trials cannot run an engine; None where they can."""
     if spec.on == "process":
         if kind.name in spec.installed:
             return None
         return kind.missing() or f"{kind.card.title} was not installed when the study began"
     if spec.on == "docker":
         return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
-    return _unknown_to(spec.on, kind.name)
+    needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(spec.on, ())
+    absent = [path for folder in needed if not (path := packaged(folder, kind.name)).is_file()]
+    return f"the {spec.on} knows nothing of {kind.name}: there is no {absent[0]}; use --on process" if absent else None
 
 
 def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
@@ -190,44 +181,45 @@ def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
     return None
 
 
-def _drop_refused(kind: Engine, context: Context, space: Enumeration) -> list[str]:
+def _drop_refused(space: EngineSpace) -> list[str]:
     """Leave out the configurations whose command this version's parser refuses; says how many, and why."""
-    space.configurations, refusals = Parser(kind, context).taken(space.configurations)
+    enumeration = space.space
+    enumeration.configurations, refusals = Parser(space.engine, space.context).taken(enumeration.configurations)
     if refusals:
-        space.removed[RULE] = sum(refusals.values())
+        enumeration.removed[RULE] = sum(refusals.values())
     return [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in refusals.items()]
 
 
-def _narrow(
+def _engine_space(
     kind: Engine, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
-) -> tuple[EngineCard, Context, Mapping[str, Scalar]]:
-    """What `enumerate_engine` takes: the card and the pins, narrowed where a space file says so."""
+) -> EngineSpace:
+    """Enumerate an engine's candidates under the pins that it has, narrowed where a space file says so.
+
+    A pin ``auto`` is the engine's default, unless it has a value of that name.
+    """
     card = kind.card
-    if narrowed is None:
-        return card, context, pins
-    on_node = {name: fill_value(value, context.scope({})) for name, value in card.on_node.items()}
-    fixed = {name: value for name, value in {**on_node, **pins}.items() if name in pins or name not in narrowed.search}
-    # A knob that is searched no more has its default, which may depend on the knobs that are.
-    knobs = {n: knob.model_copy(update={"search": narrowed.search.get(n, [])}) for n, knob in card.knobs.items()}
-    return card.model_copy(update={"knobs": knobs}), context, fixed
-
-
-def _pinned(kind: Engine, context: Context, pins: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The pins that an engine knows; ``auto`` is its default, unless it has a value of that name."""
-    known = {name: value for name, value in pins.items() if name in kind.card.knobs}
-    auto = {n for n, value in known.items() if value == AUTO and value not in (kind.card.knobs[n].choices or ())}
-    defaults = kind.default_knobs(context, {n: value for n, value in known.items() if n not in auto})
-    return {name: defaults[name] for name in known}
+    pins = {name: value for name, value in pins.items() if name in card.knobs}
+    auto = {n for n, value in pins.items() if value == AUTO and value not in (card.knobs[n].choices or ())}
+    defaults = kind.default_knobs(context, {n: value for n, value in pins.items() if n not in auto})
+    pins = {name: defaults[name] for name in pins}
+    fixed: Mapping[str, Scalar] = pins
+    if narrowed is not None:
+        on_node = {name: fill_value(value, context.scope({})) for name, value in card.on_node.items()}
+        fixed = {n: value for n, value in {**on_node, **pins}.items() if n in pins or n not in narrowed.search}
+        # A knob that is searched no more has its default, which may depend on the knobs that are.
+        knobs = {n: knob.model_copy(update={"search": narrowed.search.get(n, [])}) for n, knob in card.knobs.items()}
+        card = card.model_copy(update={"knobs": knobs})
+    return EngineSpace(kind, context, enumerate_engine(card, context, fixed), pins)
 
 
 def _effective(space: EngineSpace, settings: Mapping[str, Scalar]) -> Configuration:
-    """The engine's defaults on all GPUs with some settings, the pins above all."""
+    """The engine's defaults on all GPUs with some settings; pins override both."""
     knobs = space.engine.default_knobs(space.context, {**settings, **space.pins})
     return effective(space.card, Configuration(space.engine.name, knobs), space.context).configuration
 
 
 def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:
-    """Configurations that somebody found good, where they apply."""
+    """The good starts of the space file, else of the card, that apply."""
     scope = space.context.scope(space.engine.default_knobs(space.context))
     starts = [s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)]
     return [_effective(space, {name: fill_value(v, scope) for name, v in s.set.items()}) for s in starts]
@@ -272,9 +264,8 @@ def _with_baseline(
 
 
 def _positions(configurations: Sequence[Configuration], positions: Mapping[str, int]) -> tuple[int, ...]:
-    """Where configurations stand among the candidates; one that breaks a rule is none of them."""
-    found = [positions[c.fingerprint] for c in configurations if c.fingerprint in positions]
-    return tuple(dict.fromkeys(found))
+    """Positions of configurations among the candidates; one that breaks a rule is none of them."""
+    return tuple(dict.fromkeys(positions[c.fingerprint] for c in configurations if c.fingerprint in positions))
 
 
 def _check_commands(prepared: Prepared) -> None:
@@ -302,12 +293,12 @@ def _check_commands(prepared: Prepared) -> None:
         _check_references(prepared, candidate, "")
 
 
-def _check_references(prepared: Prepared, candidate: Candidate, whose: str) -> None:
+def _check_references(prepared: Prepared, candidate: Candidate, prefix: str) -> None:
     if prepared.spec.on != "simulator":
         try:
             resolve_references(prepared.command_of(candidate), os.environ)
         except BadInput as error:
-            raise BadInput(f"{whose}{error}") from error
+            raise BadInput(f"{prefix}{error}") from error
 
 
 def _parse_baseline(

@@ -1,7 +1,7 @@
-"""What is asked of a configuration: the objective and its weights, a second goal, the SLOs; checked.
+"""Check the objective and its weights, the second objective, and the SLOs.
 
-A goal's metric must change with the speed of the node, so that a gain in percent means something; an SLO may be on any
-metric. SLOs and the second goal are about the first workload.
+An objective's metric must change with the speed of the node, so that a gain in percent means something; an SLO may be
+on any metric. SLOs and the second objective are about the first workload.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class Goals:
     notes: tuple[str, ...]
 
 
-def goals_of(request: RunOptions, workloads: Sequence[str]) -> Goals:
-    """The goals of a request; raises `BadInput` for what cannot be asked, saying what contradicts what."""
-    objective = _goal(request.objective, "objective")
-    weights = _weights(request.weights, workloads)
-    pareto = None if request.pareto is None else _goal(request.pareto, "--pareto")
+def goals_of(options: RunOptions, workloads: Sequence[str]) -> Goals:
+    """Parse the goals; raises `BadInput` for unknown metrics and for options that contradict each other."""
+    objective = _goal(options.objective, "objective")
+    weights = _weights(options.weights, workloads)
+    pareto = None if options.pareto is None else _goal(options.pareto, "--pareto")
     if pareto == objective:
         raise BadInput(
             f"--pareto {pareto} and --objective {objective}: a front needs two metrics, e.g. --pareto p99_ttft_ms"
         )
-    return Goals(objective, weights, pareto, slos_of(request.slos), _notes(request, pareto))
+    return Goals(objective, weights, pareto, slos_of(options.slos), _notes(options, pareto))
 
 
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
-    """The SLOs, each once; raises `BadInput` for one that nothing can keep, or two that nothing can keep together."""
+    """Parse the SLOs, each once; raises `BadInput` for one, or two together, that nothing can keep."""
     slos = tuple(dict.fromkeys(Slo.parse(text) for text in texts))
     for slo in slos:
         if slo.metric not in METRICS:
@@ -62,14 +62,14 @@ def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
 
 
 def _goal(name: str, what: str) -> str:
-    goals = [metric for metric, known in METRICS.items() if known.time_power != 0]
+    goals = [metric for metric, formula in METRICS.items() if formula.time_power != 0]
     if name not in goals:
         raise UnknownName(f"{what} metric", name, goals)
     return name
 
 
 def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     rest = text or ""
     while rest:
         match = _WEIGHT.match(rest)
@@ -78,15 +78,15 @@ def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
         name, weight = match["workload"], _number(match["weight"])
         if name not in workloads:
             raise UnknownName("workload in --weights", name, workloads, "Each must also be given by --workload.")
-        if name in found:
+        if name in weights:
             raise BadInput(f"--weights {text!r}: {name!r} has two weights; give it one")
         if not (weight > 0 and math.isfinite(weight)):
             raise BadInput(f"--weights {text!r}: {match['weight'].strip()!r} is no weight for {name!r}; {_FORM}")
-        found[name] = weight
+        weights[name] = weight
         rest = rest[match.end() :]
-    if text is not None and not found:
+    if text is not None and not weights:
         raise BadInput(f"--weights {text!r}: {_FORM}")
-    return {name: found[name] for name in workloads if name in found}
+    return {name: weights[name] for name in workloads if name in weights}
 
 
 def _number(text: str) -> float:
@@ -96,8 +96,8 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _notes(request: RunOptions, pareto: str | None) -> tuple[str, ...]:
-    if pareto is None or request.sampler == "gp":
+def _notes(options: RunOptions, pareto: str | None) -> tuple[str, ...]:
+    if pareto is None or options.sampler == "gp":
         return ()
-    alone = f"--sampler {request.sampler} looks for the objective alone"
+    alone = f"--sampler {options.sampler} looks for the objective alone"
     return (f"{alone}: the front against {pareto} is that of what it came upon; gp looks for the front",)

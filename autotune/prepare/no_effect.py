@@ -1,13 +1,13 @@
-"""What of a command is known to do nothing for the speed of a server, without a launch that would show it.
+"""Find the settings of a command that have no effect on a server's speed, by rule, without a launch that shows it.
 
-Three things: options that the engine's card calls idle (parsers of the answers' text, flags without their condition),
-settings of a typed command that the engine overrides or ignores, and pins (``--set``) that have no effect in the
-configuration.
+Three kinds: options listed under ``idle`` in the engine card (parsers of the answers' text, flags without their
+condition), settings of a typed command that the engine overrides or ignores, and pins (``--set``) without effect in
+the configuration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from autotune.engines.engine import ParsedCommand
 from autotune.errors import BadInput
@@ -19,22 +19,15 @@ from autotune.study.recommendation import NoEffect
 from autotune.trial import Configuration, Scalar, Trial
 
 
-def no_effect_finder(prepared: Prepared) -> Callable[[Trial], Sequence[NoEffect]]:
-    """For a launch of the study, what on its command, or asked for, does nothing."""
-
-    def no_effect_of(trial: Trial) -> list[NoEffect]:
-        space = prepared.spaces.get(trial.configuration.engine)
-        if space is None:
-            # A replayed table may have engines that nothing is known of.
-            return []
-        typed = prepared.baseline_command is not None and trial.configuration == _baseline(prepared)
-        return [*_on_command(space, trial, typed), *([] if typed else _pinned(space, trial.configuration))]
-
-    return no_effect_of
-
-
-def _baseline(prepared: Prepared) -> Configuration:
-    return prepared.candidates.items[prepared.candidates.baseline].configuration
+def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
+    """The settings on a trial's command, and the pins, that have no effect."""
+    space = prepared.spaces.get(trial.configuration.engine)
+    if space is None:
+        # A replayed table may have engines without a card.
+        return []
+    baseline = prepared.candidates.items[prepared.candidates.baseline].configuration
+    typed = prepared.baseline_command is not None and trial.configuration == baseline
+    return [*_on_command(space, trial, typed), *([] if typed else _pinned(space, trial.configuration))]
 
 
 def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEffect]:
@@ -55,13 +48,13 @@ def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEff
 
 
 def _overridden(space: EngineSpace, parsed: ParsedCommand) -> Iterator[NoEffect]:
-    """The knobs that were typed and that the engine takes otherwise."""
-    raw = space.engine.knobs(parsed, space.context)
-    usual = space.engine.default_knobs(space.context)
-    made = effective(space.card, raw, space.context).configuration
-    for name, value in raw.knobs.items():
-        if value not in (usual[name], made.knobs[name]):
-            yield NoEffect(knob=name, values=[value], reason=_why(space, made, name, value))
+    """The knobs that were typed and that the engine sets otherwise."""
+    typed = space.engine.knobs(parsed, space.context)
+    defaults = space.engine.default_knobs(space.context)
+    normalised = effective(space.card, typed, space.context).configuration
+    for name, value in typed.knobs.items():
+        if value not in (defaults[name], normalised.knobs[name]):
+            yield NoEffect(knob=name, values=[value], reason=_why(space, normalised, name, value))
 
 
 def _pinned(space: EngineSpace, configuration: Configuration) -> Iterator[NoEffect]:
@@ -71,10 +64,10 @@ def _pinned(space: EngineSpace, configuration: Configuration) -> Iterator[NoEffe
 
 
 def _why(space: EngineSpace, configuration: Configuration, name: str, value: Scalar) -> str:
-    """Why a knob's value makes no difference to a configuration, in words."""
-    applied = effective(space.card, configuration.with_knobs(**{name: value}), space.context).effects
-    found = next((effect.reason for effect in applied if name in effect.set), None)
-    return found or f"it has no effect unless `{space.card.knobs[name].active}`"
+    """Why a knob's value has no effect on a configuration."""
+    effects = effective(space.card, configuration.with_knobs(**{name: value}), space.context).effects
+    reason = next((effect.reason for effect in effects if name in effect.set), None)
+    return reason or f"it has no effect unless `{space.card.knobs[name].active}`"
 
 
 def _shown(value: object) -> Scalar:

@@ -22,41 +22,41 @@ def normalised(path: str) -> str:
     return f"{REPLAY}{Path(path).expanduser().absolute()}"
 
 
-def replay_fields(request: RunOptions, on: str, library: Library) -> dict[str, Any]:
+def replay_fields(options: RunOptions, on: str, library: Library) -> dict[str, Any]:
     """Make the fields; raises `BadInput`.
 
     Args:
         on: as `normalised` gives it.
     """
-    _refuse_unused(request)
+    _refuse_unused(options)
     sha256 = digest(Path(on.removeprefix(REPLAY)))
     table = table_of(on, sha256, library)
-    engines = [engine_name(text, library) for text in request.engines] or list(table.engines)
+    engines = [engine_name(text, library) for text in options.engines] or list(table.engines)
     for name in engines:
         if name not in table.engines:
             raise UnknownName("engine", name, table.engines, f"They are those of {table.path}.")
-    pins = dict(setting(table, text, "--set", library) for text in request.pins)
-    workloads = tuple(dict.fromkeys(request.workloads)) or (table.workload or "sharegpt",)
+    pins = dict(setting(table, text, "--set", library) for text in options.pins)
+    workloads = tuple(dict.fromkeys(options.workloads)) or (table.workload or "sharegpt",)
     return {
         "on": on,
         "table_sha256": sha256,
         "engines": tuple(EngineChoice(name=n, version=table.version_of(n)) for n in dict.fromkeys(engines)),
         "workloads": workloads,
         "pins": pins,
-        "baseline": request.baseline,
-        "notes": (*_read_notes(table), *_workload_notes(table, workloads[0]), *_unused_notes(request, table)),
+        "baseline": options.baseline,
+        "notes": (*_read_notes(table), *_workload_notes(table, workloads[0]), *_unused_notes(options, table)),
     }
 
 
-def _refuse_unused(request: RunOptions) -> None:
+def _refuse_unused(options: RunOptions) -> None:
     """Raise `BadInput` for options of servers: nothing is launched."""
-    options = {
-        "--engine-arg": request.engine_args,
-        "--engine-bin": request.engine_bins,
-        "--image": request.images,
-        "--hf-token-file": request.hf_token_file,
+    refused = {
+        "--engine-arg": options.engine_args,
+        "--engine-bin": options.engine_bins,
+        "--image": options.images,
+        "--hf-token-file": options.hf_token_file,
     }
-    asked = [option for option, value in options.items() if value]
+    asked = [option for option, value in refused.items() if value]
     if asked:
         raise BadInput(f"{' and '.join(asked)}: nothing is launched where a file answers; leave it out")
 
@@ -83,10 +83,10 @@ def _workload_notes(table: Table, workload: str) -> list[str]:
     return [f"the figures of {workload} are those that {table.path} has of {table.workload}"]
 
 
-def _unused_notes(request: RunOptions, table: Table) -> list[str]:
+def _unused_notes(options: RunOptions, table: Table) -> list[str]:
     notes = []
-    if request.space is not None:
+    if options.space is not None:
         notes.append(f"--space tells what models, nodes and engines are; only rows of {table.path} are tried")
-    if request.hours is not None and not any(row.times_s for row in table.rows):
+    if options.hours is not None and not any(row.times_s for row in table.rows):
         notes.append(f"--hours is not used: {table.path} does not say how long launches took")
     return notes

@@ -1,26 +1,29 @@
-"""The study as Optuna keeps it, for dashboards and for Optuna's samplers: one trial per launch, same number.
+"""The Optuna study of a study's launches: one trial per launch, of the same number, in a journal for dashboards.
 
-`results.jsonl` is the truth and the journal follows it: opening a study mends a torn journal, tells it
-what it missed, and writes it anew where it contradicts the rows.
+`results.jsonl` is the truth. Whoever opens the study writes the journal anew from it; of an earlier journal only the
+launches that were under way are taken, which no other file holds.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import CategoricalDistribution
+from optuna.samplers import BaseSampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.study import StudyDirection
+from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.search import objective
 from autotune.search.gp.encoding import Encoding
+from autotune.search.plan import Step
 from autotune.space.candidates import CandidateSet
+from autotune.study.home import write_atomically
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Trial
 
@@ -28,170 +31,153 @@ STARTS = "starts"
 """Constraint of every trial that failed to run: violated, so that samplers learn from it."""
 
 
-class Form:
-    """How launches are written as Optuna's trials."""
+@dataclass
+class _Backend(BaseJournalBackend):
+    """Optuna's journal file (a JSON object per line) of one writer, which needs no lock and waits for no disk.
 
-    def __init__(self, spec: StudySpec, candidates: CandidateSet, encoding: Encoding) -> None:
-        self.spec, self.candidates, self.encoding = spec, candidates, encoding
-        maximise = objective.maximises(spec.objective)
-        self.direction = StudyDirection.MAXIMIZE if maximise else StudyDirection.MINIMIZE
-        self.distributions: dict[str, BaseDistribution] = {
-            name: CategoricalDistribution(encoding.choices[name]) for name in encoding.names
-        }
+    Attributes:
+        path: written to from the first `save` on.
+    """
 
-    def running(self, trial: Trial, position: int | None = None) -> FrozenTrial:
-        """A trial that was begun.
+    path: Path
+    lines: list[str] = field(default_factory=list)
+    saved: bool = False
 
-        Args:
-            position: the candidate for which it counts; None: the one that was asked for.
-        """
-        return create_trial(state=TrialState.RUNNING, **self._content(trial, position))
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        """See Optuna."""
+        return map(json.loads, self.lines[log_number_from:])
 
-    def finished(self, launch: Launch, position: int | None = None) -> FrozenTrial:
-        """A trial with its outcome; `position` as in `running`."""
-        state, value, constraints = self.outcome(launch)
-        content = self._content(launch.trial, position)
-        content["user_attrs"].update(self.told(launch))
-        return create_trial(state=state, value=value, constraints=constraints, **content)
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """See Optuna."""
+        lines = [json.dumps(log, separators=(",", ":")) for log in logs]
+        self.lines += lines
+        if self.saved:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in lines))
 
-    def outcome(self, launch: Launch) -> tuple[TrialState, float | None, dict[str, float]]:
-        """State, value and constraints.
-
-        A configuration that failed is PRUNED with a violated constraint: Optuna's samplers learn nothing from
-        FAIL, which is what a measurement that says nothing of the configuration becomes.
-        """
-        if objective.broke(launch):
-            return TrialState.PRUNED, None, {STARTS: 1.0}
-        number = objective.achieved(self.spec, launch)
-        if number is None:
-            return TrialState.FAIL, None, {}
-        return TrialState.COMPLETE, number, objective.violations(self.spec, launch)
-
-    def told(self, launch: Launch) -> dict[str, float]:
-        """The second goal's metric: Optuna's pruning and constraints want one objective, so it is an attribute."""
-        metric = self.spec.pareto
-        number = objective.value(launch, metric, self.spec.workloads[0]) if metric else None
-        return {metric: number} if metric and number is not None else {}
-
-    def _content(self, trial: Trial, position: int | None) -> dict[str, Any]:
-        if position is None:
-            position = self.candidates.position(trial.configuration.fingerprint)
-        return {
-            "params": self.encoding.params(position),
-            "distributions": self.distributions,
-            "user_attrs": {
-                "role": trial.role.value,
-                "fingerprint": trial.configuration.fingerprint,
-                **({"node": trial.node} if trial.node else {}),
-            },
-        }
+    def save(self) -> None:
+        """Write all lines in place of what is there."""
+        write_atomically(self.path, "".join(f"{line}\n" for line in self.lines))
+        self.saved = True
 
 
-class Record:
-    """The durable Optuna study beside `results.jsonl`.
+def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
+    """Read from an earlier journal what was begun and not finished, by number; what cannot be read is left out."""
+    try:
+        # What follows the last line break is a torn line.
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+        if not all(isinstance(json.loads(line), dict) for line in lines):
+            return {}
+        storage = JournalStorage(_Backend(path, lines))
+        study = optuna.load_study(study_name=None, storage=storage)
+        trials = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    except (ValueError, KeyError, AssertionError):
+        return {}
+    positions = {candidate.fingerprint: position for position, candidate in enumerate(candidates.items)}
+    return {
+        trial.number: Step(Role(attrs["role"]), positions[attrs["fingerprint"]], attrs.get("node", ""))
+        for trial in trials
+        # The fingerprint is written last: without it a trial was never handed out.
+        if (attrs := trial.user_attrs).get("fingerprint") in positions
+    }
+
+
+class Journal:
+    """An Optuna study that is asked and told, in a file from `save` on.
 
     Args:
         path: the journal.
-        launches: by number, the finished launches.
-        fill: gives the trial of a number that is missing among the launches when the journal is written anew.
+        encoding: of the study's candidates.
+        sampler: asked where the candidate of a trial is not fixed.
     """
 
-    def __init__(
-        self, path: Path, form: Form, launches: Mapping[int, Launch], fill: Callable[[int], Trial | None]
-    ) -> None:
+    def __init__(self, path: Path, spec: StudySpec, encoding: Encoding, sampler: BaseSampler) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._path, self._form = path, form
-        # Optuna's own lock survives a kill and would be waited for; the study's lock already keeps others out.
-        path.with_name(path.name + ".lock").unlink(missing_ok=True)
-        _mend(path)
-        if not self._load() or not self._agrees(launches):
-            self._rewrite(launches, fill)
-        for number, launch in sorted(launches.items()):
-            if not self._study.get_trials(deepcopy=False)[number].state.is_finished():
-                self.finish(launch)
+        self._spec, self._encoding, self._backend = spec, encoding, _Backend(path)
+        self._study = optuna.create_study(
+            study_name=spec.study,
+            storage=JournalStorage(self._backend),
+            sampler=sampler,
+            direction="maximize" if objective.maximises(spec.objective) else "minimize",
+        )
+        self._asked: dict[int, optuna.Trial] = {}
 
-    def begin(self, trial: Trial) -> None:
-        """Keep a trial as running, in one write."""
-        self._study.add_trial(self._form.running(trial))
+    def add(self, launch: Launch | None, position: int = 0) -> None:
+        """Add the next trial as finished; None for a number that no launch has."""
+        if launch is None:
+            self._study.add_trial(create_trial(state=TrialState.FAIL))
+            return
+        state, value, constraints = _outcome(self._spec, launch)
+        params = self._encoding.params(position)
+        trial = create_trial(
+            state=state,
+            value=value,
+            params=params,
+            distributions={name: CategoricalDistribution(self._encoding.values[name]) for name in params},
+            constraints=constraints,
+            user_attrs={**_second(self._spec, launch), **_attributes(launch.trial)},
+        )
+        self._study.add_trial(trial)
 
-    def finish(self, launch: Launch) -> None:
-        """Tell a running trial's outcome."""
-        state, value, constraints = self._form.outcome(launch)
-        study_id = self._storage.get_study_id_from_name(self._study.study_name)
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, launch.trial.number)
-        trial = optuna.trial.Trial(self._study, trial_id)
-        told = self._study.get_trials(deepcopy=False)[launch.trial.number].constraints
-        for name in constraints.keys() - told.keys():
-            trial.set_constraint(name, constraints[name])
-        for name, number in self._form.told(launch).items():
+    def save(self) -> None:
+        """Write the trials in place of an earlier journal; from here on each change is written as it is made."""
+        self._backend.save()
+
+    def ask(self, position: int | None) -> int:
+        """Begin a trial, and return its number.
+
+        Args:
+            position: the candidate of a fixed trial; None: the sampler's choice.
+        """
+        if position is not None:
+            self._study.enqueue_trial(self._encoding.params(position))
+        trial = self._study.ask()
+        for name in trial.relative_params if position is None else self._encoding.params(position):
+            trial.suggest_categorical(name, self._encoding.values[name])
+        self._asked[trial.number] = trial
+        return trial.number
+
+    def describe(self, trial: Trial) -> None:
+        """Say what a trial is launched for; from here on an interrupted one is launched again."""
+        for name, value in _attributes(trial).items():
+            self._asked[trial.number].set_user_attr(name, value)
+
+    def tell(self, launch: Launch) -> None:
+        """Tell the outcome of a trial."""
+        trial = self._asked.pop(launch.trial.number)
+        state, value, constraints = _outcome(self._spec, launch)
+        for name, violation in constraints.items():
+            trial.set_constraint(name, violation)
+        for name, number in _second(self._spec, launch).items():
             trial.set_user_attr(name, number)
         self._study.tell(trial, value, state)
 
-    def running(self) -> list[tuple[int, Role, str, str]]:
-        """Number, role, fingerprint and node of the trials that were begun and not finished."""
-        trials = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        known = [(t.number, t.user_attrs) for t in trials]
-        return [(n, Role(told["role"]), told["fingerprint"], told.get("node", "")) for n, told in known]
-
-    def _load(self) -> bool:
-        try:
-            self._storage = JournalStorage(JournalFileBackend(str(self._path)))
-            self._study = optuna.create_study(
-                storage=self._storage,
-                study_name=self._form.spec.study,
-                direction=self._form.direction,
-                load_if_exists=True,
-                sampler=optuna.samplers.RandomSampler(),
-            )
-        except (ValueError, KeyError, TypeError, AssertionError, AttributeError):
-            return False
-        return self._study.direction is self._form.direction
-
-    def _agrees(self, launches: Mapping[int, Launch]) -> bool:
-        trials = self._study.get_trials(deepcopy=False)
-        if any(number >= len(trials) for number in launches):
-            return False
-        return all(self._same(trial, launches.get(trial.number)) for trial in trials)
-
-    def _same(self, trial: FrozenTrial, launch: Launch | None) -> bool:
-        fingerprint = trial.user_attrs.get("fingerprint")
-        if launch is None:
-            return trial.state is TrialState.RUNNING and self._known(fingerprint)
-        finished = not trial.state.is_finished() or trial.state is self._form.outcome(launch)[0]
-        return finished and fingerprint == launch.trial.configuration.fingerprint
-
-    def _known(self, fingerprint: str | None) -> bool:
-        try:
-            self._form.candidates.position(fingerprint or "")
-        except KeyError:
-            return False
-        return True
-
-    def _rewrite(self, launches: Mapping[int, Launch], fill: Callable[[int], Trial | None]) -> None:
-        self._path.unlink(missing_ok=True)
-        if not self._load():
-            raise RuntimeError(f"Optuna cannot open a fresh journal at {self._path}")
-        for number in range(max(launches, default=-1) + 1):
-            missing = None if number in launches else fill(number)
-            if number in launches:
-                self._study.add_trial(self._form.finished(launches[number]))
-            elif missing is not None:
-                self._study.add_trial(self._form.running(missing))
-            else:
-                self._study.add_trial(create_trial(state=TrialState.FAIL))
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """All trials by number."""
+        return self._study.get_trials(deepcopy=False)
 
 
-def _mend(path: Path) -> None:
-    """Cut off a torn last line: Optuna would read past it once and fail after the next append."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    end = content.rfind(b"\n") + 1
-    tail = content[:end].rstrip(b"\n").rsplit(b"\n", 1)[-1]
-    try:
-        json.loads(tail or b"{}")
-    except ValueError:
-        end -= len(tail) + 1
-    if end != len(content):
-        with path.open("r+b") as file:
-            file.truncate(end)
+def _outcome(spec: StudySpec, launch: Launch) -> tuple[TrialState, float | None, dict[str, float]]:
+    """State, value and constraints.
+
+    A configuration that failed is PRUNED with a violated constraint: Optuna's samplers learn nothing from FAIL, which
+    is what a measurement that says nothing of the configuration becomes.
+    """
+    if objective.broke(launch):
+        return TrialState.PRUNED, None, {STARTS: 1.0}
+    number = objective.achieved(spec, launch)
+    if number is None:
+        return TrialState.FAIL, None, {}
+    return TrialState.COMPLETE, number, objective.violations(spec, launch)
+
+
+def _second(spec: StudySpec, launch: Launch) -> Mapping[str, float]:
+    """The second goal's metric: Optuna's pruning and constraints want one objective, so it is an attribute."""
+    number = objective.value(launch, spec.pareto, spec.workloads[0]) if spec.pareto else None
+    return {} if number is None or spec.pareto is None else {spec.pareto: number}
+
+
+def _attributes(trial: Trial) -> Mapping[str, Any]:
+    node = {"node": trial.node} if trial.node else {}
+    return {"number": trial.number, "role": trial.role.value, **node, "fingerprint": trial.configuration.fingerprint}

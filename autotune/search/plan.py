@@ -13,7 +13,7 @@ the finals.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.search.acquisition import Suggestion
@@ -27,11 +27,11 @@ from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from autotune.search.repeats import challengers, model_of, next_repeat, ranked
+from autotune.search.sampler import GAIN, CandidateSampler
+from autotune.space.candidates import CandidateSet
 from autotune.study.recommendation import Verdict
 from autotune.trial import Role
 
-GAIN = 0.005
-"""The stated gain, score units: what is expected to add less than 0.5 % is not worth a launch."""
 LEAST_SEARCH = 8
 """Launches before the search may end early."""
 ABLATIONS = 5
@@ -42,10 +42,16 @@ WITHOUT_BASELINE = 2
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next launch: why, of which candidate, and on which node (empty: on any)."""
+    """The next launch.
+
+    Attributes:
+        role: why it is made.
+        position: of its candidate; None: the sampler's choice.
+        node: on which it must run; empty: on any.
+    """
 
     role: Role
-    position: int
+    position: int | None
     node: str = ""
 
 
@@ -62,7 +68,6 @@ class Stop:
 
 
 Decision = Step | Wait | Stop
-Suggest = Callable[[History, bool], Suggestion | None]
 
 
 class Plan:
@@ -70,11 +75,11 @@ class Plan:
 
     Args:
         kernels: of the candidates, with the prior.
-        suggest: the sampler: what to try after a history, with the priors or without; None = nothing is left.
+        sampler: chooses the candidates that are new, and tells what it expects of them.
     """
 
-    def __init__(self, kernels: Kernels, suggest: Suggest) -> None:
-        self._kernels, self._suggest = kernels, suggest
+    def __init__(self, kernels: Kernels, sampler: CandidateSampler) -> None:
+        self._kernels, self._sampler = kernels, sampler
         self._latest: tuple[object, Posterior] | None = None
 
     def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
@@ -113,18 +118,20 @@ class Plan:
             return None
         if contested and (node := control_runs.next_node(history, places)) is not None:
             return Step(Role.CONTROL, history.candidates.baseline, node)
-        suggestion = self._suggestion(history)
-        position, expected = (suggestion.position, suggestion.improvement) if suggestion else (None, None)
-        repeat = self._repeat(history.adjusted(), position, expected)
+        suggestion = self._sampler.suggest(history)
+        # Who expects nothing cannot weigh a launch of a leader against one of a new candidate.
+        repeat = self._repeat(history.adjusted(), suggestion) if suggestion or history.exhausted else None
         if repeat is not None:
             return Step(Role.SEARCH, repeat)
-        if position is None:
+        if history.exhausted:
             return None
+        expected = suggestion.improvement if suggestion else None
         little = contested and expected is not None and expected < GAIN and len(history) >= LEAST_SEARCH
-        return None if little else Step(_role(history, position), position)
+        return None if little else Step(Role.SEARCH, None)
 
-    def _repeat(self, history: History, position: int | None, expected: float | None) -> int | None:
+    def _repeat(self, history: History, suggestion: Suggestion | None) -> int | None:
         """The leader whose next launch is worth the stated gain, and no less than that of a new candidate."""
+        position, expected = (suggestion.position, suggestion.improvement) if suggestion else (None, None)
         spread = history.spread.sd
         # A launch moves what is known of one that was launched by less than the spread of a launch.
         if len(challengers(history)) < 2 or (expected is not None and expected >= spread):
@@ -138,16 +145,6 @@ class Plan:
         if self._latest is None or self._latest[0] != key:
             self._latest = key, model_of(self._kernels, history)
         return self._latest[1]
-
-    def _suggestion(self, history: History) -> Suggestion | None:
-        """The sampler's; where it expects little, and priors may be why, what it expects without them."""
-        usual = self._suggest(history, True)
-        if usual is None or usual.improvement is None or usual.improvement >= GAIN or not len(self._kernels.priors):
-            return usual
-        other = self._suggest(history, False)
-        if other is None or other.improvement is None or other.improvement <= usual.improvement:
-            return usual
-        return other
 
     def _check(self, history: History, budget: int) -> Step | None:
         """A shorter command than the leader's that is worth a launch before the finals."""
@@ -228,20 +225,20 @@ class Plan:
 
     def _search_ending(self, searched: History) -> str:
         """Why the search ended, where the budget did not end the study."""
-        suggestion = None if searched.exhausted else self._suggestion(searched)
-        if suggestion is None:
+        if searched.exhausted:
             return "every candidate was tried"
-        if suggestion.improvement is None or suggestion.improvement >= GAIN:
+        suggestion = self._sampler.suggest(searched)
+        if suggestion is None or suggestion.improvement is None or suggestion.improvement >= GAIN:
             return "the search has used its share of the budget"
         expected = 100 * max(0.0, suggestion.improvement)
         return f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %"
 
 
-def _role(history: History, position: int) -> Role:
-    """What a candidate is called that the search launches for the first time."""
-    if position in history.candidates.defaults:
+def role_of_new(candidates: CandidateSet, position: int) -> Role:
+    """The role of a candidate that the search launches for the first time."""
+    if position in candidates.defaults:
         return Role.DEFAULT
-    return Role.START if position in history.candidates.starts else Role.SEARCH
+    return Role.START if position in candidates.starts else Role.SEARCH
 
 
 def _baseline(history: History, places: Sequence[str]) -> Step | None:

@@ -1,147 +1,150 @@
-"""`CandidateSampler`: our process behind Optuna's interface, for any single-objective study."""
+"""`CandidateSampler`: the sampler of a study, of valid candidates alone, none twice."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, RandomSampler
-from optuna.search_space import intersection_search_space
-from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, create_trial
 
-from autotune.metrics.formulas import Slo
-from autotune.search.acquisition import Observations, Suggestion, suggest
-from autotune.search.discretised import Discretised
-from autotune.search.gp.kernels import Kernels, one_thread
-from autotune.search.observations import scaled
+from autotune.errors import BadInput
+from autotune.search.acquisition import Suggestion, suggest
+from autotune.search.front import suggest_front
+from autotune.search.gp.kernels import Kernels
+from autotune.search.history import History
+from autotune.search.observations import observations
 
-_STARTS = "starts"
-_TYPICAL = 0.3
-"""Standard deviation, in the process's units, that scores get which are no logarithms."""
+GAIN = 0.005
+"""The stated gain, score units: what is expected to add less than 0.5 % is not worth a launch."""
 
 
 class CandidateSampler(BaseSampler):
-    """A Gaussian process over enumerated candidates.
+    """Samples enumerated candidates: by our Gaussian process, or the ones nearest to what a sampler of Optuna's asks.
 
-    Trials may carry constraints (feasible <= 0): ``starts`` is that the configuration ran; the names of
-    `slos` are compared on the scale of their metrics, any other on its own scale. Positive objectives are modelled by
-    their logarithm, others by their standardised value.
+    The Gaussian process learns from the launches themselves (`suggest`), which tell more than the value that Optuna
+    keeps of each; what Optuna asks for next is the candidate of the latest suggestion. Parameters that are no knobs of
+    the candidates are drawn at random.
 
     Args:
-        kernels: the candidates, and the priors on them. None: the study's own search space, made discrete.
-        seed: ties are broken by it and the trial's number.
-        slos: the limits behind constraints.
+        kernels: the candidates, and the priors on them.
+        name: one of `autotune.search.SAMPLERS`.
+        seed: with a trial's number it fixes every choice.
+
+    Attributes:
+        position: of the candidate that was suggested or sampled last; None where there was none.
     """
 
-    def __init__(self, kernels: Kernels | None = None, seed: int = 0, slos: Sequence[Slo] = ()) -> None:
-        self._kernels, self._seed = kernels, seed
-        self._slos = {str(slo): slo for slo in slos}
+    def __init__(self, kernels: Kernels, name: str = "gp", seed: int = 0) -> None:
+        self._kernels, self._name, self._seed = kernels, name, seed
         self._independent = RandomSampler(seed=seed)
+        self._free = np.ones(len(kernels.encoding), dtype=np.bool_)
+        self.position: int | None = None
+
+    def suggest(self, history: History) -> Suggestion | None:
+        """Compute what is to be launched after a history: a function of its launches and the seed alone.
+
+        Where little is expected, and the priors may be why, what is expected without them counts if it is more.
+
+        Returns:
+            None where nothing is left to try, or where a sampler of Optuna's chooses, which expects nothing.
+        """
+        self._free[:] = True
+        self._free[list(history.done_with)] = False
+        chosen = None
+        if self._name == "gp" and not history.exhausted:
+            chosen = self._suggest(history, self._kernels)
+            little = chosen is not None and chosen.improvement is not None and chosen.improvement < GAIN
+            if chosen is not None and little and len(self._kernels.priors):
+                other = self._suggest(history, self._kernels.without_prior)
+                if other is not None and (other.improvement or 0.0) > (chosen.improvement or 0.0):
+                    chosen = other
+        self.position = chosen.position if chosen else None
+        return chosen
+
+    def _suggest(self, history: History, kernels: Kernels) -> Suggestion | None:
+        criterion = suggest if history.spec.pareto is None else suggest_front
+        return criterion(kernels, observations(history.adjusted()), self._seed, len(history))
 
     def reseed_rng(self) -> None:
-        """Another stream for parameters that are sampled by themselves, as parallel workers need it."""
+        """Reseed what draws parameters that are no knobs, as parallel workers need it."""
         self._independent.reseed_rng()
 
     def infer_relative_search_space(
         self,
-        study: optuna.Study,
+        study: optuna.Study,  # noqa: ARG002
         trial: FrozenTrial,  # noqa: ARG002
     ) -> dict[str, BaseDistribution]:
-        """All knobs at once; without candidates what all trials so far have had."""
-        if self._kernels is None:
-            space = intersection_search_space(study.get_trials(deepcopy=False))
-            return {name: distribution for name, distribution in space.items() if not distribution.single()}
-        encoding = self._kernels.encoding
-        return {name: CategoricalDistribution(encoding.choices[name]) for name in encoding.names}
+        """Return all knobs, each with the values that candidates have."""
+        values = self._kernels.encoding.values
+        return {name: CategoricalDistribution(choices) for name, choices in values.items()}
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The parameters of the most promising candidate that was not tried; none when all were.
+        """Sample the knobs of a candidate that was not tried, without those that it leaves unset.
 
         Raises:
             ValueError: the study has several objectives.
         """
         self._raise_error_if_multi_objective(study)
-        trials = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
-        maximise = study.direction is StudyDirection.MAXIMIZE
-        if self._kernels is not None:
-            found = self.propose(trials, maximise, trial.number)
-            return {} if found is None else self._kernels.encoding.params(found.position)
-        if not search_space:
-            return {}
-        space = Discretised.of(search_space, [t.params for t in trials], [self._seed, trial.number])
-        positions = [space.position(t.params) for t in trials]
-        found = self._suggest(space.kernels, trials, positions, maximise, trial.number)
-        return {} if found is None else space.params(found.position)
+        if search_space.keys() - self._kernels.encoding.values.keys():
+            return {n: self.sample_independent(study, trial, n, one) for n, one in search_space.items()}
+        if self._name != "gp":
+            self.position = self._kernels.encoding.nearest(self._proposal(study, trial), self._free)
+        return {} if self.position is None else self._kernels.encoding.params(self.position)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """A random value: only for parameters that are no knob of the candidates, or before anything is known."""
+        """Draw a random value, of a parameter that is no knob of the candidates."""
         self._raise_error_if_multi_objective(study)
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
-    def propose(self, trials: Sequence[FrozenTrial], maximise: bool, number: int) -> Suggestion | None:
-        """The most promising candidate after these trials, or None when all were tried.
+    def _proposal(self, study: optuna.Study, trial: FrozenTrial) -> Mapping[str, Any]:
+        """What a sampler of Optuna's would try next: usually no candidate.
 
-        Raises:
-            ValueError: the sampler was made without candidates.
+        It samples a space that is the same for every trial, so that a knob that is left unset has the value None.
         """
-        if self._kernels is None:
-            raise ValueError("a sampler without candidates proposes parameters of a study, not candidates")
-        positions = [self._kernels.encoding.position(t.params) for t in trials]
-        return self._suggest(self._kernels, trials, positions, maximise, number)
-
-    def _suggest(
-        self,
-        kernels: Kernels,
-        trials: Sequence[FrozenTrial],
-        positions: Sequence[int | None],
-        maximise: bool,
-        number: int,
-    ) -> Suggestion | None:
-        placed = [(p, t) for p, t in zip(positions, trials, strict=True) if p is not None]
-        with one_thread():
-            return suggest(kernels, self._observations(placed, maximise), self._seed, number)
-
-    def _observations(self, placed: Sequence[tuple[int, FrozenTrial]], maximise: bool) -> Observations:
-        done = [(p, t) for p, t in placed if t.state is TrialState.COMPLETE and _finite(t.value)]
-        values = [t.value for _, t in done if t.value is not None]
-        scores = _scores(values, maximise)
-        slos: dict[str, list[tuple[int, float]]] = {}
-        for position, trial in done:
-            for name, violation in trial.constraints.items():
-                slos.setdefault(name, []).append((position, violation))
-        return Observations(
-            measured=[(p, s) for (p, _), s in zip(done, scores, strict=True)],
-            feasible=[all(c <= 0 for c in t.constraints.values()) for _, t in done],
-            slos={name: scaled(self._slos.get(name), points) for name, points in slos.items() if name != _STARTS},
-            broken=[p for p, t in placed if t.state is TrialState.PRUNED],
-            pending=[p for p, t in placed if t.state is TrialState.RUNNING],
-            spent=_spent(placed),
-        )
+        encoding = self._kernels.encoding
+        space: dict[str, BaseDistribution] = {n: CategoricalDistribution(encoding.choices[n]) for n in encoding.names}
+        seed = int(np.random.default_rng([self._seed, trial.number]).integers(2**31))
+        flat = optuna.create_study(direction=study.direction, sampler=_optuna_sampler(self._name, seed))
+        for one in study.get_trials(deepcopy=False)[: trial.number]:
+            if one.params:
+                params = {name: one.params.get(name) for name in space}
+                flat.add_trial(
+                    create_trial(
+                        state=one.state,
+                        value=one.value,
+                        constraints=one.constraints,
+                        params=params,
+                        distributions=space,
+                    )
+                )
+        return flat.ask(space).params
 
 
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+def _optuna_sampler(name: str, seed: int) -> BaseSampler:
+    if name == "tpe":
+        return TPESampler(seed=seed)
+    if name == "nsgaii":
+        return NSGAIISampler(seed=seed)
+    if name == "optuna-gp":
+        return GPSampler(seed=seed, deterministic_objective=False)
+    return RandomSampler(seed=seed)
 
 
-def _scores(values: Sequence[float], maximise: bool) -> list[float]:
-    sign = 1.0 if maximise else -1.0
-    if all(value > 0 for value in values):
-        return [sign * math.log(value) for value in values]
-    spread = float(np.std(values)) or 1.0
-    return [sign * _TYPICAL * value / spread for value in values]
-
-
-def _spent(placed: Sequence[tuple[int, FrozenTrial]]) -> frozenset[int]:
-    """What ran or failed, and what twice came back without saying anything."""
-    mute = [p for p, t in placed if t.state is TrialState.FAIL]
-    told = {p for p, t in placed if t.state in (TrialState.COMPLETE, TrialState.PRUNED)}
-    return frozenset(told | {p for p in mute if mute.count(p) >= 2})
+def check_installed(name: str) -> None:
+    """Raise `BadInput` where a sampler needs a package that is not there."""
+    if name == "optuna-gp":
+        try:
+            import torch  # noqa: F401
+        except ImportError:
+            raise BadInput(
+                "--sampler optuna-gp: Optuna's Gaussian process needs PyTorch; install it with `pip install torch`, "
+                "or use --sampler gp, which is our own"
+            ) from None

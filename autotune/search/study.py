@@ -1,36 +1,32 @@
-"""`JournaledStudy`: ask and tell over two files in the study's folder."""
+"""`Study`: ask what to launch next, launch it, tell how it went; two files in the study's folder.
+
+What is done next depends on the finished launches and on those that are under way alone (`plan`), so a study that was
+killed makes the very same decisions as an undisturbed one.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial
-
 from autotune.errors import BadInput, UnknownName
-from autotune.search import SAMPLERS, KnownNoEffects, objective
-from autotune.search import optuna_samplers as peers
-from autotune.search.acquisition import Suggestion, suggest
+from autotune.search import SAMPLERS, objective
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
-from autotune.search.explain.explanation import explain
+from autotune.search.explain.explanation import KnownNoEffects, explain
 from autotune.search.explain.predictions import predictions
-from autotune.search.front import suggest_front
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.history import History
-from autotune.search.observations import observations
-from autotune.search.optuna_journal import Form, Record
-from autotune.search.plan import Plan, Step, Stop
+from autotune.search.optuna_journal import Journal, interrupted
+from autotune.search.plan import Plan, Step, Stop, role_of_new
 from autotune.search.prior import Prior
 from autotune.search.repeats import model_of
+from autotune.search.sampler import CandidateSampler
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.study.recommendation import Explanation
-from autotune.study.results import Lock, Results
+from autotune.study.results import RESULTS, Lock, Results
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Launch, Role, Trial
 
@@ -44,8 +40,25 @@ _PHASES = {
 }
 
 
-class JournaledStudy:
-    """See `autotune.search.Study` and `autotune.search.open_study`."""
+class Study:
+    """A study in a folder: a new one, or the one that is there, which goes on where it stopped.
+
+    Args:
+        folder: of this study alone; made when it does not exist.
+        candidates: must be the same, in the same order, when a study is resumed.
+        command_of: how a candidate's server is started.
+        priors: what is believed of the candidates; trust in each is learned.
+
+    Attributes:
+        stop_reason: why the study has ended; empty while it goes on.
+        phase: what the latest launch is for, in words.
+
+    Raises:
+        StudyLocked: another process has the study open.
+        UnknownName: no such sampler, or no such objective.
+        BadInput: the study's rows do not fit the candidates.
+        MalformedFile: ``results.jsonl`` is damaged elsewhere than at its end.
+    """
 
     def __init__(
         self,
@@ -59,18 +72,20 @@ class JournaledStudy:
             raise UnknownName("sampler", spec.sampler, SAMPLERS)
         self._spec, self._candidates, self._command_of = spec, candidates, command_of
         encoding = Encoding(candidates)
-        self._form = Form(spec, candidates, encoding)
         self._kernels = Kernels(encoding, priors)
-        self._plan = Plan(self._kernels, self._suggest)
+        self._sampler = CandidateSampler(self._kernels, spec.sampler, spec.seed)
+        self._plan = Plan(self._kernels, self._sampler)
         self._pending: dict[int, Trial] = {}
-        self._stop_reason, self._phase = "", "starting"
+        self._interrupted: list[Trial] = []
+        self.stop_reason, self.phase = "", "starting"
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = Lock(folder)
         try:
-            self._results = Results(folder / "results.jsonl")
+            self._results = Results(folder / RESULTS)
             self._check_rows()
-            self._record = Record(folder / "optuna.journal", self._form, self._by_number(), self._fill)
-            self._interrupted = self._take_up()
+            path = folder / "optuna.journal"
+            self._journal = Journal(path, spec, encoding, self._sampler)
+            self._take_up(interrupted(path, candidates))
         except BaseException:
             self._lock.release()
             raise
@@ -80,47 +95,48 @@ class JournaledStudy:
         """The finished launches, by number."""
         return sorted(self._results.launches, key=lambda launch: launch.trial.number)
 
-    @property
-    def stop_reason(self) -> str:
-        """Why the study has ended; empty while it goes on."""
-        return self._stop_reason
-
-    @property
-    def phase(self) -> str:
-        """What the latest launch is for, in words."""
-        return self._phase
-
     def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
-        """The next launch: first those that were interrupted, under their numbers.
+        """Decide about the next launch; None when the study has ended, or must wait for trials that were not told yet.
 
-        One that was bound to a node waits for it there; where that is gone it may run on any, and counts for that one.
+        Trials that were interrupted come first, under their numbers. One that was bound to a node waits for it there;
+        where that is gone it may run on any, and counts for that one.
+
+        Args:
+            nodes: the executor's nodes that may run it, best only those where it could begin at once: `Trial.node` of
+                what is asked is one of them, or empty. No nodes: one place without a name.
+            busy: those on which it would have to wait: only a launch that was interrupted there is asked for them.
         """
         if self._interrupted:
             # Those that can begin first, on their own nodes before others take these.
             trial = min(self._interrupted, key=lambda t: (t.node not in nodes, bool(t.node), t.node in busy))
             self._interrupted.remove(trial)
             return self._hand_out(trial if trial.node in (*nodes, *busy) else replace(trial, node=""))
-        number = max([*self._by_number(), *self._pending], default=-1) + 1
         with one_thread():
             decision = self._plan.next(self._history(self.launches, self._pending.values()), nodes)
-        if isinstance(decision, Step):
-            trial = self._trial(number, decision, self.launches)
-            self._record.begin(trial)
-            return self._hand_out(trial)
+            if isinstance(decision, Step):
+                return self._hand_out(self._begin(decision))
         if isinstance(decision, Stop):
-            self._stop_reason, self._phase = decision.reason, "done"
+            self.stop_reason, self.phase = decision.reason, "done"
         return None
 
     def tell(self, launch: Launch) -> None:
-        """Keep a finished launch: `results.jsonl` first, it is the truth."""
-        if self._pending.get(launch.trial.number) is None:
+        """Keep a finished launch: it is on disk when this returns, in `results.jsonl` first.
+
+        Raises:
+            ValueError: its trial was not asked for, or was told already.
+        """
+        if launch.trial.number not in self._pending:
             raise ValueError(f"trial {launch.trial.number} was not asked for, or was told already")
         self._results.append(launch)
         del self._pending[launch.trial.number]
-        self._record.finish(launch)
+        self._journal.tell(launch)
 
     def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
-        """See `autotune.search.Study`."""
+        """Explain what each knob of the winner adds, what had no effect, and what is predicted of untried candidates.
+
+        Args:
+            no_effect_of: what on a launch's command is known to have no effect without measuring it.
+        """
         history = self._history(self.launches).adjusted()
         judgement = judge(history)
         with one_thread():
@@ -133,75 +149,45 @@ class JournaledStudy:
 
     @property
     def off_nodes(self) -> Mapping[str, str]:
-        """See `autotune.search.Study`."""
+        """The nodes that are slower or faster than the others beyond noise, with the reason to retire them."""
         history = self._history(self.launches)
         offsets = {node: percent(history.node_offsets[node].offset) for node in history.off_nodes}
         return {node: f"the baseline is {offset:+.0f} % off there, beyond noise" for node, offset in offsets.items()}
 
     def close(self) -> None:
-        """Release the study."""
+        """Release the study's lock; the study can be opened again."""
         self._lock.release()
 
     def _hand_out(self, trial: Trial) -> Trial:
         self._pending[trial.number] = trial
-        self._phase = _PHASES[trial.role]
+        self.phase = _PHASES[trial.role]
         return trial
 
     def _history(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
         return History.of(self._spec, self._candidates, launches, pending)
 
-    def _trial(self, number: int, step: Step, launches: Sequence[Launch], running: Sequence[Trial] = ()) -> Trial:
-        candidate = self._candidates.items[step.position]
-        others = [*(launch.trial for launch in launches), *self._pending.values(), *running]
-        earlier = [t for t in others if t.number < number and t.configuration.fingerprint == candidate.fingerprint]
-        return Trial(
+    def _begin(self, step: Step) -> Trial:
+        """Begin an Optuna trial, whose candidate is fixed by the plan or sampled, as one of ours."""
+        number = self._journal.ask(step.position)
+        role, position = step.role, step.position
+        if position is None:
+            position = self._sampler.position
+            assert position is not None, "the plan asks for a sampled candidate only where one is left"
+            role = role_of_new(self._candidates, position)
+        candidate = self._candidates.items[position]
+        others = [*(launch.trial for launch in self.launches), *self._pending.values(), *self._interrupted]
+        trial = Trial(
             number=number,
-            role=step.role,
+            role=role,
             configuration=candidate.configuration,
             engine_version=candidate.engine_version,
             command=self._command_of(candidate),
-            workloads=objective.workloads_of(self._spec, step.role),
-            launch_index=len(earlier),
+            workloads=objective.workloads_of(self._spec, role),
+            launch_index=sum(t.number < number and t.configuration == candidate.configuration for t in others),
             node=step.node,
         )
-
-    def _suggest(self, history: History, believing: bool = True) -> Suggestion | None:
-        """The sampler's proposal: a function of the launches in this history and of the seed alone.
-
-        Args:
-            believing: whether priors count; Optuna's samplers know of none.
-        """
-        if history.exhausted:
-            return None
-        if self._spec.sampler == "gp":
-            seen, kernels = (
-                observations(history.adjusted()),
-                self._kernels if believing else self._kernels.without_prior,
-            )
-            criterion = suggest if self._spec.pareto is None else suggest_front
-            return criterion(kernels, seen, self._spec.seed, len(history))
-        known = {entry.number: entry.position for entry in history}
-        finished = [launch for launch in self.launches if launch.trial.number in known]
-        trials = [self._form.finished(launch, known[launch.trial.number]) for launch in finished]
-        self._correct(trials, finished, history)
-        trials += [self._form.running(t, known[n]) for n, t in sorted(self._pending.items()) if n in known]
-        seed = int(np.random.default_rng([self._spec.seed, len(history)]).integers(2**31))
-        params = peers.propose(self._spec.sampler, trials, self._kernels.encoding, self._form.direction, seed)
-        free = np.ones(len(self._candidates), dtype=np.bool_)
-        free[list(history.done_with)] = False
-        return Suggestion(self._kernels.encoding.nearest(params, free), None)
-
-    def _correct(self, trials: Sequence[FrozenTrial], launches: Sequence[Launch], history: History) -> None:
-        """Values adjusted for the node's offset."""
-        sign = 1.0 if self._form.direction is StudyDirection.MAXIMIZE else -1.0
-        pairs = zip(history, history.adjusted(), strict=True)
-        offsets = {one.number: (two.score or 0.0) - (one.score or 0.0) for one, two in pairs}
-        for trial, launch in zip(trials, launches, strict=True):
-            if trial.value is not None and offsets[launch.trial.number]:
-                trial.value *= math.exp(sign * offsets[launch.trial.number])
-
-    def _by_number(self) -> Mapping[int, Launch]:
-        return {launch.trial.number: launch for launch in self._results.launches}
+        self._journal.describe(trial)
+        return trial
 
     def _check_rows(self) -> None:
         try:
@@ -212,16 +198,22 @@ class JournaledStudy:
                 "search spaces, the replay file or autotune itself have changed; begin a new study"
             ) from None
 
-    def _fill(self, number: int) -> Trial | None:
-        """The trial of a number whose journal entry is lost: decided again from the launches before it."""
-        before = [launch for launch in self.launches if launch.trial.number < number]
-        decision = self._plan.next(self._history(before, self._pending.values()))
-        return self._trial(number, decision, before) if isinstance(decision, Step) else None
+    def _take_up(self, begun: dict[int, Step]) -> None:
+        """Write the journal anew from the rows; what was begun and never finished is begun again under its number.
 
-    def _take_up(self) -> list[Trial]:
-        """The trials that were begun and never finished; they are launched again under their numbers."""
-        found: list[Trial] = []
-        for number, role, fingerprint, node in self._record.running():
-            step = Step(role, self._candidates.position(fingerprint), node)
-            found.append(self._trial(number, step, self.launches, found))
-        return found
+        Where a lost journal leaves a number without either, it is decided again from the launches before it.
+        """
+        rows = {launch.trial.number: launch for launch in self._results.launches}
+        for number in range(max([*rows, *begun], default=-1) + 1):
+            if number in rows:
+                position = self._candidates.position(rows[number].trial.configuration.fingerprint)
+                self._journal.add(rows[number], position)
+                continue
+            before = [row for row in self.launches if row.trial.number < number]
+            with one_thread():
+                decision = begun.get(number) or self._plan.next(self._history(before, self._interrupted))
+                if isinstance(decision, Step):
+                    self._interrupted.append(self._begin(decision))
+                else:
+                    self._journal.add(None)
+        self._journal.save()

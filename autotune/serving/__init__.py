@@ -67,7 +67,7 @@ class StopReport:
     port_free: bool = True
 
     def left_behind(self) -> str:
-        """Processes that could not be ended, in a sentence; empty when there are none."""
+        """Describe the processes that could not be ended, in a sentence; empty when there are none."""
         if not self.survivors:
             return ""
         return (
@@ -76,7 +76,7 @@ class StopReport:
         )
 
     def failure(self) -> Failure | None:
-        """Survivors or a taken port as an infrastructure failure; None when nothing is left."""
+        """Return survivors or a taken port as an infrastructure failure; None when nothing is left."""
         if self.survivors:
             return Failure(FailureKind.INFRASTRUCTURE, self.left_behind())
         if not self.port_free:
@@ -105,16 +105,16 @@ class Server(ABC):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its processes; after the end those seen last. Empty for a server that somebody else runs."""
+        """Process ids of the server; after its end those seen last. Empty for a server that somebody else runs."""
         return ()
 
     @abstractmethod
     def wait_ready(self, timeouts: StartupTimeouts = ...) -> Failure | None:
-        """Wait until it answers its health check and has generated a token; None when it has."""
+        """Wait until the server answers its health check and has generated a token; None when it has."""
 
     @abstractmethod
     def failure(self, within_s: float = 0.0) -> Failure | None:
-        """Why it died; None while it lives. Cheap: may be asked between requests.
+        """Explain why the server died; None while it lives. Cheap: may be called between requests.
 
         Args:
             within_s: how long to wait for its end, for a caller whose requests have just been cut off.
@@ -122,7 +122,7 @@ class Server(ABC):
 
     @abstractmethod
     def stop(self) -> StopReport:
-        """End it and prove that nothing is left; asking again gives the same report."""
+        """End the server and prove that nothing is left; a second call returns the same report."""
 
     def __enter__(self) -> Self:
         return self

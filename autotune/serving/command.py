@@ -16,8 +16,8 @@ from autotune.trial import Command
 LOG_NAME = "server.log"
 
 
-def environment_of(command: Command, serving: Serving, marker: str) -> dict[str, str]:
-    """The inherited environment, then the engine's for launched servers, then the command's own, then the marker."""
+def server_environment(command: Command, serving: Serving, marker: str) -> dict[str, str]:
+    """Merge the inherited environment, the engine's for launched servers, the command's own, and the marker."""
     # setproctitle, with which engines name their workers, overwrites the environment block that holds the marker,
     # unless it is told not to (https://github.com/dvarrazzo/py-setproctitle, SPT_NOENV).
     ours = {"SPT_NOENV": "1", MARKER: marker}
@@ -25,10 +25,10 @@ def environment_of(command: Command, serving: Serving, marker: str) -> dict[str,
 
 
 def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) -> tuple[str, ...]:
-    """The arguments with what launched servers need besides, and with this address, whatever address stood there.
+    """Add the arguments that launched servers need, and replace the address.
 
-    It stands last, where it wins over an abbreviation of the same option (``--por 80``) in every parser that the
-    engines use.
+    The address stands last, where it wins over an abbreviation of the same option (``--por 80``) in every engine's
+    parser.
     """
     kept: list[str] = []
     words = iter(argv)
@@ -43,10 +43,10 @@ def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) ->
 
 
 def find_program(name: str, environment: Mapping[str, str], title: str) -> str:
-    """The path of a program; raises `BadInput` when it is missing or cannot be executed."""
-    found = shutil.which(name, path=environment.get("PATH", os.defpath))
-    if found is not None:
-        return os.path.abspath(found)
+    """Find the path of a program; raises `BadInput` when it is missing or cannot be executed."""
+    path = shutil.which(name, path=environment.get("PATH", os.defpath))
+    if path is not None:
+        return os.path.abspath(path)
     if os.sep in name:
         problem = "is not an executable file" if Path(name).exists() else "does not exist"
     else:
@@ -57,7 +57,7 @@ def find_program(name: str, environment: Mapping[str, str], title: str) -> str:
 
 
 def absolute_paths(argv: Sequence[str], files: Mapping[str, str]) -> tuple[str, ...]:
-    """Arguments that name an existing path relative to the caller's folder, made absolute.
+    """Make arguments absolute that name an existing path relative to the caller's folder.
 
     The server runs in the trial's folder, where such a path would lead nowhere. Only words with a slash, and folders
     that hold a ``config.json``, are taken for paths: ``serve`` stays a word though a folder may have that name.
@@ -78,7 +78,7 @@ def _absolute(word: str) -> str:
 
 
 def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
-    """Make a trial's folder with the command's files and give its log; raises `BadInput` when it cannot be written."""
+    """Make a trial's folder with the command's files; returns its log. Raises `BadInput` when it cannot be written."""
     for name in files:
         path = PurePath(name)
         if path.is_absolute() or ".." in path.parts:
@@ -101,7 +101,7 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 def log_size(folder: Path) -> int:
-    """Bytes of the log that lies in a trial's folder already."""
+    """Size in bytes of the log that lies in a trial's folder already."""
     log = folder / LOG_NAME
     return log.stat().st_size if log.is_file() else 0
 
@@ -116,7 +116,7 @@ def _cache_root() -> Path:
 def cache_variables(
     caches: Mapping[str, str], engine: str, version: str, gpu: str, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """The variables that keep what engines compile from one launch to the next, each with a folder that exists.
+    """Make the folders that keep compiled kernels from one launch to the next; returns the variables that name them.
 
     A first start compiles kernels for 10 to 20 minutes. Its results are good for the same engine, version and kind of
     GPU only, so each of these has folders of its own: what an older version left can neither slow a launch nor break
@@ -131,7 +131,7 @@ def cache_variables(
         BadInput: a folder cannot be made.
     """
     parts = (_safe(engine), _safe(version), _safe(gpu))
-    found = {}
+    variables = {}
     for variable, name in caches.items():
         if variable in given or os.environ.get(variable):
             continue
@@ -143,11 +143,11 @@ def cache_variables(
                 f"the cache folder {folder} cannot be made ({error.strerror}); set XDG_CACHE_HOME to a folder that can "
                 f"be written, or {variable} to one of your own"
             ) from error
-        found[variable] = str(folder)
-    return found
+        variables[variable] = str(folder)
+    return variables
 
 
 def _safe(name: str) -> str:
-    """A name that is one folder, whatever stands in a file of the user's own."""
+    """Turn a name from a user's file into the name of one folder."""
     safe = "".join(c if c.isalnum() or c in "._-+" else "-" for c in name)
     return safe if safe.strip(".") else f"-{safe}"

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from autotune.errors import BadInput
 from autotune.serving.docker_engine import docker_program
-from autotune.serving.docker_run import PLACE, RUN, docker_card, models_folder
+from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card, models_folder
 from autotune.serving.logs import LogPatterns, known_failure, unknown_exit
 from autotune.serving.process import ProcessLauncher, ProcessServer
 from autotune.serving.processes import (
@@ -42,23 +42,23 @@ _INSPECT_S = 10.0
 class ContainerServer(ProcessServer):
     """A server in a container of this machine's Docker."""
 
-    _first = 0
+    _first_pid = 0
     """Process id of the container's first process; 0 until the daemon has told it."""
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The docker command's, and the container's where this machine sees them."""
+        """Process ids of the docker command, and of the container where this machine sees them."""
         if self._report is None:
-            self._pids = (*super().pids, *self._pids_inside())
+            self._pids = (*super().pids, *self._container_pids())
         return self._pids
 
-    def _pids_inside(self) -> list[int]:
-        self._ask_first()
+    def _container_pids(self) -> list[int]:
+        self._find_first_process()
         table = process_table()
-        return sorted({self._first, *descendants(table, [self._first])}) if self._first in table else []
+        return sorted({self._first_pid, *descendants(table, [self._first_pid])}) if self._first_pid in table else []
 
-    def _ask_first(self) -> None:
-        self._first = self._first or int(self._inspect("{{.State.Pid}}") or 0)
+    def _find_first_process(self) -> None:
+        self._first_pid = self._first_pid or int(self._inspect("{{.State.Pid}}") or 0)
 
     @property
     def _container(self) -> Container:
@@ -73,12 +73,12 @@ class ContainerServer(ProcessServer):
 
     def _port_conflict(self) -> Failure | None:
         # A daemon elsewhere (another machine, a virtual one) does not show its processes: nothing can be said then.
-        return super()._port_conflict() if self._pids_inside() else None
+        return super()._port_conflict() if self._container_pids() else None
 
     def _cause(self) -> Failure | None:
         # Whether it has ever been there cannot be asked any more once the daemon is gone.
         if self._watchdog.exit_code is None:
-            self._ask_first()
+            self._find_first_process()
         return super()._cause()
 
     def _explain_exit(self, code: int) -> Failure:
@@ -100,7 +100,7 @@ class ContainerServer(ProcessServer):
         known = known_failure(self.log, LogPatterns(docker_card().failures), offset)
         if known is not None:
             return known
-        if self._first or not started_at.startswith("0001"):
+        if self._first_pid or not started_at.startswith("0001"):
             return replace(unknown_exit(self.log, code, "The container", offset), kind=FailureKind.INFRASTRUCTURE)
         failure = unknown_exit(self.log, code, "Docker", offset)
         message = f"The container did not start. {failure.message}"
@@ -109,7 +109,7 @@ class ContainerServer(ProcessServer):
     def _end(self) -> Termination:
         termination = super()._end()
         # The watchdog does not know that there was a container, which a daemon that is gone for now may have left.
-        in_doubt = self._watchdog.exit_code == DOCKER_FAILED and self._first > 0 and not termination.survivors
+        in_doubt = self._watchdog.exit_code == DOCKER_FAILED and self._first_pid > 0 and not termination.survivors
         if self._watchdog.ended is not None and not in_doubt:
             return termination
         left = remove_container(self._container, None, self._context.timeouts.kill_s)
@@ -126,10 +126,10 @@ class DockerLauncher(ProcessLauncher):
 
     server: ClassVar[type[ProcessServer]] = ContainerServer
 
-    def _words(
+    def _command(
         self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
     ) -> tuple[list[str], list[str]]:
-        """``docker run …`` as it is launched: kept after its end, so that it can be asked how it ended; findable."""
+        """``docker run …`` with a name and a label, without ``--rm``: its end can be inspected afterwards."""
         _make_models_folder({**os.environ, **command.env})
         marker = environment[MARKER]
         words = [docker_program(), "run", "--name", container_name(marker), "--label", f"{LABEL}={marker}"]
@@ -137,19 +137,21 @@ class DockerLauncher(ProcessLauncher):
             words += ["--env", f"{name}={value}"]
         for name in self.environment:
             words += ["--env", name]
-        mounts = {f"./{name}:{PLACE}/{name}:ro": f"{folder / name}:{PLACE}/{name}:ro" for name in command.files}
-        words += [mounts.get(word, word) for word in command.container[len(RUN) :]]
+        mounts = {
+            f"./{name}:{FILES_FOLDER}/{name}:ro": f"{folder / name}:{FILES_FOLDER}/{name}:ro" for name in command.files
+        }
+        words += [mounts.get(word, word) for word in command.container[len(DOCKER_RUN) :]]
         return words, list(command.argv)
 
-    def _inside(self, command: Command, environment: Mapping[str, str]) -> Mapping[str, str]:
-        """As far as they come from here."""
+    def _engine_environment(self, command: Command, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """The variables that this machine passes into the container."""
         del environment
         passed = {name: os.environ[name] for name in docker_card().variables if name in os.environ}
         return {**passed, **self.environment, **command.env}
 
 
 def _make_models_folder(environment: Mapping[str, str]) -> None:
-    """Docker would make a missing folder as root."""
+    """Make the folder of the models, which Docker would make as root."""
     folder = Path(models_folder(environment))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,5 +163,5 @@ def _make_models_folder(environment: Mapping[str, str]) -> None:
 
 
 def container_name(marker: str) -> str:
-    """How a launch's container is called."""
+    """The name of a launch's container."""
     return f"autotune-{marker[:16]}"

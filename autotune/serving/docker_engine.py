@@ -43,30 +43,30 @@ else:
 
 def docker_program() -> str:
     """The path of the docker command; raises `BadInput` when there is none."""
-    found = shutil.which(PROGRAM)
-    if found is None:
+    path = shutil.which(PROGRAM)
+    if path is None:
         raise BadInput(
             "--on docker: 'docker' is not on the PATH; install Docker Engine, or run engines of this machine with --on "
             "process"
         )
-    return os.path.abspath(found)
+    return os.path.abspath(path)
 
 
 def check_docker() -> str:
-    """The version of the Docker daemon; raises `BadInput`, with the way out, when it does not answer."""
+    """Ask the Docker daemon for its version; raises `BadInput`, with the way out, when it does not answer."""
     done = _ask("version", "--format", "{{.Server.Version}}")
     if done.returncode == 0 and done.stdout.strip():
         return done.stdout.strip()
-    said = _last_line(done.stderr) or f"exit code {done.returncode}"
-    if "permission denied" in said.lower():
+    reason = _last_line(done.stderr) or f"exit code {done.returncode}"
+    if "permission denied" in reason.lower():
         right = "run as a user of the group docker (sudo usermod -aG docker NAME), or set DOCKER_HOST"
     else:
         right = "start the daemon (sudo systemctl start docker), or set DOCKER_HOST to where it listens"
-    raise BadInput(f"--on docker: Docker does not answer ({said}); {right}")
+    raise BadInput(f"--on docker: Docker does not answer ({reason}); {right}")
 
 
 def is_present(image: str) -> bool:
-    """Whether an image needs no download."""
+    """Whether an image is on this machine."""
     return _ask("image", "inspect", "--format", "{{.Id}}", image).returncode == 0
 
 
@@ -105,13 +105,13 @@ def _pull(image: str, notify: Notify) -> None:
 
 
 def version_in(image: str, distributions: Sequence[str]) -> str:
-    """The version of the engine in an image: its tag's, where that says one, else what its Python package says.
+    """Find the engine's version in an image: by its tag where that names one, else by its Python package.
 
     Args:
-        distributions: names of Python packages that are the engine; the first that is there tells.
+        distributions: names of Python packages that are the engine; the first that is installed counts.
 
     Raises:
-        BadInput: neither tells.
+        BadInput: neither names a version.
     """
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
     # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
@@ -126,14 +126,14 @@ def _asked_version(image: str, distributions: Sequence[str]) -> str:
     done = _ask(
         "run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c", _ASK, *distributions, limit_s=120.0
     )
-    said = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not said:
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
         why, wanted = _last_line(done.stderr) or f"exit code {done.returncode}", " or ".join(distributions)
         raise BadInput(
             f"--image {image}: its tag names no version, and it does not tell which {wanted} it holds ({why}); "
             "use a tag that names the version"
         )
-    return said[-1].partition("+")[0]
+    return lines[-1].partition("+")[0]
 
 
 def _ask(*arguments: str, limit_s: float = _ANSWER_S) -> subprocess.CompletedProcess[str]:
@@ -152,7 +152,7 @@ def _last_line(text: str) -> str:
 
 
 def asked_images(texts: Sequence[str], on: str, library: Library) -> dict[str, str]:
-    """The images of ``--image ENGINE=IMAGE``, by engine; raises `BadInput`."""
+    """Parse ``--image ENGINE=IMAGE`` into images by engine; raises `BadInput`."""
     asked: dict[str, str] = {}
     for text in texts:
         name, equals, image = (part.strip() for part in text.partition("="))
@@ -167,9 +167,9 @@ def asked_images(texts: Sequence[str], on: str, library: Library) -> dict[str, s
 def choose_images(
     asked: Mapping[str, str], cards: Iterable[EngineCard], hardware: HardwareCard, library: Library
 ) -> dict[str, tuple[str, str]]:
-    """Engine to known version and image: the one that was asked for, else the newest that is known for the hardware.
+    """Choose version and image by engine: the image asked for, else the newest that is known for the hardware.
 
-    An engine without one is left out. Raises `BadInput` when an image does not tell its version.
+    An engine without an image is left out. Raises `BadInput` when an image names no version.
     """
     chosen: dict[str, tuple[str, str]] = {}
     for card in cards:
@@ -187,7 +187,7 @@ def _version_in(image: str, card: EngineCard) -> str:
 
 
 def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
-    """The known version that stands for what an image of a study holds; raises `BadInput` when it does not tell."""
+    """The known version of the engine in an image; raises `BadInput` when the image names none."""
     newest = newest_image(kind.card, hardware)
     if newest is not None and newest[1] == image:
         return newest[0]
@@ -195,7 +195,7 @@ def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
 
 
 def known_version(kind: Engine, found: str) -> str:
-    """The known version whose parser and rules stand for a version: the same, else the newest that is not newer."""
+    """The known version whose parser and rules hold for a version: the same, else the nearest older one."""
     try:
         return kind.version(found)
     except BadInput:
@@ -208,7 +208,7 @@ def known_version(kind: Engine, found: str) -> str:
 
 
 def no_image(card: EngineCard, hardware: HardwareCard) -> str:
-    """Why an engine without an image is left out."""
+    """Explain why an engine without an image is left out."""
     return (
         f"no container image of {card.title} for {hardware.vendor} {hardware.generation} is known; name one with "
         f"--image {card.engine}=IMAGE"

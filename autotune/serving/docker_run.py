@@ -23,10 +23,10 @@ from autotune.space.serving import ContainerImage, LogPattern
 from autotune.study.home import expanded
 from autotune.trial import Command, referenced
 
-RUN = ("docker", "run", "--rm")
+DOCKER_RUN = ("docker", "run", "--rm")
 """How every command in a container begins."""
-PLACE = "/autotune"
-"""Where a command's own files lie in the container; its working folder then."""
+FILES_FOLDER = "/autotune"
+"""The container's folder of a command's own files; its working folder, where there are any."""
 
 
 class DockerCard(Entry):
@@ -73,7 +73,7 @@ def newest_image(card: EngineCard, hardware: HardwareCard) -> tuple[str, str] | 
 
 
 def in_container(command: Command, image: str, card: EngineCard, hardware: HardwareCard) -> Command:
-    """The same command in a container of an image.
+    """Put a command into a container of an image.
 
     Paths of this machine that it names are mounted at the same place, read-only; so are its own files.
     """
@@ -83,18 +83,18 @@ def in_container(command: Command, image: str, card: EngineCard, hardware: Hardw
     mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
     mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")
     mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
-    mounts += [f"./{name}:{PLACE}/{name}:ro" for name in command.files]
+    mounts += [f"./{name}:{FILES_FOLDER}/{name}:ro" for name in command.files]
     # The command's own HF_HOME is a folder of this machine, which lies elsewhere in the container.
     own = {name: value for name, value in command.env.items() if name != "HF_HOME"}
-    settings = [f"HF_HOME={docker.models}", *docker.variables, *_settings(own)]
-    place = ["--workdir", PLACE] if command.files else []
+    settings = [f"HF_HOME={docker.models}", *docker.variables, *_environment_words(own)]
+    place = ["--workdir", FILES_FOLDER] if command.files else []
     entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
     words = [*_each("--volume", mounts), *_each("--env", dict.fromkeys(settings)), *place, *entry, image]
-    return Command(argv, command.env, command.files, (*RUN, *options, *words))
+    return Command(argv, command.env, command.files, (*DOCKER_RUN, *options, *words))
 
 
-def _settings(env: Mapping[str, str]) -> list[str]:
-    """A secret goes in by name; docker takes its value from the environment that it is started with."""
+def _environment_words(env: Mapping[str, str]) -> list[str]:
+    """Values of ``--env``; a secret by name alone, as docker takes its value from its own environment."""
     return [name if referenced(value) else f"{name}={value}" for name, value in env.items()]
 
 
@@ -103,7 +103,7 @@ def _each(option: str, values: Iterable[str]) -> list[str]:
 
 
 def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool:
-    """What is known of an image of that repository; of one of the user's own, what holds for the first that fits."""
+    """Whether an image starts the engine by itself; as the first known image does, for one of the user's own."""
     entries = _fitting(card, hardware) or card.images
     same = [e for e in entries if repository(e.image) == repository(image)]
     return next((e.own_entrypoint for e in (*same, *entries)), True)
@@ -116,24 +116,29 @@ def repository(image: str) -> str:
 
 
 def volume_name(image: str, hardware: str, folder: str) -> str:
-    """Caches are kept per image (engine and version) and GPU: kernels of one are no use to another."""
+    """Name the volume of a cache folder: per image (engine and version) and GPU, as kernels are."""
     return "autotune-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{image}-{hardware}{folder}".replace("/.", "-"))
 
 
 def models_folder(environment: Mapping[str, str]) -> str:
-    """The Hugging Face cache of this machine's user; raises `BadInput` for one without a home."""
-    home = environment.get("HOME", "~")
-    return environment.get("HF_HOME") or str(expanded(home, "HF_HOME") / ".cache" / "huggingface")
+    """The Hugging Face cache of this machine's user, as huggingface_hub finds it.
+
+    Raises `BadInput` for a user without a home.
+    """
+    if environment.get("HF_HOME"):
+        return environment["HF_HOME"]
+    cache = environment.get("XDG_CACHE_HOME") or expanded(environment.get("HOME", "~"), "HF_HOME") / ".cache"
+    return str(Path(cache) / "huggingface")
 
 
 def mounted_paths(argv: Sequence[str]) -> list[str]:
     """The folders and files of this machine that a command's arguments name, each once, none inside another."""
     named = [Path(value) for word in argv[1:] for value in (word, word.partition("=")[2])]
     # Not by the path's own method, which raises for a folder that may not be looked into.
-    found = sorted({str(_whole(path)) for path in named if path.is_absolute() and os.path.exists(path)})
-    return [path for path in found if not any(Path(other) in Path(path).parents for other in found)]
+    paths = sorted({str(_model_folder(path)) for path in named if path.is_absolute() and os.path.exists(path)})
+    return [path for path in paths if not any(Path(other) in Path(path).parents for other in paths)]
 
 
-def _whole(path: Path) -> Path:
-    """A snapshot of the Hugging Face cache holds links to its model's folder: then that folder."""
+def _model_folder(path: Path) -> Path:
+    """The model's folder for a snapshot of the Hugging Face cache, which holds links into it; else the path."""
     return path.parent.parent if path.parent.name == "snapshots" else path

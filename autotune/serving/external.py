@@ -19,7 +19,7 @@ _ANSWER_S = 10.0
 
 
 def connect(url: str, model: str | None = None, api_key: str | None = None) -> ExternalServer:
-    """The server at a URL. Starts nothing.
+    """Check that a server answers at a URL and serves the model; starts nothing.
 
     Args:
         url: as the user gave it; a scheme is added, a trailing ``/v1`` taken away.
@@ -64,11 +64,11 @@ class ExternalServer(Server):
             failure = Readiness(client, probe, timeouts).wait(self.model)
         if failure is None or self.api_key is None:
             return failure
-        said, line = (redact.text(words, [self.api_key]) for words in (failure.message, failure.log_excerpt))
-        return Failure(failure.kind, said, line)
+        message, line = (redact.text(words, [self.api_key]) for words in (failure.message, failure.log_excerpt))
+        return Failure(failure.kind, message, line)
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
-        """Whether it still answers; one request."""
+        """Send one request; a failure when it is not answered."""
         try:
             headers = authorization(self.api_key)
             httpx.get(f"{self.url}/v1/models", headers=headers, timeout=max(_ANSWER_S, within_s))
@@ -78,12 +78,12 @@ class ExternalServer(Server):
         return None
 
     def stop(self) -> StopReport:
-        """Nothing is stopped that was not started."""
+        """Leave the server running."""
         return StopReport()
 
 
 def normalised(url: str) -> str:
-    """``host:8000/v1/`` as ``http://host:8000``; raises `BadInput` on what is no URL of a server."""
+    """Normalise a server's URL, ``host:8000/v1/`` to ``http://host:8000``; raises `BadInput` on another text."""
     text = url if "://" in url else f"http://{url}"
     if "@" in text.partition("://")[2].partition("/")[0]:
         # Not repeated in the message: it holds a password.

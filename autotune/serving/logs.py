@@ -100,9 +100,9 @@ def _clean(line: bytes) -> str:
 
 
 class Progress:
-    """How much a server has said of its own accord: the bytes of its log, without the lines about our own requests.
+    """Counts the bytes of a server's log without the access log of our own requests.
 
-    SGLang answers its health check before it is ready, and each of our looks is a line of its access log.
+    SGLang answers its health check before it is ready, and each health check is a line of its access log.
 
     Args:
         path: the log; one that is gone does not grow.
@@ -139,14 +139,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class LogPatterns:
-    """What an engine's log may tell: why it failed, and how far it had come."""
+    """Patterns of an engine's log: of failures, and of progress."""
 
     failures: Sequence[LogPattern]
     progress: Sequence[ProgressMark] = ()
 
 
 def patterns_of(card: EngineCard) -> LogPatterns:
-    """The messages of an engine's rules, word for word, then its ``failures``; and its marks of progress."""
+    """Collect an engine's patterns: the messages of its rules, then its ``failures``; and its marks of progress."""
     rules = [
         LogPattern(
             pattern=re.escape(rule.message),
@@ -161,30 +161,30 @@ def patterns_of(card: EngineCard) -> LogPatterns:
 
 
 def known_failure(log: Path, patterns: LogPatterns, offset: int = 0, served: bool = False) -> Failure | None:
-    """The failure that an engine's patterns find in a log; None when none matches.
+    """Find the failure that an engine's patterns match in a log; None when none matches.
 
     Args:
         offset: where in the log this launch begins, bytes.
         served: it had been ready, so what failed, failed under load.
     """
-    match = _first_match(read_lines(log, offset), patterns.failures)
-    if match is None:
+    first = _first_match(read_lines(log, offset), patterns.failures)
+    if first is None:
         return None
-    pattern, found = match
+    pattern, match = first
     phase = pattern.phase
     if phase is None and pattern.kind is FailureKind.OUT_OF_MEMORY:
-        phase = Phase.SERVING if served else _phase(read_lines(log, offset), found.string, patterns.progress)
-    return _from_pattern(pattern, found, phase)
+        phase = Phase.SERVING if served else _phase(read_lines(log, offset), match.string, patterns.progress)
+    return _from_pattern(pattern, match, phase)
 
 
 def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
-    """The failure that an engine's patterns find in lines of its log that somebody kept; None when none matches."""
+    """Find the failure that an engine's patterns match in an excerpt of its log; None when none matches."""
     match = _first_match(text.splitlines(), patterns.failures)
     return None if match is None else _from_pattern(*match, match[0].phase)
 
 
 def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Failure:
-    """Why a server's process ended, where none of its engine's patterns matches.
+    """Describe an exit that none of the engine's patterns explains.
 
     Args:
         exit_code: of its first process; negative = ended by that signal.
@@ -192,13 +192,13 @@ def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Fail
         offset: where in the log this launch begins, bytes.
     """
     line = _best_line(read_lines(log, offset))
-    said = f"its log says: {line}" if line else "its log is empty"
-    message = f"{title} ended {_how(exit_code)}; {said}"
+    last_words = f"its log says: {line}" if line else "its log is empty"
+    message = f"{title} ended {_how(exit_code)}; {last_words}"
     return Failure(FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line)
 
 
 def log_problem(log: Path) -> str:
-    """What keeps a server from writing its log, in words; empty when nothing does.
+    """Explain why a server cannot write its log; empty when it can.
 
     A server that cannot print may die of it, and cannot say so.
     """
@@ -213,7 +213,7 @@ def log_problem(log: Path) -> str:
 
 
 def last_line(log: Path, offset: int = 0) -> str:
-    """The last line that is not empty; what a silent server said last."""
+    """The last line that is not empty."""
     last = ""
     for line in read_lines(log, offset):
         last = line or last
@@ -236,7 +236,7 @@ def _first_match(lines: Iterable[str], patterns: Sequence[LogPattern]) -> tuple[
 
 
 def _phase(lines: Iterator[str], telling: str, marks: Sequence[ProgressMark]) -> Phase | None:
-    """What the last mark before a line says, unless one soon behind it names the cause."""
+    """The phase of the last mark of progress before a line, unless a mark soon behind the line names the cause."""
     phase = None
     for line in lines:
         if line == telling:
@@ -257,8 +257,8 @@ def _from_pattern(pattern: LogPattern, match: re.Match[str], phase: Phase | None
     line = match.string[:_EXCERPT_CHARACTERS]
     exception = _EXCEPTION.search(match.string)
     begin = min(match.start(), exception.start()) if exception else match.start()
-    told = _shorten(match.string[begin:].rstrip("."))
-    message = f"{told}. {way_out.format(**groups)}"
+    cause = _shorten(match.string[begin:].rstrip("."))
+    message = f"{cause}. {way_out.format(**groups)}"
     return Failure(pattern.kind, message, line, phase, lasting=not pattern.retry)
 
 

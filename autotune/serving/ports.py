@@ -102,10 +102,10 @@ def _from_somewhere(ports: range) -> list[int]:
 
 
 def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:
-    """Whether anybody but these processes listens on a port of this machine, as far as it can be seen.
+    """Whether a process other than these listens on a port of this machine, as far as it can be seen.
 
-    Several processes may listen on one port (``SO_REUSEPORT``, which vLLM sets), and a stranger's answers would be
-    taken for the server's.
+    Several processes may listen on one port (``SO_REUSEPORT``, which vLLM sets), and the answers of a foreign one
+    would be taken for the server's.
     """
     listening = _listening(port)
     # Asked for afterwards: a worker that began to listen in between is among them.
@@ -124,8 +124,8 @@ _LISTEN = "0A"
 
 
 def _listening(port: int) -> set[str]:
-    """Inodes of the sockets that listen on a port at a local or any address (Linux, proc(5): ``/proc/net/tcp``)."""
-    found: set[str] = set()
+    """List the inodes of sockets that listen on a port at a local or any address (``/proc/net/tcp``, proc(5))."""
+    inodes: set[str] = set()
     for table in ("tcp", "tcp6"):
         try:
             lines = (Path("/proc/net") / table).read_text(encoding="ascii").splitlines()[1:]
@@ -134,12 +134,12 @@ def _listening(port: int) -> set[str]:
         for fields in (line.split() for line in lines):
             address, _, number = fields[1].partition(":")
             if fields[3] == _LISTEN and address in _LOCAL and int(number, 16) == port:
-                found.add(fields[9])
-    return found
+                inodes.add(fields[9])
+    return inodes
 
 
 def _sockets(pid: int) -> Iterator[str]:
-    """Inodes of a process's sockets."""
+    """List the inodes of a process's sockets."""
     folder = f"/proc/{pid}/fd"
     for name in os.listdir(folder):
         try:

@@ -1,4 +1,4 @@
-"""The machine before and after a launch: whether it can be measured on, and whether the launch left it as it was.
+"""Checks of the node before and after a launch: can it be measured on, and did the launch leave it as it was.
 
 What is wrong here says nothing about a configuration. Nothing is ever ended that the launch did not start.
 """
@@ -22,7 +22,7 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This machine, as far as launches need it.
+    """What launches need of this machine.
 
     Attributes:
         gpus: asks for the GPUs as they are now.
@@ -32,7 +32,7 @@ class Node:
         disk_bytes: so much must be free where a launch leaves its log and its results.
         open_files: a server needs so many, a socket for each request among them.
         settle_s: how long a driver is given to take back the memory of a process that has ended.
-        pause: waits so many seconds between two looks at it.
+        pause: waits so many seconds between two readings of its memory.
     """
 
     gpus: Callable[[], Sequence[Gpu]] = gpus
@@ -44,22 +44,22 @@ class Node:
     pause: Callable[[float], None] = time.sleep
 
     def unfit(self, study: Path) -> Failure | None:
-        """What keeps a server from being launched and measured; None when nothing does.
+        """Check GPUs, disk and limits; a failure where no server can be launched and measured.
 
         Args:
             study: folder in which the launch will leave its files.
         """
         lasting = self._folder(study) or self._files()
-        problems = [lasting] if lasting else [self._disk(study), *map(self._busy, self._taken())]
-        said = " ".join(problem for problem in problems if problem)
-        return Failure(FailureKind.INFRASTRUCTURE, said, lasting=bool(lasting)) if said else None
+        problems = [lasting] if lasting else [self._disk(study), *map(self._busy, self._used_gpus())]
+        message = " ".join(problem for problem in problems if problem)
+        return Failure(FailureKind.INFRASTRUCTURE, message, lasting=bool(lasting)) if message else None
 
     def used(self) -> Mapping[int, int]:
-        """Bytes in use by GPU, where its driver tells, to be given to `left_behind` after the launch."""
-        return {gpu.index: gpu.memory_used_bytes for gpu in self._taken() if gpu.memory_total_bytes}
+        """Memory in use in bytes by GPU index, where the driver tells it; the argument of `left_behind`."""
+        return {gpu.index: gpu.memory_used_bytes for gpu in self._used_gpus() if gpu.memory_total_bytes}
 
     def left_behind(self, before: Mapping[int, int]) -> str:
-        """What a launch left on the GPUs, in sentences, once the driver had its time; empty when they are as before."""
+        """Describe what a launch left on the GPUs, once the driver had its time; empty when they are as before."""
         deadline = time.monotonic() + self.settle_s
         while (held := self._held(before)) and time.monotonic() < deadline:
             self.pause(min(1.0, self.settle_s))
@@ -74,18 +74,18 @@ class Node:
         )
 
     def _held(self, before: Mapping[int, int]) -> list[Gpu]:
-        now = [gpu for gpu in self._taken() if gpu.index in before]
+        now = [gpu for gpu in self._used_gpus() if gpu.index in before]
         return [gpu for gpu in now if gpu.memory_used_bytes > before[gpu.index] + self.idle_bytes]
 
-    def _taken(self) -> list[Gpu]:
-        found = list(self.gpus())
+    def _used_gpus(self) -> list[Gpu]:
+        present = list(self.gpus())
         visible = next((os.environ[name] for name in _VISIBLE if os.environ.get(name)), None)
         if visible is not None:
             numbers = [word.strip() for word in visible.split(",")]
             if not all(number.isdecimal() for number in numbers):
-                return found  # Named by UUID: any may be the one, so all must be idle.
-            found = [gpu for number in numbers for gpu in found if gpu.index == int(number)]
-        return found[: self.count]
+                return present  # Named by UUID: any may be the one, so all must be idle.
+            present = [gpu for number in numbers for gpu in present if gpu.index == int(number)]
+        return present[: self.count]
 
     def _busy(self, gpu: Gpu) -> str:
         if not gpu.busy_pids and gpu.memory_used_bytes <= self.idle_bytes:
@@ -121,7 +121,7 @@ def _gb(count: int) -> str:
 
 
 def _holders(gpu: Gpu) -> str:
-    """The processes on a GPU by number and name."""
+    """List the processes on a GPU by number and name."""
     names = ", ".join(f"{pid} {_program(pid)}".rstrip() for pid in gpu.busy_pids)
     if not names:
         return "by no process that can be seen"

@@ -14,7 +14,7 @@ import httpx
 
 from autotune import redact
 from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts, StopReport
-from autotune.serving.command import absolute_paths, environment_of, find_program, prepare_folder, with_serving
+from autotune.serving.command import absolute_paths, find_program, prepare_folder, server_environment, with_serving
 from autotune.serving.logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
 from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
 from autotune.serving.processes import Membership, Termination, end
@@ -111,7 +111,7 @@ class ProcessServer(Server):
         return self._report
 
     def _end(self) -> Termination:
-        """Ask the watchdog; look again without it, and do what it left or could not do because it was killed."""
+        """Have the watchdog end everything; end what it left, or everything where it was killed."""
         timeouts = self._context.timeouts
         termination = self._watchdog.stop(timeouts)
         # The first process is collected now, so that only the marker still tells ours from others.
@@ -141,7 +141,7 @@ class ProcessServer(Server):
         return None if self._served or self.log.exists() else self._failure_in_log()
 
     def _failure_in_log(self) -> Failure | None:
-        """What its log says, or what kept it from saying anything."""
+        """Find the cause in the log, or what kept the server from writing one."""
         card, offset = self._context.card, self._context.log_offset
         known = known_failure(self.log, patterns_of(card), offset, self._served)
         if known is None and (problem := log_problem(self.log)):
@@ -154,7 +154,7 @@ class ProcessServer(Server):
         return self._failure_in_log() or unknown_exit(self.log, code, title, offset)
 
     def _masked(self, failure: Failure | None) -> Failure | None:
-        """A failure quotes the log, where a server may have repeated what it was given."""
+        """Mask the secrets in a failure, which quotes the log."""
         if failure is None:
             return None
         message, line = (redact.text(text, self.secrets) for text in (failure.message, failure.log_excerpt))
@@ -171,8 +171,8 @@ class ProcessServer(Server):
         if known is not None:
             return replace(known, message=f"{known.message} ({failure.message})")
         last = last_line(self.log, self._context.log_offset)
-        said = f"Its last line: {last}" if last else "Its log is empty."
-        return Failure(failure.kind, f"{failure.message} {said}", last)
+        last_words = f"Its last line: {last}" if last else "Its log is empty."
+        return Failure(failure.kind, f"{failure.message} {last_words}", last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +203,11 @@ class ProcessLauncher:
         """
         asked, command, folder = command, resolve_references(command, os.environ), folder.absolute()
         marker = uuid.uuid4().hex
-        environment = {**environment_of(command, card.serving, marker), **self.environment}
-        front, argv = self._words(command, environment, folder, card)
+        environment = {**server_environment(command, card.serving, marker), **self.environment}
+        front, argv = self._command(command, environment, folder, card)
         log = prepare_folder(folder, command.files)
         secrets = secret_values(asked, command, environment)
-        api_key = api_key_of(command.argv, self._inside(command, environment), card.serving)
+        api_key = api_key_of(command.argv, self._engine_environment(command, environment), card.serving)
         lease = lease_port(self.ports)
         try:
             words = [*front, *with_serving(argv, card.serving, LOOPBACK, lease.port)]
@@ -221,7 +221,7 @@ class ProcessLauncher:
             lease.release()
             raise
 
-    def _words(
+    def _command(
         self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
     ) -> tuple[list[str], list[str]]:
         """The words of the docker command, empty for a process, and the engine's own command; raises `BadInput`."""
@@ -229,7 +229,7 @@ class ProcessLauncher:
         program = find_program(command.argv[0], environment, card.title)
         return [], [program, *absolute_paths(command.argv[1:], command.files)]
 
-    def _inside(self, command: Command, environment: Mapping[str, str]) -> Mapping[str, str]:
+    def _engine_environment(self, command: Command, environment: Mapping[str, str]) -> Mapping[str, str]:
         """The variables that the engine's own process has."""
         del command
         return environment

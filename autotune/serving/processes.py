@@ -62,7 +62,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What makes a process a member of one launch.
+    """The signs by which a process belongs to one launch.
 
     Attributes:
         marker: the value of `MARKER`.
@@ -76,7 +76,7 @@ class Membership:
     ancestor: int = 0
 
     def alive(self) -> list[Process]:
-        """The members that live, without the watchdog and the caller."""
+        """List the members that live, without the watchdog and the caller."""
         table = process_table()
         found = {pid for pid in table if self._is_member(table[pid])} if self.leader else set()
         found |= {pid for pid in table if pid not in found and is_marked(pid, self.marker)}
@@ -98,7 +98,7 @@ class Termination:
 
 
 def process_table() -> dict[int, Process]:
-    """Every process of the machine by its number."""
+    """Read every process of the machine, by its number."""
     return {process.pid: process for process in _processes()}
 
 
@@ -109,7 +109,7 @@ def _processes() -> Iterator[Process]:
 
 
 def read_process(pid: int) -> Process | None:
-    """One process; None when it is gone. The name stands in parentheses and may hold any character."""
+    """Read one process; None when it is gone. The name stands in parentheses and may hold any character."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -130,7 +130,7 @@ def is_marked(pid: int, marker: str) -> bool:
 
 
 def descendants(table: dict[int, Process], roots: Collection[int]) -> set[int]:
-    """The children of these processes, and theirs."""
+    """Find the children of these processes, their children, and so on."""
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -150,7 +150,7 @@ def end(
     kill_s: float,
     pause: Callable[[float], bool] | None = None,
 ) -> Termination:
-    """SIGTERM, time to end, SIGKILL, until no member lives.
+    """Send SIGTERM, wait, then SIGKILL, until no member lives.
 
     Args:
         alive: the members that live.
@@ -181,7 +181,7 @@ def _signal_until_gone(
     limit_s: float,
     pause: Callable[[float], bool],
 ) -> list[Process]:
-    """Each member gets the signal once; those that appear meanwhile too."""
+    """Send each member the signal once, those that appear meanwhile too; returns those that remain."""
     deadline = time.monotonic() + limit_s
     signalled: set[int] = set()
     while left:
@@ -205,7 +205,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The container of one launch, as whoever has to end it knows it.
+    """The container of one launch, by the marker in its label.
 
     Attributes:
         docker: path of the docker command.
@@ -246,10 +246,10 @@ def remove_container(launch: Container, exit_code: int | None, limit_s: float) -
 
 
 def containers(launch: Container, limit_s: float) -> list[str] | None:
-    """The ids of a launch's containers, also of those that have ended; None when Docker does not answer."""
+    """List the ids of a launch's containers, ended ones too; None when Docker does not answer."""
     listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={launch.marker}"]
-    said = ask_docker(launch, listing, limit_s)
-    return None if said is None else said.split()
+    output = ask_docker(launch, listing, limit_s)
+    return None if output is None else output.split()
 
 
 def _named(found: list[str]) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ def _named(found: list[str]) -> tuple[str, ...]:
 
 
 def ask_docker(container: Container, words: list[str], limit_s: float) -> str | None:
-    """What the docker command printed; None when it failed or did not answer in time."""
+    """Run the docker command; returns what it printed, None when it failed or did not answer in time."""
     try:
         done = subprocess.run(
             [container.docker, *words],

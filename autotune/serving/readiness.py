@@ -24,7 +24,7 @@ _LATER = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MA
 
 @dataclass(frozen=True, slots=True)
 class StartupProbe:
-    """A server that is coming up, as its launcher sees it.
+    """What a launcher knows of a server that is starting.
 
     Attributes:
         title: the engine's, for messages.
@@ -44,7 +44,7 @@ class StartupProbe:
 
 
 class Readiness:
-    """One wait for one server; `model` holds the served name afterwards."""
+    """Waits once for one server; `model` holds the served name afterwards."""
 
     def __init__(self, client: httpx.Client, probe: StartupProbe, timeouts: StartupTimeouts) -> None:
         self._client, self._probe, self._timeouts = client, probe, timeouts
@@ -55,7 +55,7 @@ class Readiness:
         self.model = ""
 
     def wait(self, model: str = "") -> Failure | None:
-        """None once a token has been generated.
+        """Wait; None once a token has been generated, else why the start failed.
 
         Args:
             model: the name to ask for; empty = the first that is served.
@@ -124,7 +124,7 @@ def authorization(api_key: str | None) -> dict[str, str]:
 
 
 def served_models(document: Any) -> list[str]:
-    """The names in an answer of ``/v1/models``; raises ``LookupError`` or ``ValueError`` on another shape."""
+    """Parse the names in an answer of ``/v1/models``; raises ``LookupError`` or ``ValueError`` on another shape."""
     try:
         return [str(model["id"]) for model in document["data"]]
     except TypeError as error:
@@ -132,7 +132,7 @@ def served_models(document: Any) -> list[str]:
 
 
 def _tokens(answer: httpx.Response) -> int:
-    """Generated tokens: of the usage where it is given (a token's text may be empty), else of the choices."""
+    """Count the generated tokens: of the usage where it is given (a token's text may be empty), else of the choices."""
     try:
         document = answer.json()
         usage = document.get("usage")
@@ -142,6 +142,6 @@ def _tokens(answer: httpx.Response) -> int:
 
 
 def _refused(title: str, answer: httpx.Response) -> Failure:
-    said = " ".join(answer.text.split())[:300]
-    message = f"{title} is up but refuses a request for one token: HTTP {answer.status_code} {said}"
-    return Failure(FailureKind.LOAD_ERRORS, message, said)
+    reason = " ".join(answer.text.split())[:300]
+    message = f"{title} is up but refuses a request for one token: HTTP {answer.status_code} {reason}"
+    return Failure(FailureKind.LOAD_ERRORS, message, reason)

@@ -22,7 +22,7 @@ _INHERITED = 8
 
 
 def read_secret(variable: str | None, file: str | None, option: str) -> str | None:
-    """A secret from an environment variable or a file; None when neither is named.
+    """Read a secret from an environment variable or a file; None when neither is named.
 
     Args:
         option: the options' common beginning, e.g. ``--api-key``, for messages.
@@ -53,7 +53,7 @@ def _printable(value: str, where: str) -> str:
 
 
 def secret_sources(on: str, key_variable: str | None, key_file: str | None, token_file: str | None) -> dict[str, Any]:
-    """Where a study's secrets are, as its spec keeps it: absolute paths, so that it can be resumed from elsewhere.
+    """Name the sources of a study's secrets for its spec, by absolute paths: it may be resumed from elsewhere.
 
     Raises:
         BadInput: a source that is not there, or that this study has no use for.
@@ -96,7 +96,7 @@ def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> 
 
 
 def resolve_references(command: Command, environment: Mapping[str, str]) -> Command:
-    """The command with the values of what it refers to; raises `BadInput` for a variable that is not set."""
+    """Fill in the values of ``${NAME}`` in a command; raises `BadInput` for a variable that is not set."""
 
     def fill(word: str) -> str:
         option, equals, value = word.rpartition("=")
@@ -112,22 +112,22 @@ def resolve_references(command: Command, environment: Mapping[str, str]) -> Comm
 
 
 def secret_values(asked: Command, given: Command, environment: Mapping[str, str]) -> set[str]:
-    """Every secret that a server may have been given, to be masked wherever it may repeat one.
+    """Collect the secrets that a server may have been given, to be masked wherever it may repeat one.
 
     Args:
         asked: the command with its references.
         given: the same with their values.
         environment: the server's.
     """
-    values = redact.found(given.argv, given.env)
+    values = redact.secrets_in(given.argv, given.env)
     pairs = zip((*asked.argv, *asked.env.values()), (*given.argv, *given.env.values()), strict=True)
     values |= {new[len(old) - len(old.rpartition("=")[2]) :] for old, new in pairs if old != new}
-    inherited = redact.found((), environment)
+    inherited = redact.secrets_in((), environment)
     return values | {value for value in inherited if len(value) >= _INHERITED}
 
 
 def api_key_of(argv: Sequence[str], environment: Mapping[str, str], serving: Serving) -> str | None:
-    """The key that a server which was started so wants of its clients; None when it wants none."""
+    """Find the bearer token that a launched server wants of its clients; None when it wants none."""
     words = iter(argv)
     for word in words:
         option, equals, value = word.partition("=")

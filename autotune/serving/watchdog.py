@@ -44,7 +44,7 @@ _SHORTEST_SECRET = 4
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the tuner asks to be started.
+    """The tuner's request to start a server.
 
     Attributes:
         argv: the program by its path, and its arguments.
@@ -68,7 +68,7 @@ class Request:
 
 
 class Watchdog:
-    """One server, from its start to the proof of its end."""
+    """Watches over one server, from its start to the proof of its end."""
 
     def __init__(self, request: Request, received: bytes = b"") -> None:
         self._request = request
@@ -115,7 +115,7 @@ class Watchdog:
         return replace(termination, survivors=(*termination.survivors, *left))
 
     def _pause(self, seconds: float) -> bool:
-        """True once the tuner has died while its server was being stopped."""
+        """Wait; True once the tuner has died while its server was being stopped."""
         deadline = time.monotonic() + seconds
         while not self._abandoned and (left_s := deadline - time.monotonic()) > 0:
             self._wait(left_s)
@@ -173,7 +173,7 @@ class Watchdog:
 
 
 def _wake_on_child() -> int:
-    """A descriptor that becomes readable when a child ends."""
+    """Make a descriptor that becomes readable when a child ends."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

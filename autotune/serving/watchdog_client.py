@@ -1,4 +1,4 @@
-"""The tuner's side of the watchdog: starting it, hearing from it, asking it to end the server."""
+"""The tuner's side of the watchdog: start it, read its messages, have it end the server."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class WatchdogClient:
         self._ended: Termination | None = None
         self._in_container = bool(request.docker)
         self.exit_code: int | None = None
-        """How the server's first process ended (negative = by a signal), as far as `listen` has heard."""
+        """How the server's first process ended (negative = by a signal), as far as `listen` has read."""
         self._helper = _start_helper(request.log, pass_fds)
-        self._say(asdict(request))
+        self._send(asdict(request))
         first = self._first_word(request.log)
         if "refused" in first:
             self._collect()
@@ -55,16 +55,16 @@ class WatchdogClient:
 
     @property
     def lost(self) -> bool:
-        """Whether the watchdog has been killed, as far as `listen` has heard."""
+        """Whether the watchdog has been killed, as far as `listen` has read."""
         return self._lost
 
     @property
     def ended(self) -> Termination | None:
-        """How the watchdog ended everything; None when it has not, or did not say so in time."""
+        """How the watchdog ended everything; None when it has not, or did not report in time."""
         return self._ended
 
     def listen(self, seconds: float = 0.0) -> None:
-        """Take what the watchdog has said, waiting for it up to so many seconds."""
+        """Read the watchdog's messages, waiting for one up to so many seconds."""
         self._receive(0.0 if self._inbox else seconds)
         while self._inbox:
             message = self._inbox.pop(0)
@@ -78,7 +78,7 @@ class WatchdogClient:
         """Have everything ended; None when the watchdog was lost or too slow, so that the caller has to do it."""
         # A container is ended after the command that runs it.
         deadline = time.monotonic() + timeouts.terminate_s + timeouts.kill_s * (1 + self._in_container) + _MARGIN_S
-        self._say({"stop": {"terminate_s": timeouts.terminate_s, "kill_s": timeouts.kill_s}})
+        self._send({"stop": {"terminate_s": timeouts.terminate_s, "kill_s": timeouts.kill_s}})
         while self._ended is None and not self._lost and (left_s := deadline - time.monotonic()) > 0:
             self.listen(left_s)
         self._collect()
@@ -103,7 +103,7 @@ class WatchdogClient:
         *lines, self._received = (self._received + data).split(b"\n")
         self._inbox += [json.loads(line) for line in lines]
 
-    def _say(self, message: Mapping[str, object]) -> None:
+    def _send(self, message: Mapping[str, object]) -> None:
         assert self._helper.stdin is not None
         try:
             self._helper.stdin.write(json.dumps(message).encode() + b"\n")
@@ -127,7 +127,7 @@ class WatchdogClient:
 
 
 def _start_helper(log: str, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start it without ``site``, whose work it does not need, and from this very package, wherever that lies."""
+    """Start the watchdog from this very package, and without ``site``, which it does not need."""
     # What would go wrong in the helper stands in the server's log.
     with Path(log).open("ab") as stream:
         return subprocess.Popen(

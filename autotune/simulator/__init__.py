@@ -1,8 +1,51 @@
-"""A node without GPUs, for every engine's own command line.
+"""A node without GPUs, for every engine's own command line. `predict` simulates one command.
 
-node/                 `simulate`: memory plan, step time, batching
-fit/                  `autotune calibrate`: measurements to the simulator's figures
-emulator/             the same node behind HTTP, by the wall clock
+node/                 memory plan, step time, batching: `simulate`
+fit/                  ``autotune calibrate``: measurements to the simulator's figures
+emulator/             the same node behind HTTP, by the wall clock: ``autotune emulate``
 resolve_command       a command line to the server that it starts
-prediction_intervals  how sure a prediction is
+prediction_intervals  90 % intervals of predictions and of comparisons
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.engines import split_command
+from autotune.loadgen.workloads import load_workload
+from autotune.machine.node import node as node_card
+from autotune.simulator.resolve_command import model_of, prediction, resolve_command
+from autotune.space.context import Context
+from autotune.space.library import Library
+
+__all__ = ["predict"]
+
+
+def predict(
+    command: str,
+    workload: str = "sharegpt",
+    *,
+    hardware: str,
+    gpus: int | None = None,
+    version: str | None = None,
+    seed: int = 0,
+    library: Library | None = None,
+) -> dict[str, Any]:
+    """Simulate one engine command line: the object that ``autotune simulate --json`` prints.
+
+    Args:
+        command: as typed, e.g. ``vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8``.
+        workload: as ``--workload`` takes it.
+        hardware: a node by name, or a YAML file.
+        gpus: of the node; None: all.
+        version: the engine's; None: the newest known.
+        library: where models, engines, workloads and the calibration are looked up; None: the packaged ones.
+
+    Raises:
+        BadInput: an unknown name, or a command line that the engine's parser refuses.
+    """
+    library = library or Library()
+    parsed, card, load = split_command(command), node_card(hardware, library), load_workload(workload, library)
+    model = model_of(parsed, library, version)
+    context = Context(model, card, gpus or card.gpus, "", load.longest_request)
+    return prediction(resolve_command(parsed, library, context, version), load, seed)

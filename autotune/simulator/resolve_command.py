@@ -1,28 +1,35 @@
-"""A command line as its engine understands it, and what the simulated node makes of it."""
+"""A command line as its engine's version resolves it, and the prediction of the simulated node for it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.engines import Engine, recognise
+from autotune.engines import Engine, engine, recognise
 from autotune.loadgen.workloads import Workload
-from autotune.simulator.node import Outcome, ServerSetup, simulate
+from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
 from autotune.simulator.node.calibration import Calibration, calibration_of
-from autotune.simulator.node.coefficients import speed_card
-from autotune.simulator.node.memory import MEMORY_KEYS, MemoryPlan
+from autotune.simulator.node.coefficients import conditional_knobs, speed_card
+from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.prediction_intervals import intervals
 from autotune.space.cards import ModelCard
 from autotune.space.context import Context
 from autotune.space.fingerprint import Effective, as_failure, broken_rules, effective, unsuited
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
-from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind
+from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Scalar
 
 
 @dataclass(frozen=True, slots=True)
-class Understood:
-    """A command line as its engine's version understands it; the simulated node takes `calibration` (None: ours)."""
+class ResolvedCommand:
+    """A command line as its engine's version resolves it.
+
+    Attributes:
+        effective: the knobs as the engine runs them, and what it changed.
+        failure: why the engine's rules refuse it.
+        calibration: other fitted figures of the simulated node than the packaged ones.
+    """
 
     card: EngineCard
     context: Context
@@ -42,34 +49,54 @@ class Understood:
             calibration=self.calibration,
         )
 
+    def simulate(self, workload: Workload, seed: int) -> SimulatedOutcome:
+        """One load on the simulated node; the failure of a rule comes before the arithmetic."""
+        if self.failure is not None:
+            return SimulatedOutcome(failure=self.failure)
+        return simulate(self.setup, workload, seed)
 
-def understand(command: Command, library: Library, context: Context, version: str | None = None) -> Understood:
+    def changed_knobs(self, fixed: Iterable[str] = ()) -> dict[str, Scalar]:
+        """The knobs whose value is not what the engine's version would run by itself.
+
+        Args:
+            fixed: knobs that are taken as given: defaults that depend on them follow.
+        """
+        knobs = self.effective.configuration.knobs
+        defaults = engine(self.card.engine).default_knobs(self.context, {n: knobs[n] for n in fixed if n in knobs})
+        usual = effective(self.card, Configuration(self.card.engine, defaults), self.context).configuration.knobs
+        return {name: value for name, value in knobs.items() if value != usual.get(name)}
+
+
+def resolve_command(
+    command: Command, library: Library, context: Context, version: str | None = None
+) -> ResolvedCommand:
     """Parse a command line as its engine does; raises `BadInput` where the engine's parser would refuse it.
 
     Args:
         context: its version is replaced by the one that is asked for (None: the newest known).
     """
-    engine = recognise(command.argv, library)
-    found = understand_as(engine, command, context, engine.version(version))
-    return replace(found, calibration=calibration_of(library))
+    kind = recognise(command.argv, library)
+    resolved = resolve_for(kind, command, context, kind.version(version))
+    return replace(resolved, calibration=calibration_of(library))
 
 
-def understand_as(engine: Engine, command: Command, context: Context, version: str) -> Understood:
-    """`understand` for an engine that is recognised already.
+def resolve_for(kind: Engine, command: Command, context: Context, version: str) -> ResolvedCommand:
+    """`resolve_command` for an engine that is recognised already.
 
     Args:
         version: one that this engine knows; it replaces the context's.
     """
-    card, known = engine.card, version
-    context = Context(context.model, context.hardware, context.gpus, known, context.longest_request)
-    parsed = engine.parse(command, known)
-    raw = engine.knobs(parsed, context)
+    card = kind.card
+    context = Context(context.model, context.hardware, context.gpus, version, context.longest_request)
+    raw = kind.knobs(kind.parse(command, version), context)
     refused = _out_of_range(card, raw)
     if refused is not None and not _divides_unevenly(raw):
-        return Understood(card, context, Effective(raw, ()), refused)
+        return ResolvedCommand(card, context, Effective(raw, ()), refused)
     made = effective(card, raw, context)
     broken = [rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE]
-    return Understood(card, context, made, as_failure(broken[0]) if broken else refused or _unsuited(card, context))
+    return ResolvedCommand(
+        card, context, made, as_failure(broken[0]) if broken else refused or _unsuited(card, context)
+    )
 
 
 def _unsuited(card: EngineCard, context: Context) -> Failure | None:
@@ -96,41 +123,49 @@ def _out_of_range(card: EngineCard, configuration: Configuration) -> Failure | N
 
 def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:
     """The model that a command line serves."""
-    engine = recognise(command.argv, library)
-    return library.model(engine.parse(command, engine.version(version)).model, model_id)
+    kind = recognise(command.argv, library)
+    return library.model(kind.parse(command, kind.version(version)).model, model_id)
 
 
-def predict(understood: Understood, workload: Workload, seed: int) -> Outcome:
-    """One load on the simulated node; the failure of a rule comes before the arithmetic."""
-    if understood.failure is not None:
-        return Outcome(failure=understood.failure)
-    return simulate(understood.setup, workload, seed)
+def unread_knobs(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[str]:
+    """The changed knobs that the simulator does not read; none where nothing was simulated to the end."""
+    read = knobs_read(resolved, outcome)
+    return [] if read is None else [name for name in resolved.changed_knobs() if name not in read]
 
 
-def _memory(plan: MemoryPlan | None) -> dict[str, float | str | None]:
-    """The memory plan's keys; all None where a rule failed before there was one."""
-    return dict.fromkeys(MEMORY_KEYS) if plan is None else dict(plan.to_json())
+def knobs_read(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozenset[str] | None:
+    """The knobs that the simulator reads of an engine's version; None where nothing was simulated to the end."""
+    if outcome.failure is not None:
+        return None
+    return outcome.knobs_read | conditional_knobs(speed_card(resolved.card.engine), resolved.context.version)
 
 
-def prediction(understood: Understood, workload: Workload, seed: int) -> dict[str, Any]:
-    """The flat object of ``autotune simulate``: metrics, memory, ``failure``, ``interval90`` and what was read.
+def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict[str, Any]:
+    """The flat object of ``autotune simulate``: metrics, memory, ``failure``, ``interval90`` and the knobs.
+
+    ``unseen`` names what was never measured, and as ``knob NAME`` what the simulator does not read: set otherwise than
+    by default, it changes nothing here.
 
     The intervals should hold a real node's figures with odds of 9 to 1 (`autotune.simulator.prediction_intervals`).
     """
-    speed_card(understood.card.engine)  # of an engine without figures nothing is said, not even that it fails
-    outcome = predict(understood, workload, seed)
+    speed_card(resolved.card.engine)  # of an engine without figures nothing is said, not even that it fails
+    outcome = resolved.simulate(workload, seed)
     failed = outcome.failure
+    sure = intervals(resolved.setup, workload, outcome.metrics)
+    unread = [f"knob {name}" for name in unread_knobs(resolved, outcome)]
     return {
         **outcome.metrics,
-        **_memory(outcome.memory),
+        **dict.fromkeys(MEMORY_KEYS),  # null where a rule failed before there was a plan
+        **(outcome.memory.to_json() if outcome.memory else {}),
         "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}
         if failed
         else None,
-        **intervals(understood.setup, workload, outcome.metrics),
+        **sure,
+        "unseen": [*sure["unseen"], *unread],
         "evidence": Evidence.SIMULATED.value,
         "workload": workload.name,
-        "engine": understood.card.engine,
-        "engine_version": understood.context.version,
-        "config": dict(understood.effective.configuration.knobs),
-        "effects": [effect.reason for effect in understood.effective.effects],
+        "engine": resolved.card.engine,
+        "engine_version": resolved.context.version,
+        "config": dict(resolved.effective.configuration.knobs),
+        "effects": [effect.reason for effect in resolved.effective.effects],
     }

@@ -9,7 +9,7 @@ import pytest
 from autotune.engines import engine
 from autotune.prepare.build_spec import build_spec, library_for
 from autotune.prepare.candidates import prepare
-from autotune.prepare.no_effect import no_effect_finder
+from autotune.prepare.no_effect import no_effect_by_rule
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
 from autotune.study.options import RunOptions
@@ -30,7 +30,7 @@ def baseline_no_effect(model: str, baseline: str | None, *set_: str, only: str =
     candidate = prepared.candidates.items[prepared.candidates.baseline]
     command = prepared.command_of(candidate)
     trial = Trial(0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, ("chat",))
-    return {row.knob: row for row in no_effect_finder(prepared)(trial)}
+    return {row.knob: row for row in no_effect_by_rule(prepared, trial)}
 
 
 def test_parser_flags_and_dp_attention_without_replicas_are_told() -> None:

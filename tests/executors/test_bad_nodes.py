@@ -10,7 +10,7 @@ import pytest
 from autotune.errors import CannotGoOn
 from autotune.executors import Executor
 from autotune.run import _launches
-from autotune.search import Study
+from autotune.search.study import Study
 from autotune.trial import (
     Command,
     Configuration,

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from autotune.metrics.formulas import Slo
-from autotune.search import Study, open_study
 from autotune.search.prior import Prior
+from autotune.search.study import Study
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.cards import Architecture, ModelCard
 from autotune.study.spec import EngineChoice, StudySpec
@@ -181,7 +181,7 @@ def command_of(candidate: Candidate) -> Command:
 
 def opened(folder: Path, spec: StudySpec, candidates: CandidateSet, prior: np.ndarray | None = None) -> Study:
     priors = [] if prior is None else [Prior("made up", prior)]
-    return open_study(folder, spec, candidates, command_of, priors)
+    return Study(folder, spec, candidates, command_of, priors)
 
 
 def play(study: Study, spec: StudySpec, throughput: Throughput, at_most: int = 10_000) -> list[Launch]:

@@ -1,6 +1,7 @@
 """`CandidateSampler` passes the tests that Optuna publishes for samplers.
 
-Without candidates of its own it samples any study's space. It has one objective, so the tests of several do not apply.
+Their parameters are no knobs of the candidates, so it draws them at random. It has one objective, so the tests of
+several do not apply.
 """
 
 from __future__ import annotations
@@ -10,8 +11,13 @@ from collections.abc import Callable
 import pytest
 from optuna.samplers import BaseSampler
 from optuna.testing.pytest_samplers import BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase
+from search_landscapes import small
 
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels
 from autotune.search.sampler import CandidateSampler
+
+KERNELS = Kernels(Encoding(small()))
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -19,4 +25,4 @@ pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalW
 class TestCandidateSampler(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Callable[[], BaseSampler]:
-        return lambda: CandidateSampler(seed=1)
+        return lambda: CandidateSampler(KERNELS, seed=1)

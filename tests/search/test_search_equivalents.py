@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from search_landscapes import command_of, decisions, evaluate, make_spec, opened, ridge, small
 
 from autotune.recommend import recommend
-from autotune.search import Study
 from autotune.search.equivalents import canonical_of, differences
 from autotune.search.history import History
+from autotune.search.study import Study
 from autotune.trial import Configuration, Evidence, Launch, Resolved, Role, State, Trial, TrialResult
 
 CANDIDATES = small()

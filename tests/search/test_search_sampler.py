@@ -24,8 +24,11 @@ from search_landscapes import (
 
 from autotune.errors import UnknownName
 from autotune.recommend import recommend
+from autotune.search import SAMPLERS
+from autotune.search.entry import Entry
 from autotune.search.gp.encoding import Encoding, squared_distances
 from autotune.search.gp.kernels import Kernels
+from autotune.search.history import History
 from autotune.search.sampler import CandidateSampler
 from autotune.space.candidates import CandidateSet
 from autotune.trial import Configuration, Launch, Role
@@ -151,28 +154,28 @@ def test_an_unknown_objective_is_answered_with_the_known(tmp_path: Path) -> None
         opened(tmp_path, make_spec(objective="total_token_throughputs"), GRID)
 
 
-def test_the_sampler_serves_any_optuna_study() -> None:
-    """Through `optimize`, minimising, with failures and without our study around it."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_samples_candidates_of_an_optuna_study(name: str) -> None:
+    """By `study.ask`: valid candidates, none twice, without the knobs that they leave unset."""
+    if name == "optuna-gp":
+        pytest.importorskip("torch")
     encoding = Encoding(GRID)
-    sampler = CandidateSampler(Kernels(encoding), seed=1)
-    study = optuna.create_study(direction="minimize", sampler=sampler)
-
-    def objective(trial: optuna.Trial) -> float:
-        params = {name: trial.suggest_categorical(name, encoding.choices[name]) for name in encoding.names}
+    sampler = CandidateSampler(Kernels(encoding), name, seed=1)
+    study = optuna.create_study(sampler=sampler)
+    history = History(make_spec(), GRID, ())
+    for number in range(6):
+        assert (sampler.suggest(history) is not None) == (name == "gp")
+        trial = study.ask()
+        params = {key: trial.suggest_categorical(key, encoding.values[key]) for key in trial.relative_params}
         position = encoding.position(params)
         assert position is not None
-        value = walled(GRID.items[position].configuration)
-        if value is None:
-            trial.set_constraint("starts", 1.0)
-            raise optuna.TrialPruned
-        return 1e6 / value
-
-    study.optimize(objective, n_trials=25)
-    tried = [tuple(t.params.items()) for t in study.trials]
-    assert len(set(tried)) == len(tried)
-    assert {t.state for t in study.trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
-    assert study.best_value <= 1.25e6 / best_of(GRID, walled)
+        knobs = GRID.items[position].configuration
+        assert params == {"engine": knobs.engine, **knobs.knobs}
+        assert not history.at(position)
+        study.tell(trial, ridge(knobs))
+        entry = Entry(number, Role.SEARCH, position, score=float(np.log(ridge(knobs))), violations={})
+        history = History(history.spec, GRID, (*history.entries, entry))
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 6
 
 
 def test_latencies_are_minimised() -> None:

@@ -24,6 +24,7 @@ from autotune.search.gp.kernels import Kernels
 from autotune.search.history import Entry, History
 from autotune.search.plan import Plan, Step, Stop
 from autotune.search.repeats import gradients
+from autotune.search.sampler import CandidateSampler
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.study.recommendation import Recommendation, Verdict
 from autotune.trial import Configuration, Role
@@ -31,6 +32,13 @@ from autotune.trial import Configuration, Role
 SMALL = small()
 PAIR = CandidateSet(SMALL.items[:2], 0)
 KERNELS = Kernels(Encoding(PAIR))
+
+
+class OneChallenger(CandidateSampler):
+    """Suggests the candidate beside the baseline, once."""
+
+    def suggest(self, history: History) -> Suggestion | None:
+        return None if history.spent(1) else Suggestion(1, None)
 
 
 def study(seed: int, throughput: Throughput, noise: float, launches: int, **changes: object) -> Recommendation:
@@ -45,11 +53,12 @@ def study(seed: int, throughput: Throughput, noise: float, launches: int, **chan
 def duel(gain: float, sd: float, seed: int, launches: int = 22, slowdown: float = 0.0) -> History:
     """A whole study of the baseline and one challenger, without files."""
     rng = np.random.default_rng(seed)
-    plan = Plan(KERNELS, lambda history, number: None if history.spent(1) else Suggestion(1, None))
+    plan = Plan(KERNELS, OneChallenger(KERNELS))
     history = History(make_spec(launches=launches), PAIR, ())
     while isinstance(step := plan.next(history), Step):
-        score = gain * (step.position == 1) + sd * rng.standard_normal() - slowdown * len(history)
-        entry = Entry(len(history), step.role, step.position, score, violations={})
+        position = 1 if step.position is None else step.position
+        score = gain * (position == 1) + sd * rng.standard_normal() - slowdown * len(history)
+        entry = Entry(len(history), step.role, position, score, violations={})
         history = History(history.spec, PAIR, (*history.entries, entry))
     assert isinstance(plan.next(history), Stop)
     return history

@@ -12,7 +12,7 @@ from autotune.outputs.export import words
 from autotune.outputs.export.container import PORT, Container, chooses_gpus, container_of, start_limit_s
 from autotune.outputs.export.text import comment, dump_yaml, heading
 from autotune.outputs.export.winner import Winner
-from autotune.serving.docker_run import PLACE, docker_card
+from autotune.serving.docker_run import FILES_FOLDER, docker_card
 
 # Not by urllib, which would ask the proxy that Docker names in every container's environment where one is configured.
 _ASK = f"import sys; from http.client import HTTPConnection; asked = HTTPConnection('127.0.0.1', {PORT}, timeout=20); "
@@ -48,9 +48,9 @@ def _service(winner: Winner, container: Container, limit_s: int) -> dict[str, An
         service["entrypoint"] = []
     service |= {"command": [_value(word) for word in container.argv], "environment": _environment(winner, container)}
     if container.files:
-        service["working_dir"] = PLACE
+        service["working_dir"] = FILES_FOLDER
         service["configs"] = [
-            {"source": _config(i), "target": f"{PLACE}/{name}"} for i, name in enumerate(container.files, 1)
+            {"source": _config(i), "target": f"{FILES_FOLDER}/{name}"} for i, name in enumerate(container.files, 1)
         ]
     card = docker_card()
     for option in (*card.options, *card.devices[winner.spec.hardware.vendor]):

@@ -12,7 +12,7 @@ from autotune.outputs.export import shell, words
 from autotune.outputs.export.container import PORT, Container, container_of
 from autotune.outputs.export.text import heading
 from autotune.outputs.export.winner import Winner
-from autotune.serving.docker_run import PLACE, RUN, docker_card
+from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 
 
 def render(winner: Winner) -> str:
@@ -31,7 +31,7 @@ def _lines(winner: Winner, container: Container) -> list[str]:
     secret = {name: value for name, value in container.env.items() if name not in inside}
     card = docker_card()
     options = [*card.options, *card.devices[winner.spec.hardware.vendor]]
-    lines = [*shell.started(secret), shlex.join(RUN)]
+    lines = [*shell.started(secret), shlex.join(DOCKER_RUN)]
     lines += [shlex.join(option) for option in options if option[0] != "--network"]
     lines.append(f'--publish "${{PUBLISH:-127.0.0.1:{PORT}}}:{PORT}"')
     lines += [f"--volume {volume}" for volume in _volumes(container)]
@@ -40,7 +40,7 @@ def _lines(winner: Winner, container: Container) -> list[str]:
     named = [f"HF_HOME={container.models}", *inherited, *(f"{n}={v}" for n, v in inside.items()), *secret]
     lines += [f"--env {shlex.quote(setting)}" for setting in dict.fromkeys(named)]
     if container.files:
-        lines.append(f"--workdir {PLACE}")
+        lines.append(f"--workdir {FILES_FOLDER}")
     lines += [] if container.own_entrypoint else ["--entrypoint="]
     return [*lines, shlex.quote(container.image), *shell.arguments(container.argv, {})]
 
@@ -50,5 +50,5 @@ def _volumes(container: Container) -> list[str]:
     weights = shlex.quote(container.weights) if container.weights else '"${HF_HOME:-$HOME/.cache/huggingface}"'
     models = f"{weights}:{container.models}"
     mounts = [shlex.quote(f"{path}:{path}:ro") for path in container.mounts]
-    files = [f'"$folder"/{shlex.quote(f"{name}:{PLACE}/{name}:ro")}' for name in container.files]
+    files = [f'"$folder"/{shlex.quote(f"{name}:{FILES_FOLDER}/{name}:ro")}' for name in container.files]
     return [*caches, models, *mounts, *files]

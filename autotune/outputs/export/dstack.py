@@ -13,7 +13,7 @@ from autotune.outputs.export import shell, words
 from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of, start_limit_s
 from autotune.outputs.export.text import comment, dump_yaml, heading
 from autotune.outputs.export.winner import Winner
-from autotune.serving.docker_run import PLACE, docker_card
+from autotune.serving.docker_run import FILES_FOLDER, docker_card
 from autotune.space.library import Library
 
 _TOKEN = "HF_TOKEN"
@@ -68,7 +68,9 @@ def _commands(container: Container) -> list[str]:
     commands ``dstack apply`` alone replaces anything, and takes ``$$`` for one ``$``
     (``dstack/_internal/utils/interpolator.py``).
     """
-    lines = [f"mkdir -p {PLACE} && cd {PLACE}", *shell.writing(container.files)] if container.files else []
+    lines = (
+        [f"mkdir -p {FILES_FOLDER} && cd {FILES_FOLDER}", *shell.writing(container.files)] if container.files else []
+    )
     settings = [f"{name}={_quoted(value)}" for name, value in container.env.items() if "$" in value]
     started = ["exec env", *settings] if settings else ["exec"]
     lines.append(" ".join([*started, *map(_quoted, container.argv)]))

@@ -16,7 +16,7 @@ from autotune.outputs.export import shell, words
 from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of, start_limit_s
 from autotune.outputs.export.text import comment, dump_yaml, heading
 from autotune.outputs.export.winner import Winner
-from autotune.serving.docker_run import PLACE
+from autotune.serving.docker_run import FILES_FOLDER
 from autotune.study.user_library import library_of
 
 _BACKENDS = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -107,6 +107,6 @@ def _run_command(winner: Winner, container: Container, argv: list[str]) -> dict[
     command = [*argv, serving.host_flag, "{{worker_ip}}", serving.port_flag, "{{port}}"]
     if not container.files:
         return {"run_command": shlex.join(command)}
-    written = [f"mkdir -p {PLACE}", f"cd {PLACE}", *shell.writing(container.files)]
+    written = [f"mkdir -p {FILES_FOLDER}", f"cd {FILES_FOLDER}", *shell.writing(container.files)]
     script = " && ".join([*written, f"exec {shlex.join(command)}"])
     return {"run_command": shlex.join(["bash", "-c", script])}

@@ -15,7 +15,7 @@ from autotune.outputs.export import words
 from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of, start_limit_s
 from autotune.outputs.export.text import comment, dump_yaml, heading
 from autotune.outputs.export.winner import Winner
-from autotune.serving.docker_run import PLACE, docker_card
+from autotune.serving.docker_run import FILES_FOLDER, docker_card
 
 _TOKEN = "HF_TOKEN"
 _GPUS = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
@@ -131,7 +131,7 @@ def _server(winner: Winner, container: Container, limit_s: int) -> dict[str, Any
     # As the image's arguments they go through its own entry point; as the command they replace it.
     server["args" if container.own_entrypoint else "command"] = [_value(word) for word in container.argv]
     if container.files:
-        server["workingDir"] = PLACE
+        server["workingDir"] = FILES_FOLDER
     server["env"] = _environment(container)
     server["ports"] = [{"name": "http", "containerPort": PORT}]
     if vendor in _GPUS:
@@ -141,7 +141,7 @@ def _server(winner: Winner, container: Container, limit_s: int) -> dict[str, Any
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}, *_cache_mounts(container)]
     mounts += [{"name": _host(i), "mountPath": path, "readOnly": True} for i, path in enumerate(container.mounts)]
     if container.files:
-        mounts.append({"name": "files", "mountPath": PLACE, "readOnly": True})
+        mounts.append({"name": "files", "mountPath": FILES_FOLDER, "readOnly": True})
     return server | {"volumeMounts": mounts}
 
 

@@ -84,9 +84,9 @@ def dump_yaml(*documents: Any) -> str:
 def render_json(winner: Winner) -> str:
     """``recommendation.json`` for other programs, without secrets."""
     recommendation, choice = winner.recommendation, winner.choice
-    secrets = redact.found(choice.argv, choice.env)
+    secrets = redact.secrets_in(choice.argv, choice.env)
     if recommendation.baseline is not None:
-        secrets |= redact.found(recommendation.baseline.argv, recommendation.baseline.env)
+        secrets |= redact.secrets_in(recommendation.baseline.argv, recommendation.baseline.env)
     return json.dumps(_masked(recommendation.to_json(), secrets), indent=2) + "\n"
 
 

@@ -42,7 +42,7 @@ def conclusion(study: StudyRecord) -> str:
             f"Somebody else runs the server ({text.code(choice.argv[0])}); how it was started is not known here."
         )
     else:
-        command = redact.text(choice.command, redact.found(choice.argv, choice.env))
+        command = redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
         what = "Serving command"
         if choice.stand_in:
             what = "The table does not tell a command; what it says of the row, in the form of one"

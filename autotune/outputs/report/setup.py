@@ -12,9 +12,12 @@ from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.search import objective
+from autotune.simulator.resolve_command import knobs_read, resolve_command
 from autotune.space.cards import HardwareCard
+from autotune.space.context import Context
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import is_server, shown, tracking_uri, ui_command
+from autotune.study.user_library import library_of
 from autotune.trial import Evidence, Metrics, State
 
 _CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
@@ -119,6 +122,11 @@ def limits(study: StudyRecord) -> str:
             f"The evidence is {words.label(outcome.evidence)}: a real server may differ in every figure and may fail "
             "where none failed here. The order of configurations is more to be trusted than the figures."
         )
+        if unread := _unread_knobs(study):
+            points.append(
+                f"The simulator does not read {', '.join(map(text.code, unread))}: configurations that differ in "
+                "nothing else are equal here, whatever they are on a real server."
+            )
     points += [
         f"They hold for one node of {outcome.gpus} × {outcome.hardware} and for the engine versions named; "
         "another version is another engine.",
@@ -131,6 +139,23 @@ def limits(study: StudyRecord) -> str:
     if outcome.recommended and outcome.recommended.objective.repeats < 2:
         points.append("The recommended configuration was launched once only: its figure has no interval.")
     return "\n\n".join(["## What the numbers do not say", "\n".join(f"- {point}" for point in points)])
+
+
+def _unread_knobs(study: StudyRecord) -> list[str]:
+    """The knobs in which complete launches of an engine differ and that the simulator does not read."""
+    spec, library = study.spec, library_of(study.spec)
+    found: dict[str, None] = {}
+    for choice in spec.engines:
+        trials = [launch.trial for launch in study.launches if launch.result.state is State.COMPLETE]
+        trials = [trial for trial in trials if trial.configuration.engine == choice.name]
+        values = [trial.configuration.knobs for trial in trials]
+        varied = [name for name in dict.fromkeys(chain(*values)) if len({str(one.get(name)) for one in values}) > 1]
+        if varied:
+            context = Context(spec.model, spec.hardware, spec.gpus, choice.version)
+            resolved = resolve_command(trials[0].command, library, context, choice.version)
+            read = knobs_read(resolved, resolved.simulate(load_workload("random:64:4:4"), 0))
+            found |= dict.fromkeys(name for name in varied if read is not None and name not in read)
+    return list(found)
 
 
 def reproduction(study: StudyRecord) -> str:
@@ -189,4 +214,4 @@ def _set(value: object) -> str:
 
 def _pass_through_secrets(study: StudyRecord) -> set[str]:
     words_of = chain.from_iterable(shlex.split(argument) for argument in study.spec.engine_args.values())
-    return redact.found(list(words_of), {})
+    return redact.secrets_in(list(words_of), {})

@@ -51,7 +51,7 @@ def _elsewhere(study: StudyRecord) -> list[str]:
 
 
 def _command(choice: Choice) -> str:
-    return redact.text(choice.command, redact.found(choice.argv, choice.env))
+    return redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
 
 
 def front(study: StudyRecord) -> str:

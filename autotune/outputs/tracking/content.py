@@ -142,7 +142,7 @@ def outcome_tags(outcome: Recommendation) -> dict[str, str]:
     if outcome.recommended is None:
         return tags
     choice = outcome.recommended
-    command = redact.text(choice.command, redact.found(choice.argv, choice.env))
+    command = redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
     note = f"**{outcome.evidence.value.upper()}**: verdict *{outcome.verdict.value}*\n\n```bash\n{command}\n```\n"
     chosen = {"engine": choice.engine, "engine_version": choice.engine_version, "fingerprint": choice.fingerprint}
     return {**tags, **chosen, "command": command[:TEXT_LENGTH], "mlflow.note.content": note[:TEXT_LENGTH]}

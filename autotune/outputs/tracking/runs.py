@@ -216,7 +216,7 @@ class StudyRuns:
         self._log_batch(run_id, content.launch_metrics(self._spec, launch), knobs, child.info.start_time)
         log = self._folder / "trials" / f"{launch.trial.number:04d}" / "server.log"
         if log.is_file():
-            secrets = redact.found(launch.trial.command.argv, launch.trial.command.env)
+            secrets = redact.secrets_in(launch.trial.command.argv, launch.trial.command.env)
             self._log_text(run_id, redact.text(log.read_text(errors="replace"), secrets), "server.log")
         status = "FINISHED" if launch.result.state is State.COMPLETE else "FAILED"
         self._client.set_terminated(run_id, status, end_time=content.ended_ms(launch))

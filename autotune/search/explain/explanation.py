@@ -8,19 +8,21 @@ launched configurations, lies within `LAUNCH_NOISE` of zero with 95 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import stdtrit
 
-from autotune.search import KnownNoEffects, equivalents
+from autotune.search import equivalents
 from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent
 from autotune.search.decide.verdict import Gain, Judgement
 from autotune.search.explain.attribution import anchored, decompose
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.study.recommendation import Contribution, Explanation, NoEffect
-from autotune.trial import Launch, Scalar
+from autotune.trial import Launch, Scalar, Trial
+
+KnownNoEffects = Callable[[Trial], Sequence[NoEffect]]
 
 BASES = 3
 """Launched configurations over which a knob's effect is averaged, the winner first."""

@@ -51,9 +51,16 @@ class Encoding:
         return len(self.codes)
 
     def params(self, position: int) -> dict[str, Scalar]:
-        """A candidate as Optuna's parameters: every column, None where it does not apply."""
+        """A candidate as Optuna's parameters: the engine and the knobs that it sets."""
         row = self.codes[position]
-        return {name: self.choices[name][code] for name, code in zip(self.names, row, strict=True)}
+        values = {name: self.choices[name][code] for name, code in zip(self.names, row, strict=True)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @cached_property
+    def values(self) -> Mapping[str, tuple[Scalar, ...]]:
+        """The values that candidates set, of each column that any of them sets."""
+        values = {name: tuple(v for v in choices if v is not None) for name, choices in self.choices.items()}
+        return {name: choices for name, choices in values.items() if choices}
 
     @cached_property
     def _positions(self) -> dict[tuple[int, ...], int]:

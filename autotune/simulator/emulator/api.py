@@ -216,7 +216,7 @@ def resolved_arguments(launch: Launch) -> dict[str, Any]:
     """What the engine made of its arguments, in its own words, and beside them the knobs as it runs them."""
     api = launch.card.api
     options = launch.parsed.args if api.tells_options else {}
-    knobs = dict(launch.understood.effective.configuration.knobs)
+    knobs = dict(launch.resolved.effective.configuration.knobs)
     told = filled_tree(api.arguments, launch.scope)
     return {**options, **told, "version": launch.parsed.version, "effective_knobs": knobs}
 
@@ -232,7 +232,7 @@ def _keys(launch: Launch) -> frozenset[str]:
     """The ``Authorization`` headers that are accepted; empty = any. The option hides the variable."""
     option = launch.parsed.args.get("api_key")
     keys = option if isinstance(option, list) else [option]
-    variable = launch.understood.card.serving.api_key_variable
+    variable = launch.resolved.card.serving.api_key_variable
     named = [key for key in keys if key] or [launch.parsed.env.get(variable or "")]
     return frozenset(f"Bearer {key}" for key in named if key)
 

@@ -15,7 +15,7 @@ from autotune.simulator.emulator.card import EmulationCard, Refused, emulation_c
 from autotune.simulator.node import start_failure
 from autotune.simulator.node.memory import MemoryPlan, plan_memory, startup_s
 from autotune.simulator.node.server import Server
-from autotune.simulator.resolve_command import Understood, understand
+from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
 from autotune.space.entry import in_range
@@ -72,11 +72,11 @@ class Launch:
     asked: Emulation
     card: EmulationCard
     parsed: ParsedCommand
-    understood: Understood
+    resolved: ResolvedCommand
 
     @cached_property
     def server(self) -> Server:
-        return Server(self.understood.setup)
+        return Server(self.resolved.setup)
 
     @cached_property
     def memory(self) -> MemoryPlan:
@@ -85,10 +85,10 @@ class Launch:
     @cached_property
     def failure(self) -> Failure | None:
         """Why it does not start, as the simulated node has it, or by what no rule knows."""
-        known = self.understood.failure or start_failure(self.server, self.memory)
+        known = self.resolved.failure or start_failure(self.server, self.memory)
         if known is not None or self.refused is None:
             return known
-        log = filled(self.refused.log, self.understood.effective.configuration.knobs)
+        log = filled(self.refused.log, self.resolved.effective.configuration.knobs)
         return Failure(FailureKind.CRASHED, self.refused.reason, log)
 
     @property
@@ -99,8 +99,8 @@ class Launch:
     @property
     def refused(self) -> Refused | None:
         """What of the card's `refuses` this configuration runs into."""
-        context = self.understood.context
-        scope = context.scope(self.understood.effective.configuration.knobs)
+        context = self.resolved.context
+        scope = context.scope(self.resolved.effective.configuration.knobs)
         held = (r for r in self.card.refuses if in_range(context.version, r.versions) and evaluate(r.when, scope))
         return next(held, None)
 
@@ -135,7 +135,7 @@ class Launch:
         """The names of the card's expressions: effective knobs, model, hardware, what was parsed, and the server's."""
         figures = {"context": self.server.context_length, "memory_fraction": self.server.memory_fraction}
         return {
-            **self.understood.context.scope(self.understood.effective.configuration.knobs),
+            **self.resolved.context.scope(self.resolved.effective.configuration.knobs),
             "args": Namespace(self.parsed.args),
             "env": Namespace(self.parsed.env),
             "server": Namespace(figures),
@@ -167,7 +167,7 @@ def prepare_launch(asked: Emulation, library: Library) -> Launch:
     model = library.model(parsed.model, asked.model_id)
     context = Context(model, asked.hardware, asked.gpus, version)
     try:
-        understood = understand(command, library, context, version)
+        resolved = resolve_command(command, library, context, version)
     except BadInput as error:
         raise CommandRefused(card, str(error)) from error
-    return Launch(asked, card, parsed, understood)
+    return Launch(asked, card, parsed, resolved)

@@ -20,7 +20,6 @@ from autotune.simulator.fit.solving import Fitted, fit, leave_out, predictor
 from autotune.simulator.node.calibration import Calibration, Learned, nothing_learned, packaged_calibration
 from autotune.simulator.node.uncertainty import HEADLINE, Covered, Errors, interval90, sigma
 from autotune.simulator.prediction_intervals import subject_of
-from autotune.simulator.resolve_command import predict
 
 STARTS = {"shipped": packaged_calibration, "physics": nothing_learned}
 """Where a fit begins and what it is drawn to."""
@@ -66,7 +65,7 @@ def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bo
 
 def _target(point: MeasuredPoint) -> Target:
     metrics = {name: float(value) for name, value in point.metrics.items()}
-    return Target(point.label, point.understood.setup, point.workload, metrics, point.weight * _surer(point))
+    return Target(point.label, point.resolved.setup, point.workload, metrics, point.weight * _surer(point))
 
 
 def _surer(point: MeasuredPoint) -> float:
@@ -124,7 +123,7 @@ def _logs(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict
 
 
 def _covered(points: Sequence[MeasuredPoint]) -> list[Covered]:
-    subjects = {subject_of(point.understood.setup, point.workload, point.metrics) for point in points}
+    subjects = {subject_of(point.resolved.setup, point.workload, point.metrics) for point in points}
     names = Covered.model_fields
     return [
         Covered(**{name: _short(getattr(subject, name)) for name in names})
@@ -154,8 +153,7 @@ def predicted_by(
 
 
 def _predicted(point: MeasuredPoint, calibration: Calibration) -> Predicted:
-    understood = replace(point.understood, calibration=calibration)
-    outcome = predict(understood, point.workload, 0)
+    outcome = replace(point.resolved, calibration=calibration).simulate(point.workload, 0)
     if outcome.failure is not None:
         return Predicted({}, 0.0, 0.0, outcome.failure.message)
     metrics = {name: float(value) for name, value in outcome.metrics.items() if isinstance(value, int | float)}
@@ -164,4 +162,4 @@ def _predicted(point: MeasuredPoint, calibration: Calibration) -> Predicted:
 
 
 def _sigma(errors: Errors, point: MeasuredPoint) -> float:
-    return sigma(errors, subject_of(point.understood.setup, point.workload, point.metrics))
+    return sigma(errors, subject_of(point.resolved.setup, point.workload, point.metrics))

@@ -18,7 +18,7 @@ from packaging.version import Version
 from autotune.loadgen.workloads import Workload
 from autotune.simulator.fit.rows import MeasuredRow, model_name, shape
 from autotune.simulator.node.uncertainty import HEADLINE
-from autotune.simulator.resolve_command import Understood
+from autotune.simulator.resolve_command import ResolvedCommand
 from autotune.space.cards import Architecture, ModelCard
 
 
@@ -45,9 +45,9 @@ class MeasuredPoint:
         return "+".join(row.label for row in self.members)
 
     @property
-    def understood(self) -> Understood:
+    def resolved(self) -> ResolvedCommand:
         """How the measured version understands the first member; the others' differ in nothing that counts."""
-        return self.members[0].understood
+        return self.members[0].resolved
 
     @property
     def workload(self) -> Workload:
@@ -60,20 +60,20 @@ class MeasuredPoint:
 
     @property
     def engine(self) -> str:
-        return self.understood.card.engine
+        return self.resolved.card.engine
 
     @property
     def version(self) -> str:
-        return self.understood.context.version
+        return self.resolved.context.version
 
     @property
     def gpu(self) -> str:
         """The name of the node's hardware."""
-        return self.understood.context.hardware.name
+        return self.resolved.context.hardware.name
 
     @property
     def model(self) -> ModelCard:
-        return self.understood.context.model
+        return self.resolved.context.model
 
     @property
     def measured(self) -> float:
@@ -115,9 +115,9 @@ def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
 
 
 def _identity(row: MeasuredRow) -> tuple[str, ...]:
-    context = row.understood.context
+    context = row.resolved.context
     return (
-        row.understood.effective.configuration.fingerprint,
+        row.resolved.effective.configuration.fingerprint,
         context.version,
         context.model.id,
         context.hardware.model_dump_json(),

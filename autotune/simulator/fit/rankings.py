@@ -101,7 +101,7 @@ def _by(pairs: Sequence[Pair], key: Callable[[MeasuredPoint], tuple[Hashable, st
 
 
 def _load(point: MeasuredPoint) -> tuple[Hashable, str]:
-    context = point.understood.context
+    context = point.resolved.context
     name = f"{model_name(point.model)} {context.gpus}×{point.gpu} {point.workload.name}"
     return (point.model.id, point.gpu, context.gpus, point.workload.name), name
 
@@ -154,7 +154,7 @@ def _gain(name: str, pairs: Sequence[Pair]) -> ReplicaGain | None:
 
 
 def _knob(point: MeasuredPoint, name: str) -> int:
-    value = point.understood.effective.configuration.knobs.get(name)
+    value = point.resolved.effective.configuration.knobs.get(name)
     return value if isinstance(value, int) else 0
 
 

@@ -15,7 +15,7 @@ from autotune.loadgen.workloads.arrivals import Arrival, arrival_of
 from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, ShareGPTLengths, TableLengths
 from autotune.simulator.fit import cold_start as cold
 from autotune.simulator.fit.own_table import Load, RawRow
-from autotune.simulator.resolve_command import Understood, understand_as
+from autotune.simulator.resolve_command import ResolvedCommand, resolve_for
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.fingerprint import broken_rules
@@ -41,7 +41,7 @@ class MeasuredRow:
         label: short: ``3``, ``MI300X vllm c64``, ``study/0007``.
         source: file name, or the study's.
         command: as typed.
-        understood: parsed as the measured version does.
+        resolved: parsed as the measured version does.
         metrics: under the names of `autotune.metrics.formulas`, as measured; empty when it failed.
         failure: the measured failure's text.
         weight: of its squared error; 1 = a run like any other.
@@ -52,7 +52,7 @@ class MeasuredRow:
     label: str
     source: str
     command: Command
-    understood: Understood
+    resolved: ResolvedCommand
     workload: Workload
     metrics: Mapping[str, float]
     failure: str | None
@@ -94,7 +94,7 @@ class MeasuredOutcome:
 
 
 def row_of(raw: RawRow, library: Library) -> MeasuredRow | LeftOut:
-    """A file's row, understood; left out where its engine, model or hardware is not known or its command is refused."""
+    """A file's row, resolved; left out where its engine, model or hardware is not known or its command is refused."""
     origin = Origin(raw.label, raw.place.path.name)
     try:
         workload = workload_of(raw.load, library)
@@ -120,14 +120,14 @@ def measured(
     """
     engine, version = as_measured(recognise(command.argv, library), context.version)
     context = Context(context.model, context.hardware, context.gpus, version, workload.longest_request)
-    understood = understand_as(engine, command, context, version)
+    resolved = resolve_for(engine, command, context, version)
     silent = cold.silent_s(workload, outcome.metrics)
-    deductions = dict(_deductions(understood, outcome, silent))
+    deductions = dict(_deductions(resolved, outcome, silent))
     return MeasuredRow(
         label=origin.label,
         source=origin.source,
         command=command,
-        understood=understood,
+        resolved=resolved,
         workload=workload,
         metrics=outcome.metrics,
         failure=outcome.failure,
@@ -138,14 +138,14 @@ def measured(
     )
 
 
-def _deductions(understood: Understood, outcome: MeasuredOutcome, silent: float) -> Iterator[tuple[str, float]]:
+def _deductions(resolved: ResolvedCommand, outcome: MeasuredOutcome, silent: float) -> Iterator[tuple[str, float]]:
     """Why a row counts for less than another, and by which factor."""
     if silent:
         yield f"its server was cold: it answered nobody for {silent:.0f} s", cold.trust(outcome.metrics, silent)
-    if any(effect.name == _CAP for effect in understood.effective.effects):
+    if any(effect.name == _CAP for effect in resolved.effective.effects):
         yield "it measures the cap on running requests that comes with speculation", _ANOTHER_THING
     # Rules of combinations that run but are never worth it.
-    for rule in broken_rules(understood.card, understood.effective.configuration, understood.context):
+    for rule in broken_rules(resolved.card, resolved.effective.configuration, resolved.context):
         if rule.kind is FailureKind.RULE:
             yield f"it breaks the rule {rule.name}", _ANOTHER_THING
 

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.engines import engine as engine_named
 from autotune.simulator.fit.points import MeasuredPoint, Predicted
 from autotune.simulator.fit.rows import model_name
 from autotune.simulator.node.uncertainty import HEADLINE
-from autotune.simulator.resolve_command import Understood
-from autotune.space.fingerprint import effective
-from autotune.trial import Configuration
+from autotune.simulator.resolve_command import ResolvedCommand
 
 _NOTHING = "–"
 _SIZES = {"tensor_parallel": "TP", "data_parallel": "DP", "expert_parallel": "EP", "pipeline_parallel": "PP"}
@@ -34,7 +31,7 @@ def table(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> 
     lines = [[*header, *(f"{name} ratio" for name in _TIMES)]]
     for point, predicted in zip(points, predictions, strict=True):
         about = [point.label, model_name(point.model), f"{point.engine} {point.version.partition('+')[0]}"]
-        about += [f"{point.understood.context.gpus}×{point.gpu}", layout(point.understood), point.workload.name]
+        about += [f"{point.resolved.context.gpus}×{point.gpu}", layout(point.resolved), point.workload.name]
         cells = _ran(point, predicted, kinds) if point.failure is None else _failed(predicted, kinds)
         lines.append([*about, *cells])
     rule = "|" + "---|" * len(lines[0])
@@ -80,14 +77,11 @@ def _inside(point: MeasuredPoint, predicted: Predicted) -> bool:
     return predicted.failure is None and predicted.low <= point.metrics[HEADLINE] <= predicted.high
 
 
-def layout(understood: Understood) -> str:
+def layout(resolved: ResolvedCommand) -> str:
     """How a configuration differs from its engine's defaults; the sizes of its layout first."""
-    knobs = understood.effective.configuration.knobs
+    knobs = resolved.effective.configuration.knobs
     sizes = [f"{short}{knobs[name]}" for name, short in _SIZES.items() if _counts(knobs.get(name), name)]
-    kind = engine_named(understood.card.engine)
-    known = kind.default_knobs(understood.context, {name: knobs[name] for name in _SIZES if name in knobs})
-    usual = effective(understood.card, Configuration(kind.name, known), understood.context).configuration.knobs
-    rest = [f"{name}={value}" for name, value in knobs.items() if name not in _SIZES and value != usual.get(name)]
+    rest = [f"{name}={value}" for name, value in resolved.changed_knobs(_SIZES).items() if name not in _SIZES]
     return " ".join([*sizes, *rest])
 
 

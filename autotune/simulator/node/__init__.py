@@ -1,4 +1,4 @@
-"""A node without GPUs: `simulate(server, workload, seed) -> Outcome`.
+"""A node without GPUs: `simulate(server, workload, seed) -> SimulatedOutcome`.
 
     server.py        what the engine makes of the knobs
     coefficients.py  the figures of search_spaces/<engine>/simulator.yaml, per engine, version and GPU
@@ -24,21 +24,20 @@ Its numbers are *simulated*: never to be mixed with measured ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.formulas import summarize, summarize_loads
+from autotune.metrics.formulas import summarize_loads
 from autotune.metrics.records import RequestRecords
 from autotune.simulator.node.batching import Batching
 from autotune.simulator.node.memory import MemoryPlan, memory_failure, plan_memory, startup_s
-from autotune.simulator.node.server import Server, ServerSetup
+from autotune.simulator.node.server import RecordedKnobs, Server, ServerSetup
 from autotune.trial import Failure, FailureKind, Metrics
 
 __all__ = [
-    "LoadPointOutcome",
     "MemoryPlan",
-    "Outcome",
     "ServerSetup",
+    "SimulatedOutcome",
     "beyond_step",
     "run_server",
     "simulate",
@@ -49,15 +48,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class LoadPointOutcome:
-    """One load point of a workload with several: its label and its metrics."""
-
-    label: str
-    metrics: Metrics
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulatedOutcome:
     """What a simulated launch comes to.
 
     Attributes:
@@ -65,19 +56,19 @@ class Outcome:
         failure: why it did not run, or None.
         startup_s: virtual seconds from launch to ready.
         memory: the memory plan; None when a rule failed before.
-        points: the load points on their own.
         preemptions: sequences thrown out of a full KV pool and computed anew.
+        knobs_read: names of the knobs that the arithmetic asked for, set or not.
     """
 
     metrics: Metrics = field(default_factory=dict)
     failure: Failure | None = None
     startup_s: float = 0.0
     memory: MemoryPlan | None = None
-    points: tuple[LoadPointOutcome, ...] = ()
     preemptions: int = 0
+    knobs_read: frozenset[str] = frozenset()
 
 
-def simulate(server: ServerSetup, workload: Workload, seed: int) -> Outcome:
+def simulate(server: ServerSetup, workload: Workload, seed: int) -> SimulatedOutcome:
     """Run a workload on a server in virtual time.
 
     Args:
@@ -85,37 +76,36 @@ def simulate(server: ServerSetup, workload: Workload, seed: int) -> Outcome:
         workload: its load points are run one after the other on the same server.
         seed: fixes the prompts; nothing else is random.
 
-    A configuration that cannot run gives an `Outcome` with a failure.
+    A configuration that cannot run gives a `SimulatedOutcome` with a failure.
     """
-    return run_server(Server(server), workload, seed)
+    names: set[str] = set()
+    recorded = replace(server, knobs=RecordedKnobs(server.knobs, names))
+    return replace(run_server(Server(recorded), workload, seed), knobs_read=frozenset(names))
 
 
-def run_server(server: Server, workload: Workload, seed: int) -> Outcome:
+def run_server(server: Server, workload: Workload, seed: int) -> SimulatedOutcome:
     """`simulate` for a server whose decisions are taken; calibration passes its own coefficients this way."""
     plan = plan_memory(server)
     failure = start_failure(server, plan) or too_long(server, plan, workload)
     if failure is not None:
-        return Outcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
+        return SimulatedOutcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
     runs: list[RequestRecords] = []
-    points: list[LoadPointOutcome] = []
     cached = read = 0.0
     preemptions = 0
-    for position, point in enumerate(workload.points):
+    for position in range(len(workload.points)):
         requests = workload.draw(position, seed)
         failure = beyond_step(server, int(requests.input_tokens.max()))
         if failure is not None:
-            return Outcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
+            return SimulatedOutcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
         batching = Batching(server, requests, plan.capacity_tokens)
         runs.append(batching.run())
         tokens = float(requests.input_tokens.sum())
         cached, read = cached + batching.cache_hit_rate * tokens, read + tokens
         preemptions += batching.preemptions
-        if len(workload.points) > 1:
-            points.append(LoadPointOutcome(point.label, summarize(runs[-1])))
     metrics = summarize_loads(runs)
     metrics["cache_hit_rate"] = cached / read
     metrics["client_bound"] = False
-    return Outcome(metrics, None, startup_s(server, plan), plan, tuple(points), preemptions)
+    return SimulatedOutcome(metrics, None, startup_s(server, plan), plan, preemptions)
 
 
 def start_failure(server: Server, plan: MemoryPlan) -> Failure | None:

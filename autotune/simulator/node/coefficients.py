@@ -7,6 +7,7 @@ by hand; the figures are composed in `autotune.simulator.node.calibration`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -206,6 +207,15 @@ def adjusted(
             values.update({name: values[name] * factor for name, factor in adjustment.multiply.items()})
             values.update({name: values[name] + more for name, more in adjustment.add.items()})
     return Coefficients.model_validate(values)
+
+
+_KNOB = re.compile(r"\bknobs\.(\w+)")
+
+
+def conditional_knobs(card: SpeedCard, version: str) -> frozenset[str]:
+    """The knobs that the adjustments of a version ask for, under whatever other condition."""
+    held = (adjustment.when for adjustment in card.adjustments if in_range(version, adjustment.versions))
+    return frozenset(name for when in held for name in _KNOB.findall(when))
 
 
 @lru_cache(maxsize=64)

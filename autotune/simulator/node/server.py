@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,6 +35,23 @@ class ServerSetup:
     hardware: HardwareCard
     gpus: int
     calibration: Calibration | None = None
+
+
+class RecordedKnobs(Mapping[str, Scalar]):
+    """Knobs that record which of them are read, in `names`."""
+
+    def __init__(self, knobs: Mapping[str, Scalar], names: set[str]) -> None:
+        self._knobs, self._names = knobs, names
+
+    def __getitem__(self, name: str) -> Scalar:
+        self._names.add(name)
+        return self._knobs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("what the arithmetic reads it must name")
+
+    def __len__(self) -> int:
+        return len(self._knobs)
 
 
 class Server:

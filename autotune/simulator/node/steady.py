@@ -7,7 +7,7 @@ are computed once: it is noted which knobs were read, so no list of them has to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,7 @@ from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.fluid import Flow, flow_of, sequences_held
 from autotune.simulator.node.loads import Load
 from autotune.simulator.node.memory import MemoryPlan, plan_memory, startup_s
-from autotune.simulator.node.server import Server, ServerSetup
+from autotune.simulator.node.server import RecordedKnobs, Server, ServerSetup
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
@@ -76,23 +76,6 @@ class SteadyNode:
         return sum(len(engine.flows) for engine in self._engines.values())
 
 
-class _Read(Mapping[str, Scalar]):
-    """Knobs that note which of them are read."""
-
-    def __init__(self, knobs: Mapping[str, Scalar], names: set[str]) -> None:
-        self._knobs, self._names = knobs, names
-
-    def __getitem__(self, name: str) -> Scalar:
-        self._names.add(name)
-        return self._knobs[name]
-
-    def __iter__(self) -> Iterator[str]:
-        raise TypeError("what the arithmetic reads it must name")
-
-    def __len__(self) -> int:
-        return len(self._knobs)
-
-
 class _Memo(Generic[Value]):
     """A function of knobs and one more argument, computed once for all knobs that agree in what it reads.
 
@@ -112,7 +95,7 @@ class _Memo(Generic[Value]):
         if found is not None:
             return found
         read = set(self.names)
-        value = self._compute(_Read(knobs, read), more)
+        value = self._compute(RecordedKnobs(knobs, read), more)
         if len(read) > len(self.names):
             self.names = tuple(sorted(read))
             self._known.clear()

@@ -18,7 +18,7 @@ from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.prefix import BlockCache, block_hashes
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import Server
-from autotune.simulator.resolve_command import Understood, predict, understand
+from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.context import Context
 from autotune.space.library import Library
 from tests.simulator.emulator.servers import COMMANDS, R1, V32, serving
@@ -77,10 +77,10 @@ NODES = {
 }
 
 
-def understood(command: list[str], workload: Workload) -> Understood:
+def resolved(command: list[str], workload: Workload) -> ResolvedCommand:
     model = LIBRARY.model(R1 if R1 in command else V32)
     context = Context(model, LIBRARY.node("h200"), 8, "", workload.longest_request)
-    return understand(command_of(command), LIBRARY, context)
+    return resolve_command(command_of(command), LIBRARY, context)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_its_loop_is_the_simulators(node, load):
     """Without sockets and without waiting: the two loops over one scheduler come to the same figures."""
     workload = load_workload(load)
     workload = workload if load == "sharegpt-c4" else workload.with_concurrency(64)
-    known = understood(NODES[node], workload)
-    predicted, server = predict(known, workload, 0).metrics, Server(known.setup)
+    known = resolved(NODES[node], workload)
+    predicted, server = known.simulate(workload, 0).metrics, Server(known.setup)
     capacity = plan_memory(server).capacity_tokens
     seen = run(lambda clock: LiveEngine(server, capacity, 16, 1.0, clock), workload.draw(0, 0))
     # The emulator caches whole blocks; the simulator a group's beginning, to the token.
@@ -104,7 +104,7 @@ def test_its_loop_is_the_simulators(node, load):
 def test_its_times_are_the_simulators(node):
     """At speed 1 and by a client that does nothing but read."""
     command, workload = NODES[node], load_workload(f"random:{READ}:{WRITTEN}:{STREAMS}")
-    predicted = predict(understood(command, workload), workload, 0).metrics
+    predicted = resolved(command, workload).simulate(workload, 0).metrics
     with serving(*command, options=("--speed", "1")) as server:
         tpot_s, duration_s = quickest(server.url)
     assert tpot_s * 1e3 == pytest.approx(predicted["median_tpot_ms"], rel=0.04)
@@ -118,7 +118,7 @@ def test_a_bench_measures_what_simulate_predicts():
     Needs a core for the client and one for the server, which the default suite does not promise.
     """
     speed, workload = 1, load_workload("random:1000:60:96").with_concurrency(64)
-    predicted = predict(understood(NODES["vllm"], workload), workload, 0).metrics
+    predicted = resolved(NODES["vllm"], workload).simulate(workload, 0).metrics
     wanted = (predicted["total_token_throughput"] * speed, predicted["median_tpot_ms"] / speed)
     names = ("total_token_throughput", "median_tpot_ms")
     seen = []

@@ -17,7 +17,6 @@ from autotune.cli.calibration import Asked, calibrate
 from autotune.errors import BadInput
 from autotune.simulator.fit.reading import read_file
 from autotune.simulator.node.calibration import Calibration, packaged_calibration, read_calibration
-from autotune.simulator.resolve_command import predict
 from tests.product.cli import autotune
 from tests.product.processes import start
 
@@ -43,13 +42,9 @@ def row_of(load, node, tmp_path):
     shape = {"input_len": read, "output_len": written, "num_prompts": prompts, "max_concurrency": concurrency or ""}
     draft = own_row(command=VLLM, engine_version="0.13.0", workload="", **shape)
     row = read_file(csv_file(tmp_path, draft, name="draft.csv")).rows[0]
-    metrics = predict(_on(row.understood, node), row.workload, 0).metrics
+    metrics = replace(row.resolved, calibration=node).simulate(row.workload, 0).metrics
     names = ("total_token_throughput", "median_ttft_ms", "median_tpot_ms")
     return {**draft, **{name: metrics[name] for name in names}}
-
-
-def _on(understood, node):
-    return replace(understood, calibration=node)
 
 
 def predicted(load, home):

@@ -16,7 +16,7 @@ from .files import DATA, SGLANG, VLLM, csv_file, lines_file, own_row, published,
 
 
 def knobs(row):
-    return row.understood.effective.configuration.knobs
+    return row.resolved.effective.configuration.knobs
 
 
 def test_rows_are_understood_as_the_version_that_was_measured(tmp_path):
@@ -27,7 +27,7 @@ def test_rows_are_understood_as_the_version_that_was_measured(tmp_path):
     ran, refused = found.rows
     assert (ran.label, ran.source, ran.failure, ran.evidence) == ("1", "lab.jsonl", None, "measured")
     assert (knobs(ran)["tensor_parallel"], knobs(ran)["data_parallel"]) == (1, 8)
-    assert ran.understood.context.version == "0.5.6.post2"
+    assert ran.resolved.context.version == "0.5.6.post2"
     assert ran.workload == load_workload("short")
     assert ran.metrics["total_token_throughput"] == 13200
     assert ran.metrics["duration"] == 10
@@ -38,7 +38,7 @@ def test_rows_are_understood_as_the_version_that_was_measured(tmp_path):
 def test_a_sweeps_environment_and_unknown_version_are_kept(tmp_path):
     (row,) = read_file(csv_file(tmp_path, sweep_row())).rows
     assert row.command.env == {"VLLM_FP8_PADDING": "0", "VLLM_USE_TRITON_FLASH_ATTN": "0"}
-    assert row.understood.context.version == "0.7.3.dev138+g21f6ca217"
+    assert row.resolved.context.version == "0.7.3.dev138+g21f6ca217"
     assert row.workload.points[0].arrival.concurrency == 64
     # The V0 engine: 256 sequences, whole prompts, no prefix cache.
     assert knobs(row)["max_running_requests"] == 256
@@ -69,7 +69,7 @@ def test_a_table_of_ones_own_is_read_as_csv_and_as_json_lines(tmp_path):
         assert made.workload.name == "random:1000:50:200 4/s"
         assert made.workload.points[0].arrival.request_rate == 4
         assert failed.failure == "no LSE"
-        assert failed.understood.failure is not None
+        assert failed.resolved.failure is not None
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_every_published_row_is_understood_and_only_those_that_failed_are_refuse
     lab, sweep = map(read_file, published(tmp_path))
     assert (len(lab.rows), len(sweep.rows), lab.left_out, sweep.left_out) == (49, 30, (), ())
     for row in (*lab.rows, *sweep.rows):
-        assert (row.failure is not None) == (row.understood.failure is not None), row.label
+        assert (row.failure is not None) == (row.resolved.failure is not None), row.label
     assert sweep.rows[0].label == "MI300X vllm c128"
     assert {row.label for row in lab.rows if row.silent_s} == {"0", "2", "9"}
     assert not any(row.silent_s for row in sweep.rows)

@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from autotune.loadgen.workloads import load_workload
-from autotune.simulator.node import Outcome, ServerSetup, simulate
+from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
 from autotune.space.library import Library
 
 R1 = "deepseek-ai/DeepSeek-R1-0528"
@@ -19,7 +19,7 @@ def setup(engine, tp=8, dp=1, ep=1, *, model=V32, hw="h200", version=None, hardw
     return ServerSetup(engine, version or MEASURED[engine], {**layout, **knobs}, LIBRARY.model(model), node, 8)
 
 
-def run(engine, *layout, workload="sharegpt", seed=0, **knobs) -> Outcome:
+def run(engine, *layout, workload="sharegpt", seed=0, **knobs) -> SimulatedOutcome:
     """Simulate a named workload."""
     return simulate(setup(engine, *layout, **knobs), load_workload(workload), seed)
 

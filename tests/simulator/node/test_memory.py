@@ -8,7 +8,7 @@ from autotune.engines import split_command
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node.memory import MEMORY_KEYS, MemoryVerdict, plan_memory
 from autotune.simulator.node.server import Server
-from autotune.simulator.resolve_command import predict, understand
+from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
 from autotune.trial import FailureKind
 from tests.simulator.node.nodes import LIBRARY, R1, V32, run, setup
@@ -24,7 +24,7 @@ def plan(engine, *layout, **knobs):
 
 def started(command, version):
     context = Context(LIBRARY.model(V32), LIBRARY.node("h200"), 8, "")
-    return predict(understand(split_command(command), LIBRARY, context, version), load_workload("short"), 0)
+    return resolve_command(split_command(command), LIBRARY, context, version).simulate(load_workload("short"), 0)
 
 
 def test_vllm_v32_with_eight_replicas_runs_out_of_memory_at_full_context_only():

@@ -12,7 +12,7 @@ from autotune.engines import split_command
 from autotune.simulator.node import start_failure
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import Server
-from autotune.simulator.resolve_command import understand
+from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
 from autotune.trial import Failure, FailureKind
 from tests.engines.settings import shared
@@ -24,10 +24,10 @@ VLLM, SGLANG, TRTLLM = f"vllm serve {V32}", f"sglang serve --model-path {V32}", 
 def start(command: str, version: str | None, model: str, node: str = "h200", gpus: int = 8) -> Failure | None:
     """Why a command line would not start; None when it would."""
     context = Context(LIBRARY.model(model), LIBRARY.node(node), gpus, "")
-    understood = understand(split_command(command), LIBRARY, context, version)
-    if understood.failure is not None:
-        return understood.failure
-    server = Server(understood.setup)
+    resolved = resolve_command(split_command(command), LIBRARY, context, version)
+    if resolved.failure is not None:
+        return resolved.failure
+    server = Server(resolved.setup)
     return start_failure(server, plan_memory(server))
 
 
