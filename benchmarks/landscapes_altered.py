@@ -14,6 +14,7 @@ from scipy.stats import rankdata
 from autotune.search.gp.encoding import Encoding, is_size
 from autotune.search.prior import Prior
 from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.library import Library
 from autotune.trial import Configuration, Failure, FailureKind, Scalar
 
 _SLOWER = 0.5
@@ -38,7 +39,8 @@ def toy() -> Landscape:
     prior = np.array([0.1 * math.log2(float(str(i.configuration.knobs["max_running_requests"]))) for i in items])
     spec = study_of("toy", "deepseek-ai/DeepSeek-R1-0528", ["vllm"])
     words = "24 made-up candidates; the prior knows one of five knobs"
-    return Landscape("toy", words, "useful", spec, CandidateSet(tuple(items), 0), values, (Prior("made up", prior),))
+    candidates = CandidateSet(tuple(items), 0, monotone_memory=Library().monotone_memory)
+    return Landscape("toy", words, "useful", spec, candidates, values, (Prior("made up", prior),))
 
 
 def needle() -> Landscape:

@@ -117,6 +117,7 @@ def _thinned(whole: CandidateSet) -> CandidateSet:
         place[whole.baseline],
         tuple(place[p] for p in whole.defaults),
         tuple(place[p] for p in whole.starts),
+        whole.monotone_memory,
     )
 
 

@@ -11,6 +11,7 @@ from landscape import Absent, Landscape, Sources, believed, study_of
 
 from autotune.simulator.fit.reading import read_file
 from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.library import Library
 from autotune.trial import Configuration, Failure, FailureKind, Scalar
 
 MODELS = {"kernels-r1": "deepseek-ai/DeepSeek-R1-0528", "kernels-v32": "deepseek-ai/DeepSeek-V3.2"}
@@ -39,7 +40,7 @@ def kernels(name: str, sources: Sources) -> Landscape:
     words = (
         f"measured kernels of {spec.model.id}, 8xh200, {_LOAD}, added up by aiconfigurator-core; prior: the roofline"
     )
-    candidates = CandidateSet(tuple(items), _baseline(items))
+    candidates = CandidateSet(tuple(items), _baseline(items), monotone_memory=Library().monotone_memory)
     priors = believed(spec, candidates)
     return Landscape(name, words, "useful", spec, candidates, np.array(truth), priors, failures)
 
@@ -93,6 +94,6 @@ def measured(sources: Sources) -> Landscape:
     words = "the measured commands of the DeepSeek-V3.2 document on ShareGPT; prior: the roofline"
     failures = {i: failed[key] for i, key in enumerate(found) if key not in logs}
     # The document's first command is its baseline: vLLM with tensor parallel 8.
-    candidates = CandidateSet(items, 0)
+    candidates = CandidateSet(items, 0, monotone_memory=Library().monotone_memory)
     priors = believed(spec, candidates)
     return Landscape("measured", words, "useful", spec, candidates, np.array(truth), priors, failures)

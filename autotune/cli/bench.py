@@ -49,7 +49,7 @@ def bench(options: BenchOptions, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
     else:
-        click.echo("\n".join(printing.lines(result)))
+        click.echo("\n".join(printing.table(result)))
     if measured.failure or measured.invalid:
         raise LoadFailed(measured.failure or measured.invalid)
 

@@ -18,7 +18,7 @@ def installed(name: str, library: Library) -> tuple[str, str | None]:
     """Describe an installed engine, and why it cannot be started; None = it can."""
     try:
         kind = engine(name, library)
-        found = find(kind)
+        found = find(kind.card)
     except BadInput as error:
         return "", str(error)
     return f"{kind.card.title} {found.version} is there ({' '.join(found.program)})", None

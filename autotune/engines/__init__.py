@@ -14,8 +14,7 @@ from functools import lru_cache
 
 from autotune.engines.engine import Engine, ParsedCommand
 from autotune.errors import BadInput, UnknownName
-from autotune.space.library import Library
-from autotune.space.packages import engine_points
+from autotune.space.library import Library, canonical, engine_points
 from autotune.trial import Command
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "split_command",
 ]
 
-_ALIASES = {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
@@ -44,7 +42,7 @@ def engine(name: str, library: Library | None = None) -> Engine:
     Args:
         library: where its card and tables are found; the packaged ``search_spaces`` by default.
     """
-    return _load(_ALIASES.get(name.lower(), name.lower()), library or _packaged())
+    return _load(canonical(name), library or _packaged())
 
 
 @lru_cache(maxsize=1)

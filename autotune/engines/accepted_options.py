@@ -58,7 +58,7 @@ class Parser:
                 return part.said[key]
         return None
 
-    def taken(self, configurations: Sequence[Configuration]) -> tuple[list[Configuration], dict[str, int]]:
+    def accepted(self, configurations: Sequence[Configuration]) -> tuple[list[Configuration], dict[str, int]]:
         """The configurations that are taken, and the refusals with how many configurations each cost."""
         kept: list[Configuration] = []
         refusals: dict[str, int] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.engines import Engine, engine, recognise, split_command
-from autotune.engines.detect import Installation, find
+from autotune.engines.detect import Installation, find, why_missing
 from autotune.engines.installed_options import options_of, stand_in
 from autotune.engines.translate import translate_arguments, translate_text
 from autotune.errors import BadInput
@@ -117,7 +117,7 @@ def _with_baseline_s(
     if owner not in binaries:
         note = f"{kind.card.title} is started from {path.parent}, where the baseline's program lies"
         return {**binaries, owner: path}, [note]
-    named = find(kind, binaries[owner]).program[0]
+    named = find(kind.card, binaries[owner]).program[0]
     if Path(named).parent.resolve() != path.parent.resolve():
         raise BadInput(
             f"--baseline: it starts {path}, and --engine-bin {owner} names {named}: two installations cannot be "
@@ -170,9 +170,9 @@ def look_for(
     warnings: list[str] = []
     for name in wanted:
         kind = engine(name, library)
-        if kind.name not in binaries and kind.missing() is not None:
+        if kind.name not in binaries and why_missing(kind.card) is not None:
             continue
-        installation = find(kind, binaries.get(kind.name))
+        installation = find(kind.card, binaries.get(kind.name))
         _, warning = options_of(kind, installation, notify)
         warnings += [warning] if warning else []
         found[kind.name] = InstalledEngine(
@@ -197,7 +197,7 @@ def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Libr
 
 def _again(kind: Engine, chosen: InstalledEngine) -> Installation:
     named = Path(chosen.program[0])
-    now = find(kind, named if named.is_absolute() else None)
+    now = find(kind.card, named if named.is_absolute() else None)
     if now.version != chosen.version:
         raise BadInput(
             f"{kind.card.title} ({named}) is {now.version} now, and the study began with {chosen.version}: "

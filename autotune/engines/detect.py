@@ -7,18 +7,15 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
 from autotune.errors import BadInput
-
-if TYPE_CHECKING:
-    from autotune.engines.engine import Engine
+from autotune.space.schema import EngineCard
 
 METADATA_S = 60.0
 """An interpreter on a cold network disk takes seconds to start; importlib.metadata itself milliseconds."""
@@ -28,16 +25,19 @@ VERSION_S = 120.0
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 _ANSWER = "engine-version="
 # Not isolated (-I): PYTHONPATH and the user's packages count, as they will when the engine starts.
-_ASK = f"""
+VERSION_SCRIPT = f"""
 import sys
 from importlib import metadata
 for name in sys.argv[1:]:
     try:
         print("{_ANSWER}" + metadata.version(name))
         break
-    except metadata.PackageNotFoundError:
-        pass
+    except metadata.PackageNotFoundError as error:
+        print(error, file=sys.stderr)
+else:
+    sys.exit(1)
 """
+"""Asks a Python for the version of the first of some distributions that it has; `told_version` reads the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Installation:
         return Version(self.version).public
 
 
-def find(engine: Engine, binary: Path | None = None) -> Installation:
+def find(card: EngineCard, binary: Path | None = None) -> Installation:
     """The engine as it is installed here.
 
     Args:
@@ -70,48 +70,57 @@ def find(engine: Engine, binary: Path | None = None) -> Installation:
     Raises `BadInput`, one sentence, when it is missing, cannot be executed, is no such engine, or is older than the
     oldest version that is known.
     """
-    found = _on_path(engine) if binary is None else _at(engine, Path(os.path.abspath(binary.expanduser())))
-    oldest = engine.card.versions[0]
+    found = _on_path(card) if binary is None else _at(card, Path(os.path.abspath(binary.expanduser())))
+    oldest = card.versions[0]
     if Version(found.version).release < Version(oldest).release:
         where = found.program[0]
-        title = engine.card.title
+        title = card.title
         raise BadInput(
             f"{title} {found.version} ({where}) is too old: {oldest} and newer are known; "
-            f"install a newer one, or name another program with --engine-bin {engine.name}=PATH"
+            f"install a newer one, or name another program with --engine-bin {card.engine}=PATH"
         )
     return found
 
 
-def _forms(engine: Engine) -> list[tuple[str, ...]]:
+def why_missing(card: EngineCard) -> str | None:
+    """Why this machine cannot start an engine from its PATH, in words; None when it can."""
+    try:
+        find(card)
+    except BadInput as error:
+        return str(error)
+    return None
+
+
+def _forms(card: EngineCard) -> list[tuple[str, ...]]:
     """How the engine's command line may begin, the usual way first."""
-    return [tuple(engine.card.program), *(tuple(program) for program in engine.card.programs)]
+    return [tuple(card.program), *(tuple(program) for program in card.programs)]
 
 
 def _is_module(form: Sequence[str]) -> bool:
     return form[1:2] == ("-m",)
 
 
-def _on_path(engine: Engine) -> Installation:
-    first = engine.card.program
+def _on_path(card: EngineCard) -> Installation:
+    first = card.program
     problem = f"{first[0]!r} is not on the PATH"
-    for form in _forms(engine):
+    for form in _forms(card):
         path = shutil.which(form[0])
         if path is None:
             continue
         python = Path(path) if _is_module(form) else _interpreter(Path(path))
-        version = _version(engine, (path, *form[1:]), python)
+        version = _version(card, (path, *form[1:]), python)
         if version is not None:
             return Installation(form, version, python)
         if form == tuple(first):
-            problem = _nothing_in(engine, Path(path), python)
+            problem = _nothing_in(card, Path(path), python)
     raise BadInput(
-        f"{engine.card.title} is not installed: {problem}; install it, "
-        f"or name its program with --engine-bin {engine.name}=PATH"
+        f"{card.title} is not installed: {problem}; install it, "
+        f"or name its program with --engine-bin {card.engine}=PATH"
     )
 
 
-def _at(engine: Engine, path: Path) -> Installation:
-    named = f"--engine-bin {engine.name}={path}"
+def _at(card: EngineCard, path: Path) -> Installation:
+    named = f"--engine-bin {card.engine}={path}"
     if path.is_dir():
         inside = [path / "bin" / "python", path / "bin" / "python3", path / "python3"]
         python = next((p for p in inside if p.is_file()), None)
@@ -123,66 +132,71 @@ def _at(engine: Engine, path: Path) -> Installation:
     if not path.is_file() or not os.access(path, os.X_OK):
         raise BadInput(f"{named}: is not executable; name the engine's program, its Python, or its virtual environment")
     is_python = _PYTHON.fullmatch(path.name) is not None
-    program = _program_of_python(engine, path) if is_python else _program_of_script(engine, path)
+    program = _program_of_python(card, path) if is_python else _program_of_script(card, path)
     python = path if is_python else _interpreter(path)
-    version = _version(engine, program, python)
+    version = _version(card, program, python)
     if version is None:
-        raise BadInput(f"{named}: is not {engine.card.title}: {_nothing_in(engine, path, python)}")
+        raise BadInput(f"{named}: is not {card.title}: {_nothing_in(card, path, python)}")
     return Installation(program, version, python)
 
 
-def _program_of_python(engine: Engine, python: Path) -> tuple[str, ...]:
+def _program_of_python(card: EngineCard, python: Path) -> tuple[str, ...]:
     """The engine's script beside an interpreter, where it is started by one; else its module."""
-    forms = _forms(engine)
+    forms = _forms(card)
     script = python.with_name(forms[0][0])
     if not _is_module(forms[0]) and os.access(script, os.X_OK):
         return (str(script), *forms[0][1:])
     module = next((form for form in forms if _is_module(form)), None)
     if module is None:
         raise BadInput(
-            f"--engine-bin {engine.name}={python}: there is no {forms[0][0]} beside this Python; "
-            f"{engine.card.title} is not installed there"
+            f"--engine-bin {card.engine}={python}: there is no {forms[0][0]} beside this Python; "
+            f"{card.title} is not installed there"
         )
     return (str(python), *module[1:])
 
 
-def _program_of_script(engine: Engine, script: Path) -> tuple[str, ...]:
-    scripts = [form for form in _forms(engine) if not _is_module(form)]
+def _program_of_script(card: EngineCard, script: Path) -> tuple[str, ...]:
+    scripts = [form for form in _forms(card) if not _is_module(form)]
     form = next((form for form in scripts if form[0] == script.name), scripts[0] if scripts else ("",))
     return (str(script), *form[1:])
 
 
-def _nothing_in(engine: Engine, path: Path, python: Path | None) -> str:
-    wanted = " or ".join(repr(name) for name in engine.card.installation.distributions) or "the engine"
+def _nothing_in(card: EngineCard, path: Path, python: Path | None) -> str:
+    wanted = " or ".join(repr(name) for name in card.installation.distributions) or "the engine"
     if python is None:
         return f"{path} does not tell its version with --version"
     return f"the Python of {path} has no distribution {wanted}" if path != python else f"{path} has no package {wanted}"
 
 
-def _version(engine: Engine, program: Sequence[str], python: Path | None) -> str | None:
+def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> str | None:
     """What an installation says of its version; None when it is not this engine."""
-    distributions = engine.card.installation.distributions
+    distributions = card.installation.distributions
     if not distributions:
         # An engine that names no distribution is taken for the newest that is known of it.
-        return engine.card.newest
+        return card.newest
     version = _from_metadata(python, distributions) if python is not None else None
     if version is None and not _is_module(program):
-        version = _from_program(engine, program[0])
+        version = _from_program(card, program[0])
     return version
 
 
 def _from_metadata(python: Path, distributions: Sequence[str]) -> str | None:
-    lines = _lines([str(python), "-c", _ASK, *distributions], METADATA_S)
-    told = (line.removeprefix(_ANSWER) for line in lines if line.startswith(_ANSWER))
+    return told_version(output_of([str(python), "-c", VERSION_SCRIPT, *distributions], METADATA_S) or "")
+
+
+def told_version(output: str) -> str | None:
+    """The version in the output of `VERSION_SCRIPT`, local part included; None when there is none."""
+    told = (line.removeprefix(_ANSWER) for line in output.splitlines() if line.startswith(_ANSWER))
     return next((version for version in told if _is_version(version)), None)
 
 
-def _from_program(engine: Engine, program: str) -> str | None:
+def _from_program(card: EngineCard, program: str) -> str | None:
     """``--version`` of a program that no Python interpreter runs: ``0.32.0+cpu``, ``trtllm-serve, version 1.2.0``."""
-    known = {engine.name, engine.card.title, Path(program).name, engine.card.program[0]}
-    names = "|".join(re.escape(name) for name in sorted({*known, *engine.card.installation.distributions}))
+    known = {card.engine, card.title, Path(program).name, card.program[0]}
+    names = "|".join(re.escape(name) for name in sorted({*known, *card.installation.distributions}))
     line_of_version = re.compile(rf"(?:(?:{names}),?\s+)?(?:version:?\s+)?v?(\d\S*)", re.IGNORECASE)
-    matches = (line_of_version.fullmatch(line.strip()) for line in _lines([program, "--version"], VERSION_S))
+    lines = (output_of([program, "--version"], VERSION_S) or "").splitlines()
+    matches = (line_of_version.fullmatch(line.strip()) for line in lines)
     return next((match[1] for match in matches if match and _is_version(match[1])), None)
 
 
@@ -194,15 +208,11 @@ def _is_version(text: str) -> bool:
     return True
 
 
-def output_of(argv: Sequence[str], timeout_s: float, settings: Mapping[str, str] | None = None) -> str | None:
-    """What a program prints on stdout; None when it fails, hangs or cannot be started. Its children end with it.
-
-    Args:
-        settings: environment variables beside the inherited ones.
-    """
+def output_of(argv: Sequence[str], timeout_s: float) -> str | None:
+    """What a program prints on stdout; None when it fails, hangs or cannot be started. Its children end with it."""
     try:
         process = subprocess.Popen(
-            argv, cwd="/", env={**os.environ, **(settings or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            argv, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     except OSError:
@@ -218,10 +228,6 @@ def output_of(argv: Sequence[str], timeout_s: float, settings: Mapping[str, str]
                 if process.returncode is None:
                     os.killpg(process.pid, signal.SIGKILL)
     return out.decode("utf-8", "replace") if process.returncode == 0 else None
-
-
-def _lines(argv: Sequence[str], timeout_s: float) -> list[str]:
-    return (output_of(argv, timeout_s) or "").splitlines()
 
 
 def _interpreter(script: Path) -> Path | None:

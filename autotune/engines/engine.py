@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.engines.detect import find
 from autotune.engines.options import OptionParser, OptionTable, declared_table, read_table
 from autotune.errors import BadInput
 from autotune.space.context import Context
@@ -56,6 +55,9 @@ class Engine:
     """Whether the engine's parser takes unambiguous beginnings of long options."""
     hyphens: ClassVar[bool] = False
     """Whether it takes underscores for the hyphens of long options."""
+
+    flags_in_file: ClassVar[str] = "*"
+    """The versions that read flags in a ``--config`` file right."""
 
     def __init__(self, card: EngineCard, roots: Sequence[Path] = ()) -> None:
         self.card = card
@@ -133,14 +135,6 @@ class Engine:
             knobs[name] = fixed[name] if name in fixed else default_of(knob, scope, context.version)
         return knobs
 
-    def missing(self) -> str | None:
-        """Why this machine cannot start the engine from its PATH, in words; None when it can."""
-        try:
-            find(self)
-        except BadInput as error:
-            return str(error)
-        return None
-
     def command(self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()) -> Command:
         """The command that serves a configuration: knobs that differ from their default, then what always goes along.
 
@@ -179,7 +173,7 @@ class Engine:
         changed = scope[name] != default_of(knob, scope, version)
         if not (changed or knob.emit_default) or not evaluate(knob.active, scope):
             return []
-        additions = _holding(knob.emit, scope, version)
+        additions = _holding(knob.emit, scope, version) if knob.exists_in(version) else []
         if changed and not additions:
             raise BadInput(f"{self.name} {version} has no option for {name}={scope[name]!r}")
         return additions
@@ -249,10 +243,10 @@ class Engine:
         return Configuration(self.name, knobs)
 
     def _read(self, knob: str, scope: Mapping[str, Any], version: str) -> Scalar:
-        read = self.card.knobs[knob].read
-        readings = [Reading(value=read)] if isinstance(read, str) else read
+        entry = self.card.knobs[knob]
+        readings = [Reading(value=entry.read)] if isinstance(entry.read, str) else entry.read
         reading = next((r for r in readings if in_range(version, r.versions)), None)
-        if reading is None:
+        if reading is None or not entry.exists_in(version):
             return None
         try:
             value: Scalar = evaluate(reading.value, scope)

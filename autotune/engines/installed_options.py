@@ -1,53 +1,56 @@
-"""The options of an installed engine: what its own ``--help`` shows, asked once per program and version."""
+"""The options of an installed engine, asked of its own parser once per program and version; and of other versions."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
+import shutil
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
+from autotune.engines import ask_parser
 from autotune.engines.detect import Installation, output_of
 from autotune.engines.engine import Engine
-from autotune.engines.help_text import parse_help
-from autotune.engines.options import OptionTable
+from autotune.engines.options import Option, OptionTable
+from autotune.errors import BadInput
 from autotune.notify import Notify
 from autotune.space.entry import release_of
 from autotune.study.home import expanded, write_atomically
 
-HELP_S = 300.0
-"""An engine imports PyTorch and its kernels before it prints its help: 20 to 60 s, more from a cold disk."""
-# Wide, so that nothing is broken over lines; plain, so that no colours stand between the words.
-_SETTINGS = {"COLUMNS": "10000", "NO_COLOR": "1", "PYTHON_COLORS": "0", "TERM": "dumb"}
+PARSER_S = 300.0
+"""An engine imports PyTorch and its kernels before it parses its options: 20 to 60 s, more from a cold disk."""
+_PREFIX = re.compile(r"\d+(\.\d+)?")
 
 
 def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple[OptionTable, str | None]:
     """The table of an installation's options, and a warning where it is not its own.
 
-    Its help text is kept below `cache_folder`. Where the engine prints none, the shipped table of its version, or of
-    the nearest older one, stands in.
+    What its parser says is kept below `cache_folder`. Where the parser cannot be asked, the shipped table of its
+    version, or of the nearest older one, stands in.
     """
     if engine.card.installation.help is None:
         return stand_in(engine, installed.release), None
     near = nearest(engine, installed.release)
     shipped = engine.table(near)
     path = cache_folder() / _file_name(engine, installed)
-    table = _parsed(engine, _cached(path, installed), shipped, installed)
+    table = _table(_cached(path, installed), shipped, installed)
     if table is None:
         notify(f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)")
-        text = output_of(_help_command(engine, installed), HELP_S, _SETTINGS)
-        table = _parsed(engine, text, shipped, installed)
-        if table is not None and text is not None:
-            _keep(path, installed, text)
+        rows = _asked(engine, installed)
+        table = _table(rows, shipped, installed)
+        if table is not None:
+            _keep(path, installed, rows)
     if table is not None:
         return table, None
-    title, command = engine.card.title, " ".join(_help_command(engine, installed))
     what = "the shipped table" if near == installed.release else f"the shipped table of {near}, the nearest older one,"
     return stand_in(engine, installed.release), (
-        f"{title} {installed.release} did not print its options ({command}); "
+        f"{engine.card.title} {installed.release} did not tell its options ({' '.join(installed.program)}); "
         f"{what} stands in, so that options which differ are noticed only when a server starts"
     )
 
@@ -71,46 +74,113 @@ def nearest(engine: Engine, version: str) -> str:
 def stand_in(engine: Engine, version: str) -> OptionTable:
     """The shipped table of a version, or of the nearest one under its name; the config file's keys are then open."""
     table = engine.table(nearest(engine, version))
-    if table.version == version:
-        return table
+    return table if table.version == version else _borrowed(table, version)
+
+
+@lru_cache(maxsize=64)
+def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
+    """An engine that parses as a measured version does, and that version as everything else compares it.
+
+    A version that is not known keeps its own number, so that defaults, rules and figures see what was measured; only
+    its options are borrowed: of the known version of the same release (``1.2.0rc5``: 1.2.0), else of the nearest older
+    one, else of the oldest (`nearest`). A prefix (``0.11``) is the known version that it begins. Words behind the
+    number are left out (``0.17.post1.dev (pytorch backend)``).
+
+    Raises:
+        BadInput: the text begins with no version.
+    """
+    word = (text.split() or [""])[0].strip().removeprefix("v").rstrip(".")
+    try:
+        wanted = Version(word)
+    except InvalidVersion as error:
+        raise BadInput(f"{text!r} is no version of {engine.name}; write it as the engine tells it") from error
+    same = [known for known in engine.card.versions if Version(known) == wanted]
+    begun = [known for known in engine.card.versions if Version(known).release[: len(wanted.release)] == wanted.release]
+    if same or (begun and _PREFIX.fullmatch(word)):
+        return engine, (same or begun)[-1]
+    release = [known for known in begun if Version(known).release == wanted.release]
+    table = engine.table(release[-1] if release else nearest(engine, str(wanted)))
+    return engine.installed(engine.program, _borrowed(table, str(wanted))), str(wanted)
+
+
+def _borrowed(table: OptionTable, version: str) -> OptionTable:
     return OptionTable(table.engine, version, table.generated_by, table.options, borrowed=True)
 
 
-def _help_command(engine: Engine, installed: Installation) -> list[str]:
-    program = list(installed.program)
-    if engine.card.program[1:2] == ["-m"] and installed.python is not None:
+def _asked(engine: Engine, installed: Installation) -> Any:
+    """What the parser says, as `ask_parser` prints it; None where the program is no Python's, or fails."""
+    if installed.python is None:
+        return None
+    script, *words = installed.program
+    program = [shutil.which(script) or script, *words]
+    if engine.card.program[1:2] == ["-m"]:
         # A script may choose among several servers by the model; the module is the one.
-        program = [str(installed.python), *engine.card.program[1:]]
-    return [*program, *(engine.card.installation.help or ())]
+        program = [*engine.card.program[1:]]
+    elif words[:1] == ["-m"]:
+        program = words
+    # `--help` and the like would print and end.
+    program += [word for word in engine.card.installation.help or () if not word.startswith("-")]
+    source = Path(ask_parser.__file__).read_text(encoding="utf-8")
+    text = output_of([str(installed.python), "-c", source, *program], PARSER_S) or ""
+    answer = next((line for line in text.splitlines() if line.startswith(ask_parser.MARK)), None)
+    return json.loads(answer.removeprefix(ask_parser.MARK)) if answer else None
+
+
+def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable | None:
+    """The table that an answer makes; None when it is none.
+
+    Args:
+        near: the table of a near version, which has the types that are functions of the engine's own.
+    """
+    if not isinstance(rows, list) or not rows:
+        return None
+    known = {flag: option for option in near.options for flag in option.flags}
+    try:
+        options = tuple(_option(row, next((known[f] for f in row["flags"] if f in known), None)) for row in rows)
+    except (KeyError, TypeError):
+        return None
+    # Another version may have other keys, and no parser knows them: none is refused.
+    keys = near.config_keys if near.version == installed.release else frozenset()
+    return OptionTable(near.engine, installed.release, "its parser", options, keys)
+
+
+def _option(row: dict[str, Any], before: Option | None) -> Option:
+    """An option from a row of `ask_parser`.
+
+    Args:
+        before: the option in a near version; a default that is no plain value stays as it is there.
+    """
+    valued = row["action"] in {"store", "append"}
+    default = row["default"] if row["default"] is not None or before is None else before.default
+    return Option(
+        tuple(row["flags"]),
+        row["dest"],
+        row["action"],
+        (row["type"] or (before.type if before else "str")) if valued else "str",
+        row.get("nargs"),
+        tuple(row["choices"]),
+        row.get("const"),
+        None if row["action"] == "store_true" else default,
+    )
 
 
 def _file_name(engine: Engine, installed: Installation) -> str:
-    told = json.dumps([installed.program, installed.version])
-    return f"{engine.name}-{installed.release}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.json"
+    digest = hashlib.sha256(json.dumps([installed.program, installed.version]).encode()).hexdigest()[:12]
+    return f"{engine.name}-{installed.release}-{digest}.json"
 
 
-def _cached(path: Path, installed: Installation) -> str | None:
-    """The kept help text; None when there is none, or the file is damaged."""
+def _cached(path: Path, installed: Installation) -> Any:
+    """The kept answer; None when there is none, or the file is damaged."""
     with suppress(OSError, ValueError):
         document = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(document, dict) and document.get("version") == installed.version:
-            text = document.get("help")
-            return text if isinstance(text, str) else None
+            return document.get("options")
     return None
 
 
-def _keep(path: Path, installed: Installation, text: str) -> None:
-    document = {"program": list(installed.program), "version": installed.version, "help": text}
+def _keep(path: Path, installed: Installation, rows: Any) -> None:
+    document = {"program": list(installed.program), "version": installed.version, "options": rows}
     # Without a cache the engine is asked again next time; that is no reason to fail.
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(document))
-
-
-def _parsed(engine: Engine, text: str | None, near: OptionTable, installed: Installation) -> OptionTable | None:
-    if text is None:
-        return None
-    try:
-        return parse_help(text, engine.card.installation.parser, near, installed.release)
-    except ValueError:
-        return None

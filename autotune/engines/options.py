@@ -10,18 +10,22 @@ import argparse
 import difflib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.errors import RefusedCommand
+import yaml
+
+from autotune.errors import BadInput, MalformedFile, RefusedCommand
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNRECOGNIZED = "unrecognized arguments: "
+_FILE_OPTION = "--config"
+"""Names the YAML file of options that vLLM and SGLang read: its keys stand for long options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,3 +234,61 @@ def _add_valued(parser: _Parser, option: Option, common: dict[str, Any]) -> None
         common["const"] = option.const
     action = "append" if option.action == "append" else "store"
     parser.add_argument(*option.flags, action=action, type=_TYPES[option.type], **common)
+
+
+def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> list[str]:
+    """Put the options of a ``--config`` file into the arguments at a position, so that the command line wins.
+
+    Args:
+        files: content of files that come with the command; others are read from disk.
+        at: how many arguments stay in front, e.g. a positional model.
+
+    Raises `BadInput` when the file cannot be read or is no mapping.
+    """
+    words = list(arguments)
+    index = next((i for i, word in enumerate(words) if word.partition("=")[0] == _FILE_OPTION), None)
+    if index is None:
+        return words
+    _, equals, name = words[index].partition("=")
+    if not equals and index + 1 == len(words):
+        raise BadInput(f"error: argument {_FILE_OPTION}: expected one argument")
+    document = read_mapping(name if equals else words[index + 1], files)
+    del words[index : index + (1 if equals else 2)]
+    at = min(at, len(words))
+    return [*words[:at], *_file_words(document), *words[at:]]
+
+
+def read_text(name: str, files: Mapping[str, str]) -> str:
+    """The content of a file that comes with a command or lies on disk; raises `BadInput` when it cannot be read."""
+    if name in files:
+        return files[name]
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the config file {name} cannot be read: {error}") from error
+
+
+def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
+    """The YAML mapping in such a file; raises `MalformedFile` when it is none."""
+    try:
+        document = yaml.safe_load(read_text(name, files)) or {}
+    except yaml.YAMLError as error:
+        raise MalformedFile(name, f"not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise MalformedFile(name, "the top level is not a mapping of keys to values")
+    return document
+
+
+def _file_words(document: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for key, value in document.items():
+        option = f"--{key}"
+        if isinstance(value, bool):
+            words += [option] if value else []
+        elif isinstance(value, list):
+            words += [option, *(str(item) for item in value)]
+        elif isinstance(value, Mapping):
+            words += [option, json.dumps(value)]
+        else:
+            words += [option, str(value)]
+    return words

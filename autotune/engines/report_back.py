@@ -26,12 +26,12 @@ _LEFT = (None, "auto")
 _MALFORMED = (NameError, AttributeError, TypeError, ValueError, ArithmeticError, LookupError)
 
 
-class _NotTold(Exception):
+class _NotReported(Exception):
     """No source gives a name that a reading needs."""
 
 
-class _Told:
-    """Attribute access over what a source gave; a name that is not there is not told, which is more than None."""
+class _Reported:
+    """Attribute access over a source's settings; a missing name raises `_NotReported`, as None is a value."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -40,81 +40,82 @@ class _Told:
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in self._values:
-            raise _NotTold(name)
+            raise _NotReported(name)
         value = self._values[name]
-        return _Told(value) if isinstance(value, Mapping) else value
+        return _Reported(value) if isinstance(value, Mapping) else value
 
     def __bool__(self) -> bool:
         return bool(self._values)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """The knobs of a running engine.
+class ReportedKnobs:
+    """The knobs that a running engine reports.
 
     Attributes:
-        told: the knobs that the engine tells, as read.
+        values: those that the engine reports, as read.
         configuration: the effective configuration with them.
     """
 
-    told: Mapping[str, Scalar]
+    values: Mapping[str, Scalar]
     configuration: Configuration
 
 
-def hear(engine: Engine, asked: Configuration, context: Context, said: Mapping[str, Mapping[str, Any]]) -> Heard:
-    """What an engine runs, by its own word.
+def parse_reported(
+    engine: Engine, asked: Configuration, context: Context, sources: Mapping[str, Mapping[str, Any]]
+) -> ReportedKnobs:
+    """Read the knobs back from what a running engine reports.
 
     Args:
         asked: the configuration as it was launched.
-        said: source name to the settings found there; see `space.serving.ResolvedSource`.
+        sources: source name to the settings found there; see `space.serving.ResolvedSource`.
     """
     try:
-        return _heard(engine, asked, context, said)
+        return _parsed(engine, asked, context, {name: _Reported(values) for name, values in sources.items()})
     except _MALFORMED:
-        # What it tells makes no configuration, e.g. a text where a size should be.
-        return Heard({}, asked)
+        # What it reports makes no configuration, e.g. a text where a size should be.
+        return ReportedKnobs({}, asked)
 
 
-def _heard(engine: Engine, asked: Configuration, context: Context, said: Mapping[str, Mapping[str, Any]]) -> Heard:
-    names = {name: _Told(values) for name, values in said.items()}
-    told: dict[str, Scalar] = {}
+def _parsed(engine: Engine, asked: Configuration, context: Context, names: Mapping[str, _Reported]) -> ReportedKnobs:
+    reported: dict[str, Scalar] = {}
     knobs: dict[str, Scalar] = {}
     for name, knob in engine.card.knobs.items():
         scope = {**context.scope({**asked.knobs, **knobs}), **names}
         try:
             value = _read(knob, scope, context.version)
             value = default_of(knob, scope, context.version) if value is None else value
-        except _NotTold:
+        except _NotReported:
             knobs[name] = asked.knobs[name]
             continue
-        told[name] = knobs[name] = _as_spelt(value, asked.knobs[name])
+        reported[name] = knobs[name] = _as_spelt(value, asked.knobs[name])
     made = effective(engine.card, Configuration(asked.engine, knobs), context).configuration
     spelt = {name: _as_spelt(value, asked.knobs[name]) for name, value in made.knobs.items()}
-    return Heard(told, Configuration(asked.engine, spelt))
+    return ReportedKnobs(reported, Configuration(asked.engine, spelt))
 
 
-def compare(engine: Engine, asked: Configuration, context: Context, command: Command, heard: Heard) -> Resolved:
+def compare(engine: Engine, asked: Configuration, context: Context, command: Command, ran: ReportedKnobs) -> Resolved:
     """Where the engine runs something else than it was asked for; the caller adds the source."""
-    got = heard.configuration
+    got = ran.configuration
     differs = {n: (v, got.knobs[n]) for n, v in asked.knobs.items() if _as_spelt(got.knobs[n], v) != v}
     notes = {name: _note(engine, name, asked, context, (command, got)) for name in differs}
     return Resolved(got.fingerprint, differs, notes=notes)
 
 
 def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
-    """The first reading that is told; raises `_NotTold` when none is."""
+    """The first reading that is reported; raises `_NotReported` when none is."""
     readings = [Reading(value=knob.resolved)] if isinstance(knob.resolved, str) else knob.resolved
-    for reading in readings:
+    for reading in readings if knob.exists_in(version) else ():
         if not in_range(version, reading.versions):
             continue
         try:
             value = evaluate(reading.value, scope)
-        except (_NotTold, *_MALFORMED):
+        except (_NotReported, *_MALFORMED):
             # A source that is not there, or tells it in another form than this version should.
             continue
         if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
             return value
-    raise _NotTold
+    raise _NotReported
 
 
 def _as_spelt(got: Scalar, asked: Scalar) -> Scalar:
@@ -138,7 +139,7 @@ def _note(engine: Engine, name: str, asked: Configuration, context: Context, run
     try:
         left = default_of(knob, context.scope(got.knobs), context.version)
     except _MALFORMED:
-        # What the engine told of other knobs is nothing that this one's default can be judged by.
+        # What the engine reported of other knobs is nothing that this one's default can be judged by.
         return f"{ran}, where {_code(name, wanted)} was asked for"
     setting = engine.setting(name, asked, context, command)
     if not setting and _typed(engine, name, command, context) == got.knobs[name] != wanted:

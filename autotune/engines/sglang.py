@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.engines import options_file
 from autotune.engines.engine import Engine
+from autotune.engines.options import expand_file
 from autotune.trial import Command
 
 
 class SGLang(Engine):
     """``python3 -m sglang.launch_server --model-path MODEL …``."""
 
+    flags_in_file = ">=0.5.8"  # https://github.com/sgl-project/sglang/pull/16638
+
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Put the options of a ``--config`` file in front of the given ones."""
         del version
-        return options_file.expand(arguments, command.files, 0)
+        return expand_file(arguments, command.files, 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autotune.engines import options_file
 from autotune.engines.engine import Engine
+from autotune.engines.options import read_mapping
 from autotune.errors import MalformedFile, UnknownName
 from autotune.trial import Command
 
@@ -23,7 +23,7 @@ class TensorRTLLM(Engine):
         name = values.get("extra_llm_api_options")
         if not name:
             return {}
-        document = options_file.read_mapping(name, command.files)
+        document = read_mapping(name, command.files)
         known = self.table(version).config_keys
         # An installed version without a table of its own: which keys it has is not known.
         for key in _keys(document, known) if known else ():

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from autotune.engines import Engine, command_of, recognise, settings_in_front
 from autotune.space.entry import in_range
-from autotune.space.installing import Renamed
 from autotune.space.library import Library
+from autotune.space.schema import Renamed
 from autotune.trial import Command
 
 

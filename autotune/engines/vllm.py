@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.engines import options_file
 from autotune.engines.engine import Engine
-from autotune.engines.options import human_int
+from autotune.engines.options import expand_file, human_int
 from autotune.errors import RefusedCommand
 from autotune.trial import Command
 
@@ -28,7 +27,7 @@ class VLLM(Engine):
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Undo the shorthands; dotted keys come back as one JSON value per option."""
         positional = 1 if arguments and not arguments[0].startswith("-") else 0
-        expanded = options_file.expand(arguments, command.files, positional)
+        expanded = expand_file(arguments, command.files, positional)
         words = [word for argument in _join_level(expanded) for word in self._rewrite(argument, version)]
         plain: list[str] = []
         dotted: dict[str, dict[str, Any]] = {}

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from autotune.engines import engine
-from autotune.engines.report_back import Heard, compare
+from autotune.engines.report_back import ReportedKnobs, compare
 from autotune.evaluate import PHASES
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import METRICS
@@ -79,7 +79,9 @@ class Simulated:
         """Compare the simulated engine's configuration with the trial's; passed-through arguments may differ."""
         kind = engine(trial.configuration.engine, self.library)
         made = resolved.effective.configuration
-        comparison = compare(kind, trial.configuration, resolved.context, trial.command, Heard(made.knobs, made))
+        comparison = compare(
+            kind, trial.configuration, resolved.context, trial.command, ReportedKnobs(made.knobs, made)
+        )
         return Resolved(comparison.fingerprint, comparison.differs, "the simulated engine", comparison.notes)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from autotune import redact
 from autotune.engines import Engine
 from autotune.engines.parse_repr import settings
-from autotune.engines.report_back import Heard, compare, hear
+from autotune.engines.report_back import ReportedKnobs, compare, parse_reported
 from autotune.loadgen.server_client import ServerClient
 from autotune.serving.logs import read_head
 from autotune.space.context import Context
@@ -58,14 +58,14 @@ def read_back(
     asked = trial.configuration
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
         return None
-    heard = hear(engine, asked, context, {source.name: source.settings for source in sources})
-    comparison = compare(engine, asked, context, trial.command, heard)
+    ran = parse_reported(engine, asked, context, {source.name: source.settings for source in sources})
+    comparison = compare(engine, asked, context, trial.command, ran)
     origin = " and ".join(dict.fromkeys(source.origin for source in sources))
     resolved = Resolved(comparison.fingerprint, comparison.differs, origin, comparison.notes)
     # A server of somebody else's knows nothing of the command.
     all_secrets = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
-    _keep(folder, redact.document(_document(trial, sources, heard, resolved), all_secrets))
-    return resolved if heard.told else None
+    _keep(folder, redact.document(_document(trial, sources, ran, resolved), all_secrets))
+    return resolved if ran.values else None
 
 
 def fetch_reported(
@@ -111,14 +111,16 @@ def of_log(source: ResolvedSource, text: str) -> ReportedSettings | None:
     return ReportedSettings(source.name, "the startup log", groups if printed is None else settings(printed))
 
 
-def _document(trial: Trial, sources: list[ReportedSettings], heard: Heard, resolved: Resolved) -> dict[str, Any]:
+def _document(
+    trial: Trial, sources: list[ReportedSettings], reported: ReportedKnobs, resolved: Resolved
+) -> dict[str, Any]:
     return {
         "engine": trial.configuration.engine,
         "engine_version": trial.engine_version,
         **resolved.to_json(),
         "asked_fingerprint": trial.configuration.fingerprint,
-        "told": dict(heard.told),
-        "config": dict(heard.configuration.knobs),
+        "told": dict(reported.values),
+        "config": dict(reported.configuration.knobs),
         "sources": [{"name": s.name, "from": s.origin, "settings": s.settings} for s in sources],
     }
 

@@ -1,4 +1,4 @@
-"""Whether a load that is still running is already lost: what it cannot reach whatever happens from now on.
+"""Early stop of a load: certain bounds on what it can still reach, whatever happens from now on.
 
 Nothing is extrapolated. A request under way may end this instant, with all its tokens, or fail; one that is not sent
 may take no time at all. Only what even that cannot mend is a reason to stop.
@@ -72,7 +72,7 @@ class EarlyStop:
         return f"stopped early at {done} % with bound {bound}: {self.metric} {self.reason} {_number(self.limit)}"
 
 
-def hopeless(
+def stop_reason(
     snapshot: RequestRecords,
     now_s: float,
     plan: LoadTotals,

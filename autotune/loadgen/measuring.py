@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.loadgen.client.generator import allow_open_files
-from autotune.loadgen.client.health import ClientHealth
+from autotune.loadgen.client.health import ClientHealth, HealthLimits
 from autotune.loadgen.client.messages import LoadState, WorkerTask
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.early_stop import EarlyStop, LoadTotals, hopeless
+from autotune.loadgen.early_stop import EarlyStop, LoadTotals, stop_reason
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.results import (
@@ -22,7 +22,7 @@ from autotune.loadgen.results import (
     LoadOptions,
     LoadResult,
     Measurement,
-    needed,
+    needed_successes,
     pooled_metrics,
 )
 from autotune.loadgen.workers import WorkerDied, Workers, processors, workers_for
@@ -98,7 +98,6 @@ class _Sender:
             options.endpoint,
             options.vocabulary,
             options.tokenizer,
-            options.temperature,
             as_text=options.as_text,
         )
         self._warm_streams = 0
@@ -119,7 +118,7 @@ class _Sender:
 
     def _send_once(self, requests: Requests, position: int, workers: int, attempt: int) -> LoadResult:
         options, point = self._options, self._workload.points[position]
-        emptied, before = options.cache.empty(), options.cache.probe()
+        emptied, before = options.cache.empty(), options.cache.read()
         watch = _Watch(options, self._workload, position, requests)
         try:
             log, clients = self._workers.send(self._task(requests, position, attempt), workers, watch.keep_on)
@@ -127,12 +126,12 @@ class _Sender:
             return LoadResult.of(point, RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), str(error))
         client = self._note_pace(requests, clients)
         report = options.cache.report(requests, log, before, emptied)
-        return LoadResult.of(point, log, clients, client.excess(options.health), report, options.slos, watch.stopped)
+        return LoadResult.of(point, log, clients, client.excess(HealthLimits()), report, options.slos, watch.stopped)
 
     def _failed(self, log: RequestLog) -> bool:
         """Whether too few succeeded of those that were not given up: then the server, not the client, is to blame."""
         ended = [outcome for outcome in log.outcomes if outcome.kind is not OutcomeKind.STOPPED]
-        return sum(outcome.ok for outcome in ended) < needed(self._options.min_success_rate, len(ended))
+        return sum(outcome.ok for outcome in ended) < needed_successes(self._options.min_success_rate, len(ended))
 
     def _worker_counts(self, requests: Requests) -> Iterator[int]:
         """How many workers send each attempt; no more than there are processors."""
@@ -192,10 +191,10 @@ class _Watch:
         if self._options.on_progress is not None:
             self._options.on_progress(self._point.label, state.progress)
         if self._judges:
-            self.stopped = self._hopeless(state)
+            self.stopped = self._judge(state)
         return self.stopped is None
 
-    def _hopeless(self, state: LoadState) -> EarlyStop | None:
+    def _judge(self, state: LoadState) -> EarlyStop | None:
         snapshot, options, requests = state.snapshot(), self._options, self._requests
         if not len(snapshot) or state.now_s == -math.inf:
             return None
@@ -210,9 +209,9 @@ class _Watch:
         )
         slos: list[Slo] = []
         if options.stop_on_lost_slo:
-            may_fail = len(requests) - needed(options.min_success_rate, len(requests))
+            may_fail = len(requests) - needed_successes(options.min_success_rate, len(requests))
             slos = [*options.slos, Slo(metric="failed", sense="<=", limit=may_fail)]
-        return hopeless(snapshot, state.now_s, planned, options.must_beat, slos, state.heard_s())
+        return stop_reason(snapshot, state.now_s, planned, options.must_beat, slos, state.heard_s())
 
 
 def _warm_up_requests(requests: Requests, streams: int) -> Requests:

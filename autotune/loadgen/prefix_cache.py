@@ -1,4 +1,9 @@
-"""A server's prefix cache around a load: emptied before it, its hits counted during it, judged after it."""
+"""A server's prefix cache around a load: emptied before it, its hits counted during it, judged after it.
+
+Two loads of the same prompts differ by more than any flag does when the second finds the first's in the cache
+(vllm#54227: throughput x 2.32). So the cache is emptied before a load, the prompts are new, and the server's own
+counters are the proof.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -18,13 +25,103 @@ from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
 from autotune.space.serving import CacheMetrics, Serving
 
+TOLERATED = 0.05
+"""By how much the hit rate may exceed what the prompts allow: chat templates and texts begin alike, too."""
+
+_SAMPLE = re.compile(
+    r'[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}[ \t]*|[ \t])[ \t]*([^ \t#{]+)'
+)
+"""A sample's name and value; what follows them, a timestamp or an exemplar, does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSource:
+    """Where an engine of some versions publishes the counters of its prefix cache.
+
+    Attributes:
+        path: of the metrics page, below the server's URL.
+    """
+
+    engine: str
+    path: str
+    metrics: CacheMetrics
+
+    def read(self, page: Mapping[str, float]) -> CacheCounters | None:
+        """The counters on a page that holds them; None when it is a page of something else, or has no hits."""
+        names, zero_with = self.metrics.hits, self.metrics.hits_zero_with
+        has_hits = names[0] in page or (zero_with is not None and zero_with in page)
+        if self.metrics.queries not in page or not has_hits:
+            return None
+        hits = sum(page.get(name, 0.0) for name in names)
+        queries = page[self.metrics.queries] + (hits if self.metrics.queries_without_hits else 0.0)
+        return CacheCounters(self, queries, hits)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounters:
+    """One reading: prompt tokens that were looked up in the prefix cache since the server's start, and those found."""
+
+    source: CounterSource
+    queries: float
+    hits: float
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """Hits and lookups of the prefix cache in a load.
+
+    Attributes:
+        hits, queries: prompt tokens found and looked up; vLLM looks up none where prefix caching is off.
+        source: the names of the counters.
+    """
+
+    hits: int
+    queries: int
+    source: str
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the prompt tokens looked up that were found; 0 when none was looked up."""
+        return self.hits / self.queries if self.queries else 0.0
+
+    @classmethod
+    def between(cls, before: CacheCounters | None, after: CacheCounters | None) -> CacheUse | None:
+        """Difference of two readings; None when one is missing, or the server was started anew meanwhile."""
+        if before is None or after is None or before.source != after.source:
+            return None
+        hits, queries = round(after.hits - before.hits), round(after.queries - before.queries)
+        if hits < 0 or queries < 0:
+            return None
+        metrics = after.source.metrics
+        found = " + ".join(metrics.hits)
+        looked_up = f"{metrics.queries} + {found}" if metrics.queries_without_hits else metrics.queries
+        return cls(hits, queries, f"{found} of {looked_up}")
+
+    @classmethod
+    def of_answers(cls, log: RequestLog) -> CacheUse | None:
+        """By the ``cached_tokens`` of the answers; None unless every answer has them."""
+        rate = log.cache_hit_rate
+        if rate is None:
+            return None
+        queries = int(log.records.input_tokens[log.records.ok].sum())
+        return cls(round(rate * queries), queries, "the answers' usage")
+
+    @classmethod
+    def total(cls, uses: Sequence[CacheUse | None]) -> CacheUse | None:
+        """Sum over several loads; None when one of them is not known, or there is none."""
+        known = [use for use in uses if use is not None]
+        if not known or len(known) < len(uses):
+            return None
+        sources = " and ".join(dict.fromkeys(use.source for use in known))
+        return cls(sum(use.hits for use in known), sum(use.queries for use in known), sources)
+
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
     """The prefix cache's part in one load.
 
     Attributes:
-        use: None when the server does not tell.
+        use: None when the server does not publish it.
         expected: the highest hit rate that the prompts allow on an empty cache.
         reset: whether the cache was emptied before; None when that was not tried.
         stale: why the numbers are an earlier load's as well; empty when they are not, or that is not judged.
@@ -48,216 +145,113 @@ class CacheReport:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixCache:
-    """What can be done with a server's prefix cache.
+class CounterReader:
+    """Reads the prefix cache counters of a server, each time it is called.
 
-    Attributes:
-        reset: empties it; None = it is left as it is, and more hits than the prompts allow are no fault.
-        probe: reads the server's counters; None = only the answers' own usage can tell.
-    """
-
-    reset: Callable[[], CacheReset] | None = None
-    probe: Callable[[], CacheCounters | None] = field(default=lambda: None)
-    judged: bool = True
-
-    @classmethod
-    def of(cls, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None) -> PrefixCache:
-        """Of a server whose engine is one of these; which one, its metrics page tells.
-
-        Args:
-            version: of the engine, where there is only one and it is known.
-        """
-        known = {card.engine: card for card in cards}
-        probe = cache_probe(client, cache_patterns(known.values(), version))
-        probe()
-        engine = next(iter(known)) if len(known) == 1 else probe.engine
-        return cls(cache_reset(client, known[engine].serving) if engine else None, probe)
-
-    def kept(self) -> PrefixCache:
-        """The same cache, watched but left as it is."""
-        return PrefixCache(None, self.probe, judged=False)
-
-    def empty(self) -> CacheReset | None:
-        """Before a load; None when it is left as it is."""
-        return self.reset() if self.reset is not None else None
-
-    def report(
-        self, requests: Requests, log: RequestLog, before: CacheCounters | None, emptied: CacheReset | None
-    ) -> CacheReport:
-        """After a load.
-
-        Args:
-            before: the reading at its begin.
-        """
-        use = CacheUse.between(before, self.probe()) or _by_usage(log)
-        expected = expected_hit_rate(requests)
-        return CacheReport(use, expected, emptied, stale(use, expected) if self.judged else "")
-
-
-def _by_usage(log: RequestLog) -> CacheUse | None:
-    rate = log.cache_hit_rate
-    if rate is None:
-        return None
-    read = int(log.records.input_tokens[log.records.ok].sum())
-    return CacheUse(round(rate * read), read, "the answers' usage")
-
-
-TOLERATED = 0.05
-"""By how much the hit rate may exceed what the prompts allow: chat templates and texts begin alike, too."""
-
-_SAMPLE = re.compile(
-    r'[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}[ \t]*|[ \t])[ \t]*([^ \t#{]+)'
-)
-"""A sample's name and value; what follows them, a timestamp or an exemplar, does not matter."""
-
-
-@dataclass(frozen=True, slots=True)
-class CachePattern:
-    """Where an engine of some versions tells of its prefix cache.
-
-    Attributes:
-        path: of the metrics page, below the server's URL.
-    """
-
-    engine: str
-    path: str
-    metrics: CacheMetrics
-
-    def read(self, page: Mapping[str, float]) -> CacheCounters | None:
-        """The counters on a page that holds them; None when it is a page of something else, or does not tell hits."""
-        known, zero_with = self.metrics.hits, self.metrics.hits_zero_with
-        tells = known[0] in page or (zero_with is not None and zero_with in page)
-        if self.metrics.queries not in page or not tells:
-            return None
-        hits = sum(page.get(name, 0.0) for name in known)
-        looked_up = page[self.metrics.queries] + (hits if self.metrics.queries_without_hits else 0.0)
-        return CacheCounters(self, looked_up, hits)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheCounters:
-    """One reading: prompt tokens that were looked up in the prefix cache since the server's start, and those found."""
-
-    pattern: CachePattern
-    queries: float
-    hits: float
-
-
-@dataclass(frozen=True, slots=True)
-class CacheUse:
-    """The prefix cache's part in a load.
-
-    Attributes:
-        hits, queries: prompt tokens found and looked up; vLLM looks up none where prefix caching is off.
-        source: the counters that tell.
-    """
-
-    hits: int
-    queries: int
-    source: str
-
-    @property
-    def hit_rate(self) -> float:
-        """WorkerTask of the prompt tokens looked up that were found; 0 when none was looked up."""
-        return self.hits / self.queries if self.queries else 0.0
-
-    @classmethod
-    def between(cls, before: CacheCounters | None, after: CacheCounters | None) -> CacheUse | None:
-        """What happened between two readings; None when one is missing, or the server was started anew meanwhile."""
-        if before is None or after is None or before.pattern != after.pattern:
-            return None
-        hits, queries = round(after.hits - before.hits), round(after.queries - before.queries)
-        if hits < 0 or queries < 0:
-            return None
-        metrics = after.pattern.metrics
-        found = " + ".join(metrics.hits)
-        looked_up = f"{metrics.queries} + {found}" if metrics.queries_without_hits else metrics.queries
-        return cls(hits, queries, f"{found} of {looked_up}")
-
-    @classmethod
-    def total(cls, uses: Sequence[CacheUse | None]) -> CacheUse | None:
-        """Of several loads together; None when one of them is not known, or there is none."""
-        known = [use for use in uses if use is not None]
-        if not known or len(known) < len(uses):
-            return None
-        sources = " and ".join(dict.fromkeys(use.source for use in known))
-        return cls(sum(use.hits for use in known), sum(use.queries for use in known), sources)
-
-
-class CacheProbe:
-    """Reads the counters of a server, whose engine it may have to find out; `cache_probe` makes one.
+    Args:
+        sources: of the engine that serves, or of every engine where that is not known: the first that the server's
+            metrics pages have is taken, and kept.
 
     Attributes:
         engine: the engine whose counters the server has; None before the first reading that found any.
     """
 
-    def __init__(self, client: ServerClient, patterns: Iterable[CachePattern]) -> None:
-        self._client, self._patterns = client, tuple(patterns)
+    def __init__(self, client: ServerClient, sources: Iterable[CounterSource]) -> None:
+        self._client, self._sources = client, tuple(sources)
         self.engine: str | None = None
 
     def __call__(self) -> CacheCounters | None:
-        """A reading; None when the server does not tell."""
+        """A reading; None when the server has no such counters."""
         pages: dict[str, Mapping[str, float]] = {}
-        for pattern in self._patterns:
-            if pattern.path not in pages:
-                pages[pattern.path] = sums(self._client.metrics_text(pattern.path) or "")
-            counters = pattern.read(pages[pattern.path])
+        for source in self._sources:
+            if source.path not in pages:
+                pages[source.path] = sums(self._client.metrics_text(source.path) or "")
+            counters = source.read(pages[source.path])
             if counters is not None:
-                # A server stays what it is: another pattern that fits, too, would count from another beginning.
-                self._patterns, self.engine = (pattern,), pattern.engine
+                # A server stays what it is: another source that fits, too, would count from another zero.
+                self._sources, self.engine = (source,), source.engine
                 return counters
         return None
 
 
-def cache_probe(client: ServerClient, patterns: Iterable[CachePattern]) -> CacheProbe:
-    """Reads a server's prefix cache counters, as `CacheCounters` or None, each time it is called.
+@dataclass(frozen=True, slots=True)
+class PrefixCache:
+    """Access to a server's prefix cache.
 
-    Args:
-        patterns: of the engine that serves, or of every engine where that is not known: the first that the server's
-            metrics pages have is taken, and kept.
+    Attributes:
+        reset: empties it; None = it is left as it is, and more hits than the prompts allow are no fault.
+        read: reads the server's counters; without them only the answers' own usage tells hits.
     """
-    return CacheProbe(client, patterns)
+
+    reset: Callable[[], CacheReset] | None = None
+    read: Callable[[], CacheCounters | None] = field(default=lambda: None)
+    judged: bool = True
+
+    @classmethod
+    def of(cls, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None) -> PrefixCache:
+        """The cache of a server whose engine is one of these; its metrics page tells which one.
+
+        Args:
+            version: of the engine, where there is only one and it is known.
+        """
+        by_engine = {card.engine: card for card in cards}
+        read = CounterReader(client, counter_sources(by_engine.values(), version))
+        read()
+        engine = next(iter(by_engine)) if len(by_engine) == 1 else read.engine
+        return cls(partial(reset_cache, client, by_engine[engine].serving) if engine else None, read)
+
+    def kept(self) -> PrefixCache:
+        """The same cache, watched but left as it is."""
+        return PrefixCache(None, self.read, judged=False)
+
+    def empty(self) -> CacheReset | None:
+        """Empty it before a load; None when it is left as it is."""
+        return self.reset() if self.reset is not None else None
+
+    def report(
+        self, requests: Requests, log: RequestLog, before: CacheCounters | None, emptied: CacheReset | None
+    ) -> CacheReport:
+        """Judge a load that has ended.
+
+        Args:
+            before: the reading at its begin.
+        """
+        use = CacheUse.between(before, self.read()) or CacheUse.of_answers(log)
+        expected = expected_hit_rate(requests)
+        return CacheReport(use, expected, emptied, stale(use, expected) if self.judged else "")
 
 
-def cache_patterns(cards: Iterable[EngineCard], version: str | None = None) -> tuple[CachePattern, ...]:
-    """What the engines' cards know of their counters.
+def counter_sources(cards: Iterable[EngineCard], version: str | None = None) -> tuple[CounterSource, ...]:
+    """What the engines' cards say of their counters.
 
     Args:
         version: of the engine, where it is known and there is one; None = of any version.
     """
     return tuple(
-        CachePattern(card.engine, card.serving.metrics_path, metrics)
+        CounterSource(card.engine, card.serving.metrics_path, metrics)
         for card in cards
         for metrics in card.serving.cache_metrics
         if version is None or in_range(version, metrics.versions)
     )
 
 
-def cache_reset(client: ServerClient, serving: Serving) -> Callable[[], CacheReset]:
-    """Empties a server's prefix cache, each time it is called, by the engine's endpoint."""
-
-    def reset() -> CacheReset:
-        if serving.reset_cache is None:
-            return CacheReset(ResetOutcome.NOT_OFFERED, "the engine has no endpoint that empties the prefix cache")
-        done = client.reset_cache(serving.reset_cache)
-        if done.outcome is ResetOutcome.NOT_OFFERED and serving.reset_cache_needs:
-            return CacheReset(done.outcome, f"{done.reason}; it needs {serving.reset_cache_needs}")
-        return done
-
+def reset_cache(client: ServerClient, serving: Serving) -> CacheReset:
+    """Empty a server's prefix cache by the engine's endpoint."""
+    if serving.reset_cache is None:
+        return CacheReset(ResetOutcome.NOT_OFFERED, "the engine has no endpoint that empties the prefix cache")
+    reset = client.reset_cache(serving.reset_cache)
+    if reset.outcome is ResetOutcome.NOT_OFFERED and serving.reset_cache_needs:
+        return CacheReset(reset.outcome, f"{reset.reason}; it needs {serving.reset_cache_needs}")
     return reset
 
 
 def sums(text: str) -> dict[str, float]:
-    """Every metric of a Prometheus page, added up over its label sets; lines that are no samples are passed over.
+    """Every metric of a Prometheus page, added up over its label sets; lines that are no samples are skipped.
 
     The format is that of https://prometheus.io/docs/instrumenting/exposition_formats/ (and of OpenMetrics).
     """
     page: dict[str, float] = {}
-    for line in text.split("\n"):
-        sample = _SAMPLE.match(line)
-        if sample is None:
-            continue
+    for sample in filter(None, map(_SAMPLE.match, text.split("\n"))):
         try:
             value = float(sample[2])
         except ValueError:
@@ -270,21 +264,22 @@ def sums(text: str) -> dict[str, float]:
 def expected_hit_rate(requests: Requests) -> float:
     """The highest hit rate that one load of new prompts can have on an empty cache; 0 where no two begin alike.
 
-    A shared beginning is looked up by all and computed by the first. Whole blocks, several replicas and requests that
+    A shared prefix is looked up by all and computed by the first. Whole blocks, several replicas and requests that
     come before the first is computed make it less. Of texts the shared part is that of their characters.
     """
-    read = requests.input_tokens.astype(np.float64)
-    given = [_characters(content) for content in requests.contents] or [""] * len(read)
-    drawn = np.array([not text for text in given], dtype=bool)
-    shared = np.where((requests.group >= 0) & drawn, np.minimum(requests.prefix_tokens, read), 0.0)
-    computed = sum(float(shared[drawn & (requests.group == group)].max()) for group in np.unique(requests.group[drawn]))
-    found = float(shared.sum()) - computed + _found_in_texts(given, read.tolist())
-    total = float(read.sum())
-    return found / total if total else 0.0
+    tokens = requests.input_tokens.astype(np.float64)
+    texts = [_characters(content) for content in requests.contents] or [""] * len(tokens)
+    random = np.array([not text for text in texts], dtype=bool)
+    shared = np.where((requests.group >= 0) & random, np.minimum(requests.prefix_tokens, tokens), 0.0)
+    groups = np.unique(requests.group[random])
+    computed = sum(float(shared[random & (requests.group == group)].max()) for group in groups)
+    hits = float(shared.sum()) - computed + _hits_of_texts(texts, tokens.tolist())
+    total = float(tokens.sum())
+    return hits / total if total else 0.0
 
 
 def _characters(content: Content | None) -> str:
-    """What a file says, as a string that is as long as it is; token ids are characters."""
+    """A prompt of a file as a string of the same length; token ids become characters."""
     if not content:
         return ""
     if isinstance(content, str):
@@ -292,24 +287,18 @@ def _characters(content: Content | None) -> str:
     return "".join(chr(part % 0x110000) if isinstance(part, int) else json.dumps(part) for part in content)
 
 
-def _found_in_texts(texts: Sequence[str], tokens: Sequence[float]) -> float:
-    """Tokens of texts that begin as another does: sorted, each text's nearest relative stands before it."""
-    said = sorted((text, count) for text, count in zip(texts, tokens, strict=True) if text)
-    found, before = 0.0, ""
-    for text, count in said:
-        found += count * _alike(before, text) / len(text)
+def _hits_of_texts(texts: Sequence[str], tokens: Sequence[float]) -> float:
+    """Tokens of texts that begin as another does: sorted, each text stands behind the one it shares the most with."""
+    hits, before = 0.0, ""
+    for text, count in sorted((text, count) for text, count in zip(texts, tokens, strict=True) if text):
+        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
+        hits += count * alike / len(text)
         before = text
-    return found
-
-
-def _alike(one: str, other: str) -> int:
-    """Characters that both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+    return hits
 
 
 def stale(use: CacheUse | None, expected: float) -> str:
-    """One sentence when more came from the cache than the prompts allow; empty when not, or when nobody knows.
+    """One sentence when more came from the cache than the prompts allow; empty when not, or when that is not known.
 
     Args:
         expected: as `expected_hit_rate` gives it.

@@ -1,7 +1,7 @@
-"""What the requests of a load say: made from (seed, workload, load point, request, attempt) alone.
+"""Prompts of the requests of a load: functions of (seed, workload, load point, request, attempt) alone.
 
 Every configuration gets the same prompts, every repeat (another seed) new ones, and no two requests begin alike
-unless the workload has shared beginnings, so that a prefix cache finds what it is meant to find.
+unless the workload has shared prefixes, so that a prefix cache finds what it is meant to find.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
@@ -44,7 +44,7 @@ _ALL = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class PromptKey:
-    """What the prompts of one load are made from.
+    """Seeds of the prompts of one load.
 
     Attributes:
         point: position of the load point in the workload.
@@ -72,7 +72,6 @@ class Prompts:
         endpoint: ``/v1/completions`` takes token ids and text, ``/v1/chat/completions`` text.
         vocabulary: how many tokens the model has; None = the tokenizer's, or what every model has.
         tokenizer: gives text the right length, see `Texts`.
-        temperature: None leaves it to the server.
         as_text: whether random prompts are text where token ids are possible.
     """
 
@@ -80,8 +79,6 @@ class Prompts:
     endpoint: str = "/v1/completions"
     vocabulary: int | None = None
     tokenizer: Tokenizer | None = None
-    temperature: float | None = 0.0
-    extra: dict[str, Any] = field(default_factory=dict)
     as_text: bool = False
 
     def bodies(
@@ -95,76 +92,48 @@ class Prompts:
 
         Raises `BadInput` for prompts of a file that the endpoint does not take.
         """
-        chosen = range(len(requests))[part]
-        purpose, given = (Purpose.WARM_UP, ()) if warm_up else (Purpose.LOAD, requests.contents)
-        written = requests.output_tokens[part].tolist()
-        return self._bodies(written, self._contents(requests, chosen, key, purpose, given), streaming)
-
-    def ids(self, requests: Requests, request: int, key: PromptKey, purpose: Purpose = Purpose.LOAD) -> Ints:
-        """The token ids of one prompt, shape (input tokens,)."""
-        return np.concatenate(self._drawn(requests, request, key, purpose))
+        purpose, contents = (Purpose.WARM_UP, ()) if warm_up else (Purpose.LOAD, requests.contents)
+        common: dict[str, Any] = {"ignore_eos": True, "temperature": 0.0}
+        if streaming:
+            common |= {"stream": True, "stream_options": {"include_usage": True}}
+        name, texts, bodies = "messages" if self._chat else "prompt", Texts(self.tokenizer), []
+        for request in range(len(requests))[part]:
+            content = contents[request] if contents else None
+            if content is None:
+                prefix, own = self._random_ids(requests, request, key, purpose)
+                as_text = self._chat or self.as_text
+                content = texts.text(prefix, own) if as_text else [*prefix.tolist(), *own.tolist()]
+            tokens = int(requests.output_tokens[request])
+            body = {"model": self.model, name: self._for_endpoint(content), "max_tokens": tokens, **common}
+            bodies.append(json.dumps(body, separators=(",", ":")).encode())
+        return bodies
 
     @property
     def _chat(self) -> bool:
         return self.endpoint.endswith("/chat/completions")
 
-    def _drawn(self, requests: Requests, request: int, key: PromptKey, purpose: Purpose) -> tuple[Ints, Ints]:
-        """The ids that a prompt shares with its group, and its own."""
+    def _random_ids(self, requests: Requests, request: int, key: PromptKey, purpose: Purpose) -> tuple[Ints, Ints]:
+        """The ids that a random prompt shares with its group, and its own."""
         low, high = self._range()
         count, group = int(requests.input_tokens[request]), int(requests.group[request])
         shared = min(requests.prefix_tokens, count) if group >= 0 else 0
         own = key.generator(purpose, request).integers(low, high, count - shared)
-        beginning = key.generator(Purpose.PREFIX, group, purpose).integers(low, high, shared) if shared else own[:0]
-        return beginning, own
+        prefix = key.generator(Purpose.PREFIX, group, purpose).integers(low, high, shared) if shared else own[:0]
+        return prefix, own
 
     def _range(self) -> tuple[int, int]:
-        """Ints that are ordinary tokens: not the first ones, and not the last ones, which may be special or unused."""
+        """Ids that are ordinary tokens: not the first ones, and not the last ones, which may be special or unused."""
         size = self.vocabulary or (self.tokenizer.vocabulary if self.tokenizer else None) or _SAFE_VOCABULARY
         high = max(min(_HIGHEST_ID, size - size // 16), 1)
         return min(_LOWEST_ID, high // 4), high
 
-    def _contents(
-        self,
-        requests: Requests,
-        chosen: Sequence[int],
-        key: PromptKey,
-        purpose: Purpose,
-        given: Sequence[Content | None],
-    ) -> Iterator[Content]:
-        """The prompts in the form of the endpoint; random where none is given."""
-        texts = Texts(self.tokenizer)
-        for request in chosen:
-            content = given[request] if given else None
-            if content is None:
-                beginning, own = self._drawn(requests, request, key, purpose)
-                random_text = self._chat or self.as_text
-                content = texts.text(beginning, own) if random_text else [*beginning.tolist(), *own.tolist()]
-            yield self._formed(content)
-
-    def _formed(self, content: Content) -> Content:
+    def _for_endpoint(self, content: Content) -> Content:
         if isinstance(content, str):
             return [{"role": "user", "content": content}] if self._chat else content
         if isinstance(content[0], dict) != self._chat:
             is_, takes = ("token ids", "/v1/completions") if self._chat else ("messages", "/v1/chat/completions")
             raise BadInput(f"the workload's file gives prompts as {is_}, which go to {takes}, not to {self.endpoint}")
         return content
-
-    def _bodies(self, written: Sequence[int], contents: Iterator[Content], streaming: bool) -> list[bytes]:
-        name = "messages" if self._chat else "prompt"
-        common: dict[str, Any] = {"ignore_eos": True}
-        if self.temperature is not None:
-            common["temperature"] = self.temperature
-        if streaming:
-            common |= {"stream": True, "stream_options": {"include_usage": True}}
-        common |= self.extra
-        return [
-            _json({"model": self.model, name: content, "max_tokens": tokens, **common})
-            for content, tokens in zip(contents, written, strict=True)
-        ]
-
-
-def _json(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
 
 
 _FREQUENT_WORDS = (
@@ -179,7 +148,12 @@ _LETTERS = "xqz"
 
 
 class Texts:
-    """Makes texts from random numbers, one word for each.
+    """Makes texts of a given number of tokens from random numbers, one word for each.
+
+    Texts are whole words with a blank between them. Tokenizers split at blanks before anything else, so that the tokens
+    of a text are those of its words, and a shared prefix keeps its tokens whatever follows. A text of words that are
+    one token each has the length asked for at once; others are corrected by counting.
+
 
     Args:
         tokenizer: counts; without an exact one a word stands for a token, which a foreign vocabulary and the chat
@@ -191,34 +165,34 @@ class Texts:
         self._count = exact.count if exact else None
         self._first = lru_cache(maxsize=None)(exact.count) if exact else None
         self._words = (exact.words if exact else ()) or _FREQUENT
-        self._beginnings: dict[bytes, str] = {}
+        self._prefixes: dict[bytes, str] = {}
 
     def text(self, shared: Ints, own: Ints) -> str:
         """A text of ``len(shared) + len(own)`` tokens; those with the same `shared` begin alike for so many tokens.
 
         Words of several tokens can make the length impossible to hit; it comes as near as a letter allows.
         """
-        beginning = ""
+        prefix = ""
         if len(shared):
             key = shared.tobytes()
-            if key not in self._beginnings:
-                self._beginnings[key] = self._fitted("", shared, len(shared))
-            beginning = self._beginnings[key]
-        return self._fitted(beginning, own, len(shared) + len(own)) if len(own) else beginning
+            if key not in self._prefixes:
+                self._prefixes[key] = self._fitted("", shared, len(shared))
+            prefix = self._prefixes[key]
+        return self._fitted(prefix, own, len(shared) + len(own)) if len(own) else prefix
 
-    def _fitted(self, beginning: str, drawn: Ints, tokens: int) -> str:
-        words = [beginning] if beginning else []
-        words += [self._words[i % len(self._words)] for i in drawn.tolist()]
+    def _fitted(self, prefix: str, ids: Ints, tokens: int) -> str:
+        words = [prefix] if prefix else []
+        words += [self._words[i % len(self._words)] for i in ids.tolist()]
         if self._count is None or self._first is None:
             return " ".join(words)
         # Every word but the first has a blank before it.
-        spare = 0 if beginning else self._first(words[0]) - 1
-        least = 2 if beginning else 1
-        return _cut(words, range(least, len(words) + 1), len(words) - spare, tokens, self._count)
+        extra = 0 if prefix else self._first(words[0]) - 1
+        least = 2 if prefix else 1
+        return _cut(words, range(least, len(words) + 1), len(words) - extra, tokens, self._count)
 
 
 def _cut(words: Sequence[str], lengths: range, tried: int, tokens: int, count: Callable[[str], int]) -> str:
-    """The words joined and cut to so many tokens, or as near as it goes: whole words first, then letters of the last.
+    """Join words and cut them to so many tokens, or as near as possible: whole words first, then letters of the last.
 
     Tokens grow with words: each try goes to where the end would be if all words were of the length seen so far.
 

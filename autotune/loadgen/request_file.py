@@ -1,4 +1,4 @@
-"""One row per request in a columnar file, ``<result>.requests.parquet``: what a result in JSON is too small for.
+"""Request file, ``<result>.requests.parquet``: one row per request, which would be too many for a result in JSON.
 
 The only importer of pyarrow, which is loaded when a file is written or read and not before.
 """
@@ -34,7 +34,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class LoadLog:
-    """The requests of one load, and which load it was."""
+    """Log of one load, and which load it was."""
 
     point: str
     seed: int
@@ -43,7 +43,7 @@ class LoadLog:
 
 @dataclass(frozen=True, slots=True)
 class RequestTable:
-    """What `read_requests` gives.
+    """Rows of a request file.
 
     Attributes:
         columns: under the names of `COLUMNS`, each of shape (n,). Seconds and token counts are float64 with NaN

@@ -1,4 +1,4 @@
-"""The requests of one load point, in numbers."""
+"""Requests of one load point: lengths, send times, prefixes; no HTTP, so that the simulator shares them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.arrays import Floats, Ints
 Tokens = Ints
 
 Content: TypeAlias = str | list[int] | list[dict[str, str]]
-"""What a prompt says where a file gives it: text, token ids, or the messages of a chat."""
+"""A prompt of a file: text, token ids, or the messages of a chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Requests:
         input_tokens: shape (n,).
         output_tokens: shape (n,).
         send_s: when an open-loop request is sent, seconds since the start, shape (n,); zeros otherwise.
-        group: which shared beginning it has, shape (n,); -1 = none.
-        prefix_tokens: length of the shared beginning.
+        group: which shared prefix it has, shape (n,); -1 = none.
+        prefix_tokens: length of the shared prefix.
         concurrency: how many may be in flight; n where there is no limit.
-        contents: what the prompts say, n entries with None where only the length is given; empty = lengths only.
+        contents: the prompts, n entries with None where only the length is given; empty = lengths only.
     """
 
     input_tokens: Tokens

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from autotune.loadgen.client.health import ClientHealth, HealthLimits
+from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.messages import Progress, RequestTimeouts
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, failure_sentence, tally
 from autotune.loadgen.client.request_log import RequestLog
@@ -26,7 +26,7 @@ did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
 _LENGTHS = "{:.1f} tokens per answer instead of {:.1f}; the server may not honour ignore_eos"
 
 
-def needed(success_rate: float, requests: int) -> int:
+def needed_successes(success_rate: float, requests: int) -> int:
     """How many of the requests must succeed; a rate that is a whole number of requests but for rounding is that."""
     return math.ceil(success_rate * requests - 1e-9)
 
@@ -47,7 +47,6 @@ class LoadOptions:
         stop_on_lost_slo: whether a load that can no longer keep an SLO is stopped, too.
         workers: worker processes that send each load; None = as many as it needs, and more when the client did not
             keep up.
-        health: beyond it a load is client-bound.
         min_success_rate: with a smaller share of requests that succeed the load has failed.
         on_progress: called about twice a second with the load point's label.
     """
@@ -57,7 +56,6 @@ class LoadOptions:
     as_text: bool = False
     vocabulary: int | None = None
     tokenizer: Tokenizer | None = None
-    temperature: float | None = 0.0
     timeouts: RequestTimeouts = field(default_factory=RequestTimeouts)
     cache: PrefixCache = field(default_factory=PrefixCache)
     warm_up: bool = True
@@ -65,7 +63,6 @@ class LoadOptions:
     must_beat: float | None = None
     stop_on_lost_slo: bool = False
     workers: int | None = None
-    health: HealthLimits = field(default_factory=HealthLimits)
     min_success_rate: float = 1.0
     on_progress: Callable[[str, Progress], None] | None = None
 
@@ -200,7 +197,7 @@ class Measurement:
         """One sentence on the requests that failed; empty when enough succeeded."""
         outcomes = [outcome for outcome in self.outcomes if outcome.kind is not OutcomeKind.STOPPED]
         good = sum(outcome.ok for outcome in outcomes)
-        return failure_sentence(outcomes) if good < needed(self.min_success_rate, len(outcomes)) else ""
+        return failure_sentence(outcomes) if good < needed_successes(self.min_success_rate, len(outcomes)) else ""
 
     @property
     def client_bound(self) -> str:

@@ -26,11 +26,11 @@ from autotune.trial import EMULATOR_NAME
 _TOKENIZE_S = 60.0
 _PROBE_TEXT = "The quick brown fox"
 _PAUSE_S = 0.1
-"""Between two askings of a server that still has requests."""
+"""Between two requests to a server that is still busy."""
 
 
 class ResetOutcome(Enum):
-    """What became of asking a server to empty its prefix cache."""
+    """Outcome of asking a server to empty its prefix cache."""
 
     DONE = "done"
     NOT_OFFERED = "not offered"
@@ -176,8 +176,8 @@ def _reset_outcome(answer: httpx.Response) -> ResetOutcome:
 def _denies(answer: httpx.Response) -> bool:
     """Whether a document says that it did not work: vLLM 0.32 answers so with status 200."""
     with contextlib.suppress(ValueError):
-        said = answer.json()
-        return isinstance(said, dict) and said.get("success") is False
+        document = answer.json()
+        return isinstance(document, dict) and document.get("success") is False
     return False
 
 
@@ -213,10 +213,10 @@ class ServerTokenizer:
         with _client(target, _TOKENIZE_S) as http:
             for body, key in forms:
                 try:
-                    found = _tokens(http.post("/tokenize", json={**body, key: _PROBE_TEXT}))
+                    count = _tokens(http.post("/tokenize", json={**body, key: _PROBE_TEXT}))
                 except httpx.HTTPError:
                     return None
-                if found:
+                if count:
                     return cls(target, body, key, _vocabulary(http, model))
         return None
 
@@ -228,10 +228,10 @@ class ServerTokenizer:
             answer = self._http.post("/tokenize", json={**self._body, self._key: text})
         except httpx.HTTPError as error:
             raise self._lost(str(error)) from error
-        found = _tokens(answer)
-        if found is None:
+        count = _tokens(answer)
+        if count is None:
             raise self._lost(f"HTTP {answer.status_code}: {self._target.redacted(answer.text[:200])}")
-        return found
+        return count
 
     def describe(self) -> str:
         return "the server's /tokenize"

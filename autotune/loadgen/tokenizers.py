@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from autotune.errors import BadInput
 
@@ -23,7 +23,7 @@ _FEWEST_WORDS = 64
 
 
 class Tokenizer(Protocol):
-    """What is needed of a tokenizer."""
+    """Counts the tokens of a text."""
 
     @property
     def exact(self) -> bool:
@@ -48,17 +48,9 @@ class Tokenizer(Protocol):
 class Approximate:
     """No tokenizer: so many characters are a token."""
 
-    @property
-    def exact(self) -> bool:
-        return False
-
-    @property
-    def vocabulary(self) -> int | None:
-        return None
-
-    @property
-    def words(self) -> Sequence[str]:
-        return ()
+    exact: ClassVar[bool] = False
+    vocabulary: ClassVar[int | None] = None
+    words: ClassVar[Sequence[str]] = ()
 
     def count(self, text: str) -> int:
         return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
@@ -73,6 +65,7 @@ class FileTokenizer:
 
     model: Any
     file: Path
+    exact: ClassVar[bool] = True
 
     @classmethod
     def load(cls, path: Path) -> FileTokenizer:
@@ -88,10 +81,6 @@ class FileTokenizer:
             return cls(Loaded.from_file(str(file)), file)
         except Exception as error:  # the package raises bare exceptions
             raise BadInput(f"--tokenizer {file}: cannot be read ({error})") from error
-
-    @property
-    def exact(self) -> bool:
-        return True
 
     @property
     def vocabulary(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Every metric formula, once.
+"""Formulas of all metrics, and limits on them (SLOs).
 
 Names and definitions are those of ``vllm bench serve --save-result``
 (https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, `calculate_metrics`):
@@ -26,7 +26,7 @@ from autotune.trial import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is known of a metric's name.
+    """Direction of a metric, and how it scales with the speed of a node.
 
     Attributes:
         maximise: whether more of it is better.

@@ -70,7 +70,7 @@ class SteadyState:
 
 
 def steady(records: RequestRecords) -> SteadyState:
-    """The window of one load, and what happened in it.
+    """Steady state of one load.
 
     Args:
         records: one load point on one clock; failed requests count in nothing.
@@ -119,7 +119,11 @@ def halves_disagree(records: RequestRecords) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Attributes: marks_s: where turnovers begin and end, shape (turnovers + 1,); (begin, end) where they are none."""
+    """Steady window.
+
+    Attributes:
+        marks_s: where turnovers begin and end, shape (turnovers + 1,); (begin, end) where there are none.
+    """
 
     marks_s: Floats
     streams: int

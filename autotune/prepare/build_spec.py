@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from autotune.engines import engine, recognise, settings_in_front, split_command
+from autotune.engines import recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
+from autotune.engines.detect import why_missing
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import load_workload
 from autotune.machine.gpu import has
@@ -152,8 +153,8 @@ def _on(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
         return "simulator"
     # A wrong --engine-bin is an error, found later when it is run, and no reason to simulate.
     binaries = named_binaries(options.engine_bins, library)
-    engines = [engine(card.engine, library) for card in _engines(options, library)]
-    return "process" if any(kind.name in binaries or kind.missing() is None for kind in engines) else "simulator"
+    startable = any(card.engine in binaries or why_missing(card) is None for card in _engines(options, library))
+    return "process" if startable else "simulator"
 
 
 def _check_model_path(model: str, on: str) -> None:
@@ -225,8 +226,7 @@ def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
 def _engines(options: RunOptions, library: Library) -> list[EngineCard]:
     if not options.engines:
         searched = [card for name, card in library.engines.items() if name in (library.narrowed or library.engines)]
-        # vLLM first: it is the default baseline, and first in every table.
-        return sorted(searched, key=lambda card: (card.engine != "vllm", card.engine))
+        return sorted(searched, key=lambda card: (not card.default_baseline, card.engine))
     return list({card.engine: card for card in map(library.engine, options.engines)}.values())
 
 

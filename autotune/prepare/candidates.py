@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from autotune.engines import Engine, recognise, settings_in_front, split_command
 from autotune.engines.accepted_options import RULE, Parser
 from autotune.engines.choose import engine_of, from_here
+from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
@@ -165,7 +166,7 @@ def _unavailable(spec: StudySpec, kind: Engine) -> str | None:
     if spec.on == "process":
         if kind.name in spec.installed:
             return None
-        return kind.missing() or f"{kind.card.title} was not installed when the study began"
+        return why_missing(kind.card) or f"{kind.card.title} was not installed when the study began"
     if spec.on == "docker":
         return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
     needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(spec.on, ())
@@ -184,7 +185,7 @@ def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
 def _drop_refused(space: EngineSpace) -> list[str]:
     """Leave out the configurations whose command this version's parser refuses; says how many, and why."""
     enumeration = space.space
-    enumeration.configurations, refusals = Parser(space.engine, space.context).taken(enumeration.configurations)
+    enumeration.configurations, refusals = Parser(space.engine, space.context).accepted(enumeration.configurations)
     if refusals:
         enumeration.removed[RULE] = sum(refusals.values())
     return [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in refusals.items()]
@@ -257,7 +258,9 @@ def _with_baseline(
     positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
     defaults = [_effective(space, {}) for space in spaces.values()]
     starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
-    candidates = CandidateSet(listed, 0, _positions(defaults, positions), _positions(starts, positions))
+    candidates = CandidateSet(
+        listed, 0, _positions(defaults, positions), _positions(starts, positions), library.monotone_memory
+    )
     prepared = Prepared(spec, library, candidates, spaces, excluded, command)
     _check_commands(prepared)
     return prepared

@@ -96,7 +96,8 @@ def candidates_of(spec: StudySpec, table: Table, known: KnownEngines, library: L
     listed = remaining if any(c is baseline for c in remaining) else [*remaining, baseline]
     _check_metrics(spec, table, listed)
     items = tuple(Candidate(c, table.repeats[table.key(c)][0].engine_version) for c in listed)
-    return CandidateSet(items, next(i for i, c in enumerate(listed) if c is baseline))
+    position = next(i for i, c in enumerate(listed) if c is baseline)
+    return CandidateSet(items, position, monotone_memory=library.monotone_memory)
 
 
 def _remaining(table: Table, engines: Sequence[str], pins: Mapping[str, Scalar]) -> list[Configuration]:
@@ -120,12 +121,13 @@ def _remaining(table: Table, engines: Sequence[str], pins: Mapping[str, Scalar])
 def _closest_to_defaults(
     configurations: Sequence[Configuration], engines: Sequence[str], known: KnownEngines
 ) -> Configuration:
-    """The vLLM row, else the first engine's, with most knobs at that engine's defaults; the first of equals.
+    """The row, of the engine that is the default baseline or else the first, with most knobs at the engine's defaults.
 
     A knob that is not set, or ``auto``, is at its default; one that has no card's default is so only then.
     """
     present = {c.engine for c in configurations}
-    first = next(name for name in ("vllm", *engines) if name in present)
+    by_default = [name for name in engines if name in known and known[name][0].card.default_baseline]
+    first = next(name for name in [*by_default, *engines] if name in present)
     kind, context = known.get(first, (None, None))
     defaults = kind.default_knobs(context) if kind is not None and context is not None else {}
 

@@ -29,11 +29,6 @@ _LEAST = 0.002
 """No candidate is ruled out for good: the lesson may be wrong."""
 
 
-MORE_MEMORY = frozenset(
-    {"context_length", "max_batched_tokens", "max_running_requests", "cuda_graph_max_batch", "speculative_tokens"}
-)
-"""Knobs of the shared vocabulary of which more never needs less memory. Not the memory fraction: too much of it leaves
-activations no room, and too little the KV cache."""
 _STILL_TOO_MUCH = 0.97
 """Odds that what needs at least as much memory as a configuration that ran out of it runs out as well."""
 
@@ -71,7 +66,8 @@ def _needs_as_much(encoding: Encoding, position: int, rows: Ints) -> Bools:
     for k in encoding.varying:
         name, codes, own = encoding.names[k], encoding.codes[rows, k], encoding.codes[position, k]
         # Choices stand in ascending order, "not applicable" before them.
-        alike &= (codes >= own) if name in MORE_MEMORY and encoding.choices[name][own] is not None else codes == own
+        monotone = name in encoding.monotone_memory and encoding.choices[name][own] is not None
+        alike &= (codes >= own) if monotone else codes == own
     return alike
 
 

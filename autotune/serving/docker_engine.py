@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from packaging.version import InvalidVersion, Version
 
 from autotune.engines import Engine, engine
+from autotune.engines.detect import VERSION_SCRIPT, told_version
 from autotune.errors import BadInput
 from autotune.notify import Notify, silent
 from autotune.serving.docker_run import newest_image
@@ -26,19 +27,6 @@ PROGRAM = "docker"
 _ANSWER_S = 30.0
 _VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)(?![\d.])")
 _NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)")
-
-_ASK = """
-import sys
-from importlib import metadata
-for name in sys.argv[1:]:
-    try:
-        print(metadata.version(name))
-        break
-    except metadata.PackageNotFoundError as error:
-        print(error, file=sys.stderr)
-else:
-    sys.exit(1)
-"""
 
 
 def docker_program() -> str:
@@ -123,17 +111,16 @@ def _asked_version(image: str, distributions: Sequence[str]) -> str:
     check_docker()
     if not is_present(image):
         _pull(image, silent)
-    done = _ask(
-        "run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c", _ASK, *distributions, limit_s=120.0
-    )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
+    asking = ("--entrypoint", "python3", image, "-c", VERSION_SCRIPT, *distributions)
+    done = _ask("run", "--rm", "--network", "none", *asking, limit_s=120.0)
+    version = told_version(done.stdout)
+    if version is None:
         why, wanted = _last_line(done.stderr) or f"exit code {done.returncode}", " or ".join(distributions)
         raise BadInput(
             f"--image {image}: its tag names no version, and it does not tell which {wanted} it holds ({why}); "
             "use a tag that names the version"
         )
-    return lines[-1].partition("+")[0]
+    return version.partition("+")[0]
 
 
 def _ask(*arguments: str, limit_s: float = _ANSWER_S) -> subprocess.CompletedProcess[str]:

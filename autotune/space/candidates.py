@@ -29,12 +29,14 @@ class CandidateSet:
         baseline: position of the baseline.
         defaults: positions of the engines' defaults on all GPUs.
         starts: positions of configurations that somebody found good.
+        monotone_memory: knobs of which a larger value never needs less GPU memory.
     """
 
     items: Sequence[Candidate]
     baseline: int
     defaults: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
+    monotone_memory: frozenset[str] = frozenset()
     _positions: dict[str, int] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:

@@ -9,8 +9,7 @@ from pydantic import BaseModel
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.space.expression import names
-from autotune.space.library import KINDS, SCHEMAS, Library, documents, kind_of, line_of, load, spaces_root
-from autotune.space.packages import engine_cards
+from autotune.space.library import KINDS, SCHEMAS, Library, documents, engine_cards, kind_of, line_of, load, spaces_root
 from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})

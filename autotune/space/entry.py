@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Annotated
 
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 
@@ -18,6 +18,15 @@ def _check_versions(text: str) -> str:
     return text
 
 
+def _check_version(text: str) -> str:
+    try:
+        Version(text)
+    except InvalidVersion as error:
+        raise ValueError(f"not a version: {text!r}; write e.g. '0.5.6'") from error
+    return text
+
+
+KnownVersion = Annotated[str, AfterValidator(_check_version)]
 VersionRange = Annotated[str, AfterValidator(_check_versions)]
 
 

@@ -26,7 +26,7 @@ def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
 def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[Scalar, ...]:
     """What enumeration tries; of several cases the first that holds, the default alone when none does."""
     plain: list[Scalar] = []
-    for entry in knob.search:
+    for entry in knob.search if knob.exists_in(version) else ():
         if not isinstance(entry, Values):
             plain.append(entry)
         elif _holds(entry, scope, version):

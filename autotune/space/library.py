@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,11 +15,12 @@ from pydantic import BaseModel, ValidationError
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.huggingface import CONFIG, model_from_file
-from autotune.space.packages import engine_cards
 from autotune.space.schema import EngineCard, NarrowedEngine, Narrowing
 
 Document = TypeVar("Document", bound=BaseModel)
 
+_GROUP = "autotune.engines"
+"""Of the entry points under which packages register engines."""
 LOCAL = "local"
 """The hardware's name that stands for the machine itself; `autotune.machine.node` makes a card of it."""
 
@@ -27,6 +30,11 @@ def spaces_root() -> Path:
     package = Path(__file__).resolve().parent.parent
     inside, beside = package / "search_spaces", package.parent / "search_spaces"
     return inside if inside.is_dir() else beside
+
+
+def canonical(engine: str) -> str:
+    """An engine's name as its card has it, from a name or an alias in any case."""
+    return {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(engine.lower(), engine.lower())
 
 
 def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
@@ -194,6 +202,12 @@ class Library:
         return {card.engine: card for card in (_cached(path, EngineCard) for path in self.paths("engines"))}
 
     @cached_property
+    def monotone_memory(self) -> frozenset[str]:
+        """The knobs, of any engine, of which a larger value never needs less GPU memory."""
+        cards = self.engines.values()
+        return frozenset(name for card in cards for name, knob in card.knobs.items() if knob.monotone_memory)
+
+    @cached_property
     def narrowed(self) -> dict[str, NarrowedEngine]:
         """What space files narrow the engines to, by engine; empty when there is none."""
         narrowed: dict[str, NarrowedEngine] = {}
@@ -254,7 +268,7 @@ class Library:
 
     def engine(self, name: str) -> EngineCard:
         """An engine's card by its name or alias."""
-        name = {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(name.lower(), name.lower())
+        name = canonical(name)
         if name not in self.engines:
             raise UnknownName("engine", name, self.engines)
         return self.engines[name]
@@ -263,3 +277,41 @@ class Library:
 @lru_cache(maxsize=256)
 def _cached(path: Path, schema: type[Document]) -> Document:
     return load(path, schema)
+
+
+@lru_cache(maxsize=1)
+def engine_points() -> dict[str, EntryPoint]:
+    """The registered engines by name, in lower case as engines are asked for; nothing is imported for it."""
+    return {point.name.lower(): point for point in entry_points(group=_GROUP)}
+
+
+@lru_cache(maxsize=1)
+def engine_cards() -> tuple[Path, ...]:
+    """The cards beside registered modules, named as the entry point is; autotune's own are in ``search_spaces``."""
+    found = (_card(point) for _, point in sorted(engine_points().items()))
+    return tuple(card for card in found if card is not None)
+
+
+def _card(point: EntryPoint) -> Path | None:
+    folder = _folder(point.module)
+    spellings = dict.fromkeys([point.name, point.name.lower()])
+    cards = [folder / f"{spelling}.yaml" for spelling in spellings] if folder is not None else []
+    return next((card for card in cards if card.is_file()), None)
+
+
+def _folder(module: str) -> Path | None:
+    """The folder of a module; None when it cannot be found.
+
+    Only its outermost package is asked for, as the import system imports the parents of any other.
+    """
+    outermost, *inner = module.split(".")
+    try:
+        spec = find_spec(outermost)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        path = Path(next(iter(spec.submodule_search_locations)), *inner)
+        return path if path.is_dir() else path.parent
+    return Path(spec.origin).parent if spec.has_location and spec.origin else None

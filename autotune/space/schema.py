@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from autotune.space.entry import Entry, VersionRange
+from autotune.space.entry import Entry, KnownVersion, VersionRange, in_range
 from autotune.space.expression import Expression, Template
-from autotune.space.installing import InstallationFacts, Renamed
 from autotune.space.serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
 from autotune.trial import FailureKind, Scalar
 
@@ -64,7 +63,7 @@ class Knob(Entry):
     long spelling, hyphens as underscores), ``env`` and ``config`` (the engine's own config file), beside
     ``model``, ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which is the default.
     Of a list of readings the first whose versions hold counts; where none does, the version cannot set the
-    knob.
+    knob. Nor can one before `since`: `search`, `emit`, `read` and `resolved` are about the versions from it on.
 
     `resolved` gives the value that a running engine says it has, from what the card's `resolved` sources tell, each
     under its name; None is again the default. Of several readings the first that is told counts: one that needs a
@@ -72,6 +71,7 @@ class Knob(Entry):
     """
 
     help: str
+    since: KnownVersion | None = Field(default=None, description="first version that has the knob; None: all have it")
     default: Scalar | list[Case] = None
     search: list[Scalar] | list[Values] = Field(description="the values that enumeration tries")
     choices: list[Scalar] | None = Field(default=None, description="every value `--set` may pin; None: any value")
@@ -82,7 +82,12 @@ class Knob(Entry):
     emit_default: bool = Field(default=False, description="write it also when it equals the default")
     read: Expression | list[Reading]
     resolved: Expression | list[Reading] = []
+    monotone_memory: bool = Field(default=False, description="a larger value never needs less GPU memory")
     source: str = ""
+
+    def exists_in(self, version: str) -> bool:
+        """Whether a version has the knob; where it has not, the knob keeps its default."""
+        return self.since is None or in_range(version, f">={self.since}")
 
     @property
     def _may_be_left_to_the_engine(self) -> bool:
@@ -179,6 +184,30 @@ class Requirement(Entry):
     source: str
 
 
+class InstallationFacts(Entry):
+    """How an installation of the engine is recognised and asked for its options."""
+
+    distributions: list[str] = Field(
+        default=[], description="Python distributions that are the engine; the first that is there tells the version"
+    )
+    help: list[str] | None = Field(
+        default=None, description="arguments after the program to print every option; None: its parser is not asked"
+    )
+    parser: Literal["argparse", "click"] | None = Field(default=None, description="of earlier cards; not used")
+
+
+class Renamed(Entry):
+    """An option, or an environment variable that became an option, with the versions in which each name works."""
+
+    kind: Literal["flag", "environment"] = Field(description="what the old name is; the new one is a flag")
+    old: str
+    new: str
+    old_versions: VersionRange = Field(description="where the old name works")
+    new_versions: VersionRange = Field(description="where the new name works")
+    values: dict[str, str] = Field(default={}, description="values that were renamed too, old to new")
+    source: str
+
+
 class EngineCard(Entry):
     """``search_spaces/<engine>/engine.yaml``."""
 
@@ -206,6 +235,7 @@ class EngineCard(Entry):
     serving: Serving = Serving()
     resolved: list[ResolvedSource] = []
     progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")
+    default_baseline: bool = Field(default=False, description="comes first, so that its default is the baseline")
     images: list[ContainerImage] = Field(
         default=[], description="where it is found in a container; the first that fits"
     )

@@ -31,7 +31,7 @@ def engine_image(folder: Path) -> dict[str, Any]:
     emulate = f"exec {sys.executable} -m autotune emulate --hw h200 --startup-s 0 --"
     package = Path(__file__).resolve().parents[2]
     program(folder / "engines" / "vllm", f'#!/bin/sh\nPYTHONPATH={package} {emulate} vllm "$@"\n')
-    package_version = "import sys; print('0.13.0+cu129' if 'vllm' in sys.argv[2:] else 1)"
+    package_version = "import sys; print('engine-version=0.13.0+cu129' if 'vllm' in sys.argv[2:] else 1)"
     program(folder / "engines" / "python3", f'#!/bin/sh\nexec {sys.executable} -S -c "{package_version}" "$@"\n')
     return {"path": str(folder / "engines"), "entrypoint": ["vllm", "serve"]}
 

@@ -1,7 +1,7 @@
 """Programs that stand in for installed engines: real parsers made from a table of options, and a Python that has them.
 
-A stand-in is a script with a first line, a ``dist-info`` folder beside its packages, and a ``--help`` that `argparse`
-or `click` writes. It notes how often it was started.
+A stand-in is a script with a first line, a ``dist-info`` folder beside its packages, and a parser of `argparse` or
+`click`. It notes how often it was started.
 """
 
 from __future__ import annotations
@@ -28,15 +28,12 @@ def rows(engine: str, version: str) -> list[dict[str, Any]]:
     return found
 
 
-def argparse_parser(
-    options: Sequence[Row], *, with_defaults: bool = True, width: int | None = None
-) -> argparse.ArgumentParser:
-    """The parser of an engine that uses `argparse`; with defaults in its help as vLLM has them, or without."""
-    formatter = argparse.ArgumentDefaultsHelpFormatter if with_defaults else argparse.HelpFormatter
-    parser = argparse.ArgumentParser("engine", formatter_class=lambda prog: formatter(prog, width=width))
+def argparse_parser(options: Sequence[Row]) -> argparse.ArgumentParser:
+    """The parser of an engine that uses `argparse`."""
+    parser = argparse.ArgumentParser("engine")
     groups = [parser.add_argument_group("Some of them", "what a group says of itself"), parser]
     for i, row in enumerate(options):
-        common: dict[str, Any] = {"dest": row["dest"], "help": row.get("help", "what it does, in %% of a whole")}
+        common: dict[str, Any] = {"dest": row["dest"], "help": "what it does, in %% of a whole"}
         if "default" in row:
             common["default"] = row["default"]
         action = row.get("action", "store")
@@ -74,7 +71,7 @@ def click_command(options: Sequence[Row]) -> click.Command:
 
 
 def main(table: Path, layout: str, argv: Sequence[str]) -> None:
-    """The stand-in's own program: help and version, and nothing served."""
+    """The stand-in's own program: it parses its command line, and serves nothing."""
     with table.with_suffix(".asked").open("a") as stream:
         stream.write("asked\n")
     options = json.loads(table.read_text())
@@ -82,8 +79,7 @@ def main(table: Path, layout: str, argv: Sequence[str]) -> None:
         group = click.Group("trtllm-serve", commands={"serve": click_command(options)})
         group.main(list(argv))
     else:
-        words = ["--help" if word.startswith("--help=") else word for word in argv if word != "serve"]
-        argparse_parser(options).parse_args(words)
+        argparse_parser(options).parse_args([word for word in argv if word != "serve"])
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def test_the_version_s_parser_takes_every_candidate(name: str, version: str, mod
     space = enumerate_engine(kind.card, judged)
     younger = model == V32 or judged.model.family == "glm_moe_dsa"
     assert space.configurations or younger, "only sparse attention is younger than a known version"
-    kept, refusals = Parser(kind, judged).taken(space.configurations)
+    kept, refusals = Parser(kind, judged).accepted(space.configurations)
     assert refusals == {}
     assert kept == space.configurations
 

@@ -10,7 +10,7 @@ import pytest
 
 from autotune.engines import engine
 from autotune.engines.choose import engine_of
-from autotune.engines.detect import find
+from autotune.engines.detect import find, why_missing
 from autotune.engines.installed_options import cache_folder, options_of
 from autotune.errors import BadInput
 from autotune.notify import silent
@@ -18,7 +18,7 @@ from autotune.prepare.build_spec import build_spec, library_for
 from autotune.prepare.candidates import prepare
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
-from tests.engines.settings import V32
+from tests.engines.settings import V32, VERSIONS
 from tests.engines.stand_ins import StandIn, executable, install, python_with, rows
 
 SPACE = Path(__file__).with_name("installed_space.yaml")
@@ -54,24 +54,24 @@ def test_an_engine_is_found_by_its_script_its_python_its_folder_or_the_path(
 ) -> None:
     there = install(tmp_path / "my env", "vllm", "0.32.0+cpu", [])
     for named in (there.program, there.python, there.folder):
-        found = find(engine("vllm"), named)
+        found = find(engine("vllm").card, named)
         assert (found.program, found.version, found.release) == (
             (str(there.program), "serve"),
             "0.32.0+cpu",
             "0.32.0",
         )
     monkeypatch.setenv("PATH", f"{there.folder / 'bin'}:/usr/bin:/bin")
-    assert find(engine("vllm")).program == ("vllm", "serve"), "what the PATH has keeps its name"
-    assert engine("vllm").missing() is None
+    assert find(engine("vllm").card).program == ("vllm", "serve"), "what the PATH has keeps its name"
+    assert why_missing(engine("vllm").card) is None
     assert there.times_asked == 0, "the version is told without starting the engine"
 
 
 def test_the_other_engines_are_found_by_their_python(tmp_path: Path) -> None:
     sglang = install(tmp_path / "s", "sglang", "0.5.23", [])
     trtllm = install(tmp_path / "t", "tensorrt_llm", "1.2.1", [])
-    assert find(engine("sglang"), sglang.python).program == (str(sglang.python), "-m", "sglang.launch_server")
+    assert find(engine("sglang").card, sglang.python).program == (str(sglang.python), "-m", "sglang.launch_server")
     for named in (trtllm.program, trtllm.python):
-        found = find(engine("tensorrt_llm"), named)
+        found = find(engine("tensorrt_llm").card, named)
         assert (found.program, found.version) == ((str(trtllm.program),), "1.2.1")
 
 
@@ -79,7 +79,7 @@ def test_a_program_that_is_no_python_script_tells_its_version_itself(tmp_path: P
     for name, line in (("vllm", "0.33.0+cpu"), ("trtllm-serve", "trtllm-serve, version 1.2.1")):
         program = executable(tmp_path / name, f"#!/bin/sh\necho 'some warning'\necho '{line}'\n")
         kind = engine("vllm" if name == "vllm" else "tensorrt_llm")
-        assert find(kind, program).version == line.split()[-1]
+        assert find(kind.card, program).version == line.split()[-1]
 
 
 def test_what_cannot_be_started_is_said_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,15 +98,15 @@ def test_what_cannot_be_started_is_said_in_one_sentence(tmp_path: Path, monkeypa
         (old.program, r"vLLM 0\.8\.5 .* is too old: 0\.11\.0 and newer are known"),
     ):
         with pytest.raises(BadInput, match=message) as refused:
-            find(engine("vllm"), path)
+            find(engine("vllm").card, path)
         assert "\n" not in str(refused.value)
         if path is not None:
             assert str(path) in str(refused.value)
 
 
-def test_a_version_without_a_table_has_the_options_that_its_help_shows(tmp_path: Path) -> None:
+def test_a_version_without_a_table_has_the_options_of_its_own_parser(tmp_path: Path) -> None:
     there = vllm_033(tmp_path / "env", without="--enable-eplb")
-    found = find(engine("vllm"), there.program)
+    found = find(engine("vllm").card, there.program)
     told: list[str] = []
     table, warning = options_of(engine("vllm"), found, told.append)
     assert (table.version, warning, there.times_asked) == ("0.33.0", None, 1)
@@ -116,16 +116,27 @@ def test_a_version_without_a_table_has_the_options_that_its_help_shows(tmp_path:
     assert known.flags - table.flags - retired == {"--enable-eplb", "--no-enable-eplb"}
     assert table.flags - known.flags == {"--new-in-033"}
     by_dest = {option.dest: option for option in table.options}
-    assert by_dest["max_num_seqs"].type == "int", "the nearest table says what a help text does not"
-    assert by_dest["max_model_len"].type == "human_int"
+    assert by_dest["max_num_seqs"].type == "int", "told by the parser"
+    assert by_dest["max_model_len"].type == "human_int", "a function of the engine's own: the nearest table knows it"
 
     assert options_of(engine("vllm"), found, told.append) == (table, None)
     assert (there.times_asked, len(told)) == (1, 1), "asked once"
     (kept,) = cache_folder().iterdir()
-    for damage in ('{"version": "0.33.0+cpu", "he', "[]", '{"version": "0.33.0+cpu", "help": "nothing"}'):
+    for damage in ('{"version": "0.33.0+cpu", "he', "[]", '{"version": "0.33.0+cpu", "help": "of earlier versions"}'):
         kept.write_text(damage)
         assert options_of(engine("vllm"), found, told.append) == (table, None)
     assert there.times_asked == 4, "a damaged file is made again"
+
+
+@pytest.mark.parametrize(("name", "version"), VERSIONS)
+def test_the_table_of_an_installed_engine_is_what_its_parser_takes(tmp_path: Path, name: str, version: str) -> None:
+    known = {option.flags[0]: option for option in engine(name).table(version).options if option.action != "retired"}
+    there = install(tmp_path / "env", name, version, [row for row in rows(name, version) if row["flags"][0] in known])
+    kind = engine(name)
+    table, warning = options_of(kind, find(kind.card, there.program), silent)
+    assert warning is None
+    assert {option.flags[0]: option for option in table.options} == known
+    assert table.config_keys == kind.table(version).config_keys
 
 
 @pytest.mark.parametrize(
@@ -135,18 +146,18 @@ def test_the_other_engines_tell_their_options_too(tmp_path: Path, name: str, ver
     options = [row for row in rows(name, near) if row.get("action") != "retired"]
     there = install(tmp_path, name, version, options[3:])
     kind = engine(name)
-    table, warning = options_of(kind, find(kind, there.program), silent)
+    table, warning = options_of(kind, find(kind.card, there.program), silent)
     assert warning is None
     gone = {flag for row in options[:3] for flag in row["flags"]}
     assert gone <= kind.table(near).flags - table.flags
     assert not table.config_keys, "which keys another version's file has is not known"
 
 
-def test_without_a_help_the_nearest_older_table_stands_in_with_a_warning(tmp_path: Path) -> None:
+def test_where_the_parser_cannot_be_asked_the_nearest_older_table_stands_in_with_a_warning(tmp_path: Path) -> None:
     there = install(tmp_path / "env", "vllm", "0.20.0", [])
     spec = build_spec(replace(RUN, engine_bins=[f"vllm={there.program}"]))
     (warning,) = spec.notes
-    assert "vLLM 0.20.0 did not print its options" in warning
+    assert "vLLM 0.20.0 did not tell its options" in warning
     assert "the shipped table of 0.13.0, the nearest older one" in warning
     assert not spec.installed["vllm"].asked
     asked = there.times_asked

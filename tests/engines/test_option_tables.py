@@ -110,7 +110,7 @@ def test_every_known_version_has_its_own_table(name: str, version: str) -> None:
 
 
 def test_a_version_without_a_table_says_which_file_is_missing() -> None:
-    with pytest.raises(BadInput, match=r"vllm-9\.9\.9\.json does not exist"):
+    with pytest.raises(BadInput, match=r"vllm/options/9\.9\.9\.json does not exist"):
         engine("vllm").table("9.9.9")
 
 

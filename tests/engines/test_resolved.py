@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autotune import redact
 from autotune.engines import engine
 from autotune.engines.parse_repr import settings
-from autotune.engines.report_back import compare, hear
+from autotune.engines.report_back import compare, parse_reported
 from autotune.space.context import Context
 from autotune.space.fingerprint import effective
 from autotune.space.library import Library
@@ -75,7 +75,7 @@ def made_of(name: str, version: str, said: dict[str, Any], *passed: str, **knobs
     context = Context(R1, H200, 8, version)
     asked = effective(kind.card, Configuration(name, kind.default_knobs(context, knobs)), context).configuration
     command = kind.command(asked, context, passed)
-    return compare(kind, asked, context, command, hear(kind, asked, context, said))
+    return compare(kind, asked, context, command, parse_reported(kind, asked, context, said))
 
 
 def test_what_was_passed_through_is_told_as_that() -> None:
@@ -135,7 +135,7 @@ def test_the_sparse_kernels_are_read_under_the_name_of_the_version(version: str,
     context = Context(v32, H200, 8, version)
     asked = effective(kind.card, Configuration("sglang", kind.default_knobs(context)), context).configuration
     said = {"info": {f"{name}_prefill_backend": "fa3", f"{name}_decode_backend": "flashmla_sparse"}}
-    assert hear(kind, asked, context, said).told == {
+    assert parse_reported(kind, asked, context, said).values == {
         "prefill_attention_backend": "fa3",
         "decode_attention_backend": "flashmla_sparse",
     }
@@ -190,7 +190,7 @@ def test_replicas_of_a_model_without_experts_print_one() -> None:
     knobs = kind.default_knobs(context, {"tensor_parallel": 4, "data_parallel": 2})
     asked = effective(kind.card, Configuration("vllm", knobs), context).configuration
     said = {"config": {"tensor_parallel_size": 4, "data_parallel_size": 1}}
-    assert hear(kind, asked, context, said).configuration == asked
+    assert parse_reported(kind, asked, context, said).configuration == asked
 
 
 def test_secrets_in_what_a_server_tells_are_masked() -> None:

@@ -6,14 +6,21 @@ import pytest
 
 from autotune.loadgen import LoadOptions, measure
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.prefix_cache import CacheUse, cache_patterns, cache_probe, cache_reset, expected_hit_rate, stale
+from autotune.loadgen.prefix_cache import (
+    CacheUse,
+    CounterReader,
+    counter_sources,
+    expected_hit_rate,
+    reset_cache,
+    stale,
+)
 from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.loadgen.workloads import Arrival, Prefix, Workload, load_workload
 from autotune.space.library import Library
 from tests.simulator.emulator.servers import COMMANDS, V32, Server, serving
 
 LIBRARY = Library()
-EVERY = cache_patterns(LIBRARY.engines.values())
+EVERY = counter_sources(LIBRARY.engines.values())
 BLOCK = 64
 LENGTH = BLOCK * 20 + 10
 """A prompt that is found again is found but for its last, unfinished block."""
@@ -23,7 +30,7 @@ OPTIONS = LoadOptions(vocabulary=100_000)
 
 def cache_use(server: Server, client: ServerClient, workload: Workload, seed: int) -> CacheUse:
     """Of one load, its warm-up included."""
-    probe = cache_probe(client, EVERY)
+    probe = CounterReader(client, EVERY)
     before = probe()
     measured = measure(server.url, V32, workload, seed, OPTIONS)
     assert not measured.failure
@@ -47,7 +54,7 @@ def test_a_second_load_finds_nothing_unless_both_defences_are_off(vllm, reset, n
         first = cache_use(vllm, client, workload, seed)
         assert first.hit_rate < 0.01
         if reset:
-            assert cache_reset(client, LIBRARY.engine("vllm").serving)()
+            assert reset_cache(client, LIBRARY.engine("vllm").serving)
         second = cache_use(vllm, client, workload, seed + new_seed)
     if reset or new_seed:
         assert second.hit_rate < 0.01
@@ -70,7 +77,7 @@ def test_shared_beginnings_are_found_as_far_as_the_workload_has_them(vllm):
     expected = expected_hit_rate(workload.draw(0, 5))
     assert expected == pytest.approx(21 * BLOCK * 10 / (24 * LENGTH))
     with ServerClient(Target.parse(vllm.url)) as client:
-        probe = cache_probe(client, EVERY)
+        probe = CounterReader(client, EVERY)
         before = probe()
         measured = measure(vllm.url, V32, workload, 5, replace(OPTIONS, warm_up=False))
         use = CacheUse.between(before, probe())
@@ -81,7 +88,7 @@ def test_shared_beginnings_are_found_as_far_as_the_workload_has_them(vllm):
 
 def test_without_the_development_mode_the_reset_says_what_is_missing():
     with serving(*COMMANDS["vllm"]) as server, ServerClient(Target.parse(server.url)) as client:
-        done = cache_reset(client, LIBRARY.engine("vllm").serving)()
+        done = reset_cache(client, LIBRARY.engine("vllm").serving)
         assert done.outcome is ResetOutcome.NOT_OFFERED
         assert done.reason.startswith("POST /reset_prefix_cache: HTTP 404: Not Found; it needs VLLM_SERVER_DEV_MODE=1")
 
@@ -89,11 +96,11 @@ def test_without_the_development_mode_the_reset_says_what_is_missing():
 def test_sglang_proves_it_too_once_it_has_counted_a_request():
     workload = load_workload(WORKLOAD)
     with serving(*COMMANDS["sglang"]) as server, ServerClient(Target.parse(server.url)) as client:
-        probe = cache_probe(client, EVERY)
+        probe = CounterReader(client, EVERY)
         assert probe() is None
         server.complete([1, 2, 3])
         assert cache_use(server, client, workload, 1).hit_rate < 0.01
-        assert cache_reset(client, LIBRARY.engine("sglang").serving)()
+        assert reset_cache(client, LIBRARY.engine("sglang").serving)
         assert cache_use(server, client, workload, 1).hit_rate < 0.01
         assert cache_use(server, client, workload, 1).hit_rate > 0.9
 
@@ -103,6 +110,6 @@ def test_tensorrt_llm_tells_by_its_answers_only():
     workload = load_workload(WORKLOAD)
     with serving(*COMMANDS["tensorrt_llm"]) as server, ServerClient(Target.parse(server.url)) as client:
         rates = [measure(server.url, V32, workload, seed, OPTIONS).metrics["cache_hit_rate"] for seed in (1, 2, 2)]
-        assert cache_probe(client, EVERY)() is None
+        assert CounterReader(client, EVERY)() is None
     assert rates[:2] == [0, 0]
     assert rates[2] > 0.9

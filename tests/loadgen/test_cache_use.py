@@ -1,5 +1,6 @@
 """The prefix cache's part in a load: the counters of any engine, the reset, and what prompts allow."""
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -10,16 +11,16 @@ from hypothesis import strategies as st
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prefix_cache import (
     CacheCounters,
-    CachePattern,
     CacheUse,
-    cache_patterns,
-    cache_probe,
-    cache_reset,
+    CounterReader,
+    CounterSource,
+    counter_sources,
     expected_hit_rate,
+    reset_cache,
     stale,
     sums,
 )
-from autotune.loadgen.prompts import PromptKey, Prompts, Purpose
+from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.loadgen.workloads import load_workload
@@ -28,7 +29,7 @@ from autotune.space.serving import CacheMetrics
 from tests.loadgen.server import Call, Server
 
 LIBRARY = Library()
-EVERY = cache_patterns(LIBRARY.engines.values())
+EVERY = counter_sources(LIBRARY.engines.values())
 
 # The page
 
@@ -120,7 +121,7 @@ def test_the_engine_is_found_out_by_its_page(name):
     engine = name.split()[0]
     pages = {PATHS.get(engine, "/metrics"): PAGES[name]}
     with Server(serves(pages)) as server, ServerClient(Target.parse(server.url)) as client:
-        probe = cache_probe(client, EVERY)
+        probe = CounterReader(client, EVERY)
         counters = probe()
         assert (counters.queries, counters.hits, probe.engine) == (1000, 120, engine)
 
@@ -128,7 +129,7 @@ def test_the_engine_is_found_out_by_its_page(name):
 def test_a_server_without_counters_tells_nothing():
     pages = {"/metrics": '{"iter": 5}', "/prometheus/metrics": "trtllm_request_success_total 5"}
     with Server(serves(pages)) as server, ServerClient(Target.parse(server.url)) as client:
-        probe = cache_probe(client, EVERY)
+        probe = CounterReader(client, EVERY)
         assert probe() is None
         assert probe.engine is None
         assert len(server.calls) == 2, "each page is read once"
@@ -136,7 +137,7 @@ def test_a_server_without_counters_tells_nothing():
 
 def test_missing_hits_are_none_found_only_where_the_engine_counts_them():
     """SGLang has no counter of hits before the first; 0.4.3 never has one."""
-    (pattern,) = cache_patterns([LIBRARY.engine("sglang")])
+    (pattern,) = counter_sources([LIBRARY.engine("sglang")])
     old = {"sglang:prompt_tokens_total": 9.0, "sglang:num_running_reqs": 0.0}
     assert pattern.read(old) is None
     assert pattern.read({**old, "sglang:num_paused_reqs": 0.0}) == CacheCounters(pattern, 9.0, 0.0)
@@ -153,18 +154,18 @@ def test_missing_hits_are_none_found_only_where_the_engine_counts_them():
     ],
 )
 def test_a_known_version_has_its_own_counters(engine, version, queries):
-    patterns = cache_patterns([LIBRARY.engine(engine)], version)
+    patterns = counter_sources([LIBRARY.engine(engine)], version)
     assert [pattern.metrics.queries for pattern in patterns] == queries
 
 
-def reading(queries: float, hits: float, pattern: CachePattern = EVERY[0]) -> CacheCounters:
+def reading(queries: float, hits: float, pattern: CounterSource = EVERY[0]) -> CacheCounters:
     return CacheCounters(pattern, queries, hits)
 
 
 def test_prompt_tokens_that_are_counted_without_those_found_are_added_up():
     """llama-server's page; its two counters after 100 new tokens and 300 that were found."""
     metrics = CacheMetrics(queries="new_total", queries_without_hits=True, hits=["cached_total"], source="seen")
-    pattern = CachePattern("own", "/metrics", metrics)
+    pattern = CounterSource("own", "/metrics", metrics)
     use = CacheUse.between(
         pattern.read({"new_total": 5, "cached_total": 0}), pattern.read(sums("new_total 105\ncached_total 300"))
     )
@@ -244,7 +245,7 @@ def test_a_refusal_is_not_the_last_word():
 
 def test_an_engine_without_an_endpoint_is_not_asked():
     with Server() as server, ServerClient(Target.parse(server.url)) as client:
-        done = cache_reset(client, LIBRARY.engine("tensorrt_llm").serving)()
+        done = reset_cache(client, LIBRARY.engine("tensorrt_llm").serving)
         assert done.outcome is ResetOutcome.NOT_OFFERED
         assert not server.calls
 
@@ -284,7 +285,7 @@ rows = st.lists(st.tuples(st.integers(1, 12), st.integers(-1, 2)), min_size=1, m
 def test_the_expected_hit_rate_is_that_of_an_endless_cache(rows, prefix, seed):
     requests = requests_of([length for length, _ in rows], [group for _, group in rows], prefix)
     drawn = Prompts("m", vocabulary=10**9)
-    prompts = [drawn.ids(requests, i, PromptKey("w", 0, seed), Purpose.LOAD).tolist() for i in range(len(rows))]
+    prompts = [json.loads(body)["prompt"] for body in drawn.bodies(requests, PromptKey("w", 0, seed))]
     # Random tokens may agree by chance, one in 99,000.
     assert expected_hit_rate(requests) == pytest.approx(found_one_after_another(prompts), abs=0.1)
     assert 0 <= expected_hit_rate(requests) < 1

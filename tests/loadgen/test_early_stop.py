@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.loadgen.early_stop import EarlyStop, LoadTotals, hopeless
+from autotune.loadgen.early_stop import EarlyStop, LoadTotals, stop_reason
 from autotune.metrics.formulas import METRICS, Slo, summarize
 from autotune.metrics.records import LATENCIES, QUANTILES, RequestRecords
 from tests.loadgen.queue_server import Load, serve
@@ -28,7 +28,7 @@ class Moment:
     written: np.ndarray
 
     def judged(self, must_beat=None, slos=()):
-        return hopeless(self.seen, self.now_s, self.plan, must_beat, slos)
+        return stop_reason(self.seen, self.now_s, self.plan, must_beat, slos)
 
 
 def planned(read, written, last_send_s=-np.inf):

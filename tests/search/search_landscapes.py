@@ -15,6 +15,7 @@ from autotune.search.prior import Prior
 from autotune.search.study import Study
 from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.cards import Architecture, ModelCard
+from autotune.space.library import Library
 from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import (
     Command,
@@ -85,7 +86,7 @@ def grid() -> CandidateSet:
     baseline = _find(items, "vllm", 8, 1, 2048, 256, "auto")
     default = _find(items, "sglang", 8, 1, 8192, 256, "auto")
     starts = (_find(items, "sglang", 4, 2, 8192, 256, "auto"), _find(items, "vllm", 4, 2, 8192, 1024, "auto"))
-    return CandidateSet(tuple(items), baseline, (baseline, default), starts)
+    return CandidateSet(tuple(items), baseline, (baseline, default), starts, Library().monotone_memory)
 
 
 def small() -> CandidateSet:
@@ -106,7 +107,7 @@ def small() -> CandidateSet:
         )
         for dp, tokens, running, kv in itertools.product((1, 4, 8), (2048, 8192), (64, 1024), ("auto", "fp8"))
     ]
-    return CandidateSet(tuple(items), 0, (0,), (9, 3))
+    return CandidateSet(tuple(items), 0, (0,), (9, 3), Library().monotone_memory)
 
 
 def _find(items: list[Candidate], engine: str, tp: int, dp: int, tokens: int, running: int, kv: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.space.packages import _folder
+from autotune.space.library import _folder
 
 ROOT = Path(__file__).resolve().parents[2]
 

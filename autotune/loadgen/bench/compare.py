@@ -88,14 +88,14 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """As a person reads it: the warnings before the numbers."""
-        found = [f"A  {self.a}", f"B  {self.b}", *(f"WARNING: {text}" for text in self.warnings), ""]
-        found.append(f"{'metric':<31}{'A':>14}{'B':>14}{'change':>11}  {'':<8} 95 % interval".rstrip())
+        lines = [f"A  {self.a}", f"B  {self.b}", *(f"WARNING: {text}" for text in self.warnings), ""]
+        lines.append(f"{'metric':<31}{'A':>14}{'B':>14}{'change':>11}  {'':<8} 95 % interval".rstrip())
         for change in self.changes:
             percent = "–" if change.percent is None else f"{change.percent:+.1f} %"
             ends = f"{change.interval[0]:+.1f} % to {change.interval[1]:+.1f} %" if change.interval else ""
             row = f"{change.metric:<31}{change.a:>14,.2f}{change.b:>14,.2f}{percent:>11}  {change.verdict:<8} {ends}"
-            found.append(row.rstrip())
-        return [*found, "", *(f"Note: {text}." for text in self.notes)]
+            lines.append(row.rstrip())
+        return [*lines, "", *(f"Note: {text}." for text in self.notes)]
 
 
 def compare(path_a: Path, path_b: Path) -> Comparison:
@@ -124,13 +124,13 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
 
 def _changes(a: Mapping[str, Any], b: Mapping[str, Any], intervals: Mapping[str, Interval]) -> tuple[Change, ...]:
     """The metrics that both results have."""
-    found = []
+    changes = []
     for name in _SHOWN:
         of_a, of_b = number(a.get(name)), number(b.get(name))
         if of_a is not None and of_b is not None:
             percent = number(100 * (of_b / of_a - 1)) if of_a else None
-            found.append(Change(name, of_a, of_b, percent, intervals.get(name)))
-    return tuple(found)
+            changes.append(Change(name, of_a, of_b, percent, intervals.get(name)))
+    return tuple(changes)
 
 
 def _requests(path: Path, result: Mapping[str, Any], notes: list[str]) -> RequestTable | None:
@@ -175,8 +175,8 @@ def _repeats(result: Result) -> list[float]:
     """Total token throughput of each repeat; one where the result names none."""
     rows = result.get("repeats")
     listed = rows if isinstance(rows, list) else []
-    found = [number(row.get("total_token_throughput")) for row in listed if isinstance(row, dict)]
-    return [value for value in found if value is not None] or [float(result["total_token_throughput"])]
+    values = [number(row.get("total_token_throughput")) for row in listed if isinstance(row, dict)]
+    return [value for value in values if value is not None] or [float(result["total_token_throughput"])]
 
 
 def _evidence(a: Result, b: Result) -> list[str]:
@@ -197,12 +197,12 @@ def _differences(a: Result, b: Result) -> list[str]:
         pairs.append(("burstiness", a.get("burstiness"), b.get("burstiness")))
     pairs += [("number of prompts per repeat", _prompts(a), _prompts(b)), ("seed", a.get("seed"), b.get("seed"))]
     pairs.append(("source of lengths", a.get("lengths_source"), b.get("lengths_source")))
-    found = [f"another {what}: {x} in A, {y} in B" for what, x, y in pairs if None not in (x, y) and x != y]
+    reasons = [f"another {what}: {x} in A, {y} in B" for what, x, y in pairs if None not in (x, y) and x != y]
     for name, result in (("A", a), ("B", b)):
         missing = [key for key in _OURS if result.get(key) is None]
         if missing:
-            found.append(f"{name} does not state its {', '.join(missing)}; whether they are the same is not known")
-    return found
+            reasons.append(f"{name} does not state its {', '.join(missing)}; whether they are the same is not known")
+    return reasons
 
 
 def _endpoint(result: Result) -> str | None:
@@ -216,21 +216,21 @@ def _prompts(result: Result) -> str | None:
 
 
 def _lengths(a: Result, b: Result) -> list[str]:
-    found = []
+    reasons = []
     for words, key in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
         means = [(number(r.get(key)) or 0.0) / max(float(r["completed"]), 1.0) for r in (a, b)]
         if abs(means[0] - means[1]) > _LENGTHS_DIFFER * max(means):
-            found.append(f"other lengths: {means[0]:.1f} {words} tokens per request in A, {means[1]:.1f} in B")
-    return found
+            reasons.append(f"other lengths: {means[0]:.1f} {words} tokens per request in A, {means[1]:.1f} in B")
+    return reasons
 
 
 def _validity(name: str, result: Result) -> list[str]:
-    found = []
+    reasons = []
     failed = number(result.get("failed"))
     if failed:
-        found.append(f"{name}: {failed:g} requests failed")
+        reasons.append(f"{name}: {failed:g} requests failed")
     if result.get("client_bound"):
-        found.append(f"{name}: the client did not keep up, so its numbers are not the server's")
+        reasons.append(f"{name}: the client did not keep up, so its numbers are not the server's")
     if result.get("stopped"):
-        found.append(f"{name}: stopped before its end")
-    return found
+        reasons.append(f"{name}: stopped before its end")
+    return reasons

@@ -1,4 +1,4 @@
-"""How sure a mean or a change is: 95 % intervals."""
+"""95 % intervals of a mean and of a change."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def latency_intervals(a: RequestTable, b: RequestTable, seed: int = 0) -> dict[s
     run has fewer than `MIN_REQUESTS` requests, or a latency of 0.
     """
     rng = np.random.default_rng(seed)
-    found: dict[str, Interval] = {}
+    intervals: dict[str, Interval] = {}
     latencies = zip(_latencies_ms(a), _latencies_ms(b), strict=True)
     for (name, values_a, loads_a), (_, values_b, loads_b) in latencies:
         if min(len(values_a), len(values_b)) < MIN_REQUESTS:
@@ -81,12 +81,12 @@ def latency_intervals(a: RequestTable, b: RequestTable, seed: int = 0) -> dict[s
         for statistic, low, high in zip(("mean", "median"), drawn_a, drawn_b, strict=True):
             if low.min() > 0:
                 ends = np.percentile(high / low - 1, (100 * ERROR_RATE / 2, 100 * (1 - ERROR_RATE / 2)))
-                found[f"{statistic}_{name}_ms"] = (100 * float(ends[0]), 100 * float(ends[1]))
-    return found
+                intervals[f"{statistic}_{name}_ms"] = (100 * float(ends[0]), 100 * float(ends[1]))
+    return intervals
 
 
 def _latencies_ms(table: RequestTable) -> Iterator[tuple[str, Floats, Ints]]:
-    """Name, value per successful request, and the load it belongs to; definitions as in `load.metrics`."""
+    """Name, value per successful request, and the load it belongs to; definitions as in `autotune.metrics.formulas`."""
     columns = table.columns
     ok = columns["outcome"] == "ok"
     _, points = np.unique(columns["point"].astype(str), return_inverse=True)

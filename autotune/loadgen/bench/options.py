@@ -1,4 +1,4 @@
-"""The options of ``autotune bench``, and what follows from them; each is checked before anything is sent."""
+"""Options of ``autotune bench``, each checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class BenchOptions:
 
     def _tokenizer(self, workload: Workload, target: Target) -> Tokenizer | None:
         """Counts the tokens of text; None where only token ids are sent."""
-        text = "chat" in self.endpoint or self.prompts == "text" or workload.says_text
+        text = "chat" in self.endpoint or self.prompts == "text" or workload.has_text
         if not text and self.tokenizer is None:
             return None
         return tokenizer_for(self.tokenizer, target, self.model)

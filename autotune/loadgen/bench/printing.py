@@ -16,6 +16,8 @@ from autotune.loadgen.bench.intervals import mean_interval
 from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.trial import Evidence
 
+_PLAIN_EVERY_NS = 5_000_000_000
+_WINDOW_NS = 1_000_000_000
 _WIDTH = 50
 _TITLE = 40
 
@@ -41,7 +43,7 @@ _LATENCIES = (
     ("e2el", "End-to-end Latency", "E2EL"),
 )
 _CLIENT = (
-    ("WorkerTask of a core", "cpu_share", ".2f"),
+    ("Share of a core", "cpu_share", ".2f"),
     ("Event loop lag P99 (ms)", "loop_lag_p99_ms", ".2f"),
     ("Send delay P99 (ms)", "send_delay_p99_ms", ".2f"),
 )
@@ -56,20 +58,20 @@ _CURVE = (
 )
 
 
-def lines(result: Mapping[str, Any]) -> list[str]:
+def table(result: Mapping[str, Any]) -> list[str]:
     """The whole table of a result; several load points come as a curve first."""
-    found = [*curve(result["points"]), ""] if len(result["points"]) > 1 else []
+    lines = [*curve(result["points"]), ""] if len(result["points"]) > 1 else []
     emulated = result["evidence"] != Evidence.MEASURED
     if result["stopped"]:
-        found.append(f"{result['stopped']['verdict']}; what follows is of the part that ran")
+        lines.append(f"{result['stopped']['verdict']}; what follows is of the part that ran")
     title = f" Serving Benchmark Result{' (' + result['evidence'].upper() + ')' if emulated else ''} "
-    found.append(title.center(_WIDTH, "="))
-    found += _figures(result, _COUNTS)
+    lines.append(title.center(_WIDTH, "="))
+    lines += _figures(result, _COUNTS)
     for name, heading, short in _LATENCIES:
-        found.append(heading.center(_WIDTH, "-"))
+        lines.append(heading.center(_WIDTH, "-"))
         for statistic in ("mean", "median", "p90", "p99"):
-            found.append(_line(f"{statistic.capitalize()} {short} (ms)", f"{result[f'{statistic}_{name}_ms']:.2f}"))
-    return [*found, *_workload(result), *_repeats(result["repeats"]), *_client(result), "=" * _WIDTH]
+            lines.append(_line(f"{statistic.capitalize()} {short} (ms)", f"{result[f'{statistic}_{name}_ms']:.2f}"))
+    return [*lines, *_workload(result), *_repeats(result["repeats"]), *_client(result), "=" * _WIDTH]
 
 
 def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -83,16 +85,16 @@ def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _workload(result: Mapping[str, Any]) -> list[str]:
-    found = ["Workload".center(_WIDTH, "-"), _line("Workload", result["workload"]), _line("Load", result["load"])]
-    found += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
+    lines = ["Workload".center(_WIDTH, "-"), _line("Workload", result["workload"]), _line("Load", result["load"])]
+    lines += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
     steady, cache = result["steady"]["total_token_throughput"], result["cache"]
-    found.append(_line("Steady total token throughput (tok/s)", f"{steady:.2f}"))
+    lines.append(_line("Steady total token throughput (tok/s)", f"{steady:.2f}"))
     if result["steady"].get("reason"):
-        found.append(f"  no steady state: {result['steady']['reason']}")
-    found.append(_line("Prefix cache emptied before each load", _emptied(cache)))
+        lines.append(f"  no steady state: {result['steady']['reason']}")
+    lines.append(_line("Prefix cache emptied before each load", _emptied(cache)))
     if cache["hit_rate"] is not None:
-        found.append(_line("Prefix cache hit rate", f"{cache['hit_rate']:.4f}"))
-    return found
+        lines.append(_line("Prefix cache hit rate", f"{cache['hit_rate']:.4f}"))
+    return lines
 
 
 def _emptied(cache: Mapping[str, Any]) -> str:
@@ -107,13 +109,13 @@ def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     if len(repeats) < 2:
         return []
     values = [repeat["total_token_throughput"] for repeat in repeats]
-    found = ["Repeats, total token throughput (tok/s)".center(_WIDTH, "-")]
-    found += [_line(f"Seed {repeat['seed']}", f"{repeat['total_token_throughput']:.2f}") for repeat in repeats]
-    found.append(_line("Mean", f"{sum(values) / len(values):.2f}"))
+    lines = ["Repeats, total token throughput (tok/s)".center(_WIDTH, "-")]
+    lines += [_line(f"Seed {repeat['seed']}", f"{repeat['total_token_throughput']:.2f}") for repeat in repeats]
+    lines.append(_line("Mean", f"{sum(values) / len(values):.2f}"))
     interval = mean_interval(values)
     if interval is not None:
-        found.append(_line("95 % interval of the mean", f"{interval[0]:.2f} to {interval[1]:.2f}"))
-    return found
+        lines.append(_line("95 % interval of the mean", f"{interval[0]:.2f} to {interval[1]:.2f}"))
+    return lines
 
 
 def _client(result: Mapping[str, Any]) -> list[str]:
@@ -122,7 +124,7 @@ def _client(result: Mapping[str, Any]) -> list[str]:
 
 
 def _figures(values: Mapping[str, Any], shown: Sequence[tuple[str, str, str]]) -> list[str]:
-    """The figures that there are: a load without limit has no rate."""
+    """Lines of the figures that the result has: a load without limit has no rate."""
     numbers = [(title, values.get(name), form) for title, name, form in shown]
     return [_line(title, format(value, form)) for title, value, form in numbers if isinstance(value, int | float)]
 
@@ -131,12 +133,8 @@ def _line(title: str, value: str) -> str:
     return f"{title + ':':<{_TITLE}} {value}"
 
 
-_PLAIN_EVERY_NS = 5_000_000_000
-_WINDOW_NS = 1_000_000_000
-
-
 class Throughput:
-    """Chunks per second of one load, from counts that are told now and then."""
+    """Chunks per second of one load, from cumulative counts."""
 
     def __init__(self) -> None:
         self._first: tuple[int, int] | None = None

@@ -1,7 +1,7 @@
-"""The result of a bench as JSON: the keys of ``vllm bench serve --save-result``, and ours beside them.
+"""Result of a bench, repeats joined, as JSON: the keys of ``vllm bench serve --save-result``, and ours beside them.
 
 Its keys were read off vLLM 0.13.0 and 0.32.0 (``vllm/benchmarks/serve.py``). What it writes per request with
-``--save-detailed`` stands in the columnar file of `load.request_file` instead. ``docs/files.md`` says what ours are.
+``--save-detailed`` stands in the columnar file of `loadgen.request_file`. ``docs/files.md`` says what ours are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def result(
 ) -> dict[str, Any]:
     """The result, ready for JSON."""
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
-    found = measured.to_json()
+    whole = measured.to_json()
     return {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": backend,
@@ -52,33 +52,33 @@ def result(
         "lengths_source": workload.lengths_source(tokenizer),
         "seed": options.seed,
         "evidence": evidence.value,
-        "steady": _steady(found),
-        "cache": _cache(found, options.keep_cache),
-        "stopped": next((point["stopped"] for point in found["points"] if point["stopped"]), None),
-        **found,
+        "steady": _steady(whole),
+        "cache": _cache(whole, options.keep_cache),
+        "stopped": next((point["stopped"] for point in whole["points"] if point["stopped"]), None),
+        **whole,
         # As in vLLM's: no goodput where no limit was asked for.
-        "request_goodput": found["request_goodput"] if options.slo else None,
+        "request_goodput": whole["request_goodput"] if options.slo else None,
         "requests_file": None,
     }
 
 
-def _cache(found: Mapping[str, Any], kept: bool) -> dict[str, Any]:
+def _cache(whole: Mapping[str, Any], kept: bool) -> dict[str, Any]:
     """The prefix cache over all loads: hit rate, whether it was left as it was, and how emptying it went."""
-    resets = [point["cache"] for point in found["points"]]
-    told: Mapping[str, Any] = next((one for one in resets if one["reset"] != "done"), resets[0] if resets else {})
+    resets = [point["cache"] for point in whole["points"]]
+    reset: Mapping[str, Any] = next((one for one in resets if one["reset"] != "done"), resets[0] if resets else {})
     return {
-        "hit_rate": found.get("cache_hit_rate"),
+        "hit_rate": whole.get("cache_hit_rate"),
         "kept": kept,
-        "reset": told.get("reset"),
-        "reset_reason": told.get("reset_reason"),
+        "reset": reset.get("reset"),
+        "reset_reason": reset.get("reset_reason"),
     }
 
 
-def _steady(found: Mapping[str, Any]) -> dict[str, Any]:
+def _steady(whole: Mapping[str, Any]) -> dict[str, Any]:
     """The steady state of a single load; of several loads only the throughput over all their windows."""
-    throughput = {"total_token_throughput": found["steady_total_token_throughput"]}
-    alone = len(found["points"]) == 1 and len(found["repeats"]) == 1
-    return {**(found["points"][0]["steady"] if alone else {}), **throughput}
+    throughput = {"total_token_throughput": whole["steady_total_token_throughput"]}
+    alone = len(whole["points"]) == 1 and len(whole["repeats"]) == 1
+    return {**(whole["points"][0]["steady"] if alone else {}), **throughput}
 
 
 def _traffic(workload: Workload) -> dict[str, Any]:
@@ -125,17 +125,17 @@ def read(path: Path) -> dict[str, Any]:
         MalformedFile: it is no result.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}); give two result files") from error
     except (ValueError, RecursionError) as error:
         raise MalformedFile(path, _FORM) from error
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise MalformedFile(path, _FORM)
     for name in _NEEDED:
-        if number(found.get(name)) is None:
+        if number(result.get(name)) is None:
             raise MalformedFile(path, f"{_FORM} (it has no number under {name!r})")
-    return found
+    return result
 
 
 def number(value: object) -> float | None:
@@ -230,7 +230,7 @@ class Repeats:
 
 
 def measure_repeats(repeats: int, measure: Callable[[int], Measurement], slos: tuple[Slo, ...] = ()) -> Repeats:
-    """Measure so often; a server that answers no request gets no further load.
+    """Measure repeatedly; a server that answers no request gets no further load.
 
     Args:
         measure: of the repeat's number, from 0.
@@ -245,7 +245,7 @@ def measure_repeats(repeats: int, measure: Callable[[int], Measurement], slos: t
 
 def _worst_client(clients: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Figure by figure the largest of several loads."""
-    worst: dict[str, Any] = {}
+    worst: dict[str, Any] = {"beyond_limits": None}
     for client in clients:
         for name, value in client.items():
             worst[name] = max(value, worst.get(name, value)) if name != "beyond_limits" else worst.get(name) or value
@@ -253,9 +253,9 @@ def _worst_client(clients: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the repeats of one load point say of themselves, so that none of them is lost behind the first."""
+    """Join what stands beside the metrics in the repeats of one load point."""
     caches = [row["cache"] for row in rows]
-    told = next((cache for cache in caches if cache["reset"] != "done"), caches[0])
+    reset = next((cache for cache in caches if cache["reset"] != "done"), caches[0])
     counted = [cache for cache in caches if cache["queries"] is not None]
     queries = sum(cache["queries"] for cache in counted)
     hits = sum(cache["hits"] for cache in counted)
@@ -263,7 +263,7 @@ def _joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "stopped": _first(row["stopped"] for row in rows),
         "cache": {
-            **told,
+            **reset,
             "hits": hits if known else None,
             "queries": queries if known else None,
             "hit_rate": (hits / queries if queries else 0.0) if known else None,

@@ -1,4 +1,4 @@
-"""The events of one streamed answer: times and counts, while the bytes come in any pieces.
+"""Parser of one streamed answer: times and counts of its events, from bytes that come in any pieces.
 
 Server-sent events as in https://html.spec.whatwg.org/multipage/server-sent-events.html. What is hot, an event with
 text, is told by a byte match; only the few events without text and the last ones are decoded as JSON.
@@ -37,7 +37,7 @@ _FIELD = re.compile(rb"(?:data|event|id|retry)?:|data$")
 
 
 class EventStream:
-    """What is kept of one answer; all times are those that `feed` is given, in ns.
+    """Times and counts of one streamed answer; all times are those that `feed` is given, in ns.
 
     Attributes:
         times_ns: one entry per event that carries a token, in order.
@@ -74,7 +74,7 @@ class EventStream:
         self._usage: Mapping[str, Any] | None = None
 
     def feed(self, body: bytes, now_ns: int) -> None:
-        """The next piece of the body, which came at `now_ns`; it may be cut anywhere."""
+        """Parse the next piece of the body, which came at `now_ns`; it may be cut anywhere."""
         if self._open_cr or b"\r" in body:
             body = self._with_newlines(body)
         if not self._carry:
@@ -94,7 +94,7 @@ class EventStream:
             self._carry = bytearray()
 
     def finish(self, now_ns: int) -> None:
-        """The body has ended; a last event may lack its blank line."""
+        """Parse the end of the body; a last event may lack its blank line."""
         if self._open_cr:
             self._open_cr = False
             self.feed(b"\n", now_ns)
@@ -108,7 +108,7 @@ class EventStream:
             self.problem = malformed(f"the stream ends within an event: {excerpt(event)}")
 
     def release(self) -> None:
-        """Nothing more will come: keep the times and counts, not the bytes."""
+        """Keep the times and counts, not the bytes, as nothing more will come."""
         self._recent.clear()
         self._carry, self._stray = bytearray(), b""
 
@@ -219,7 +219,7 @@ class EventStream:
         self.problem = self.problem or RequestOutcome(kind, message)
 
     def outcome(self) -> RequestOutcome:
-        """How a stream that ended in good order is to be judged, its counts aside."""
+        """Outcome of a stream whose body ended in good order, token counts aside."""
         if self.problem is None and not self.times_ns:
             self._fail_without_token()
         return self.problem or OK

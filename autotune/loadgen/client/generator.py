@@ -175,7 +175,7 @@ class Generator:
         sent = len(self._exchanges)
         chunks = self._chunks + sum(len(self._exchanges[request].events.times_ns) for request in active)
         progress = Progress(sent, sent - len(active), self._failed, len(self._schedule.requests), chunks)
-        columns = np.array([self._exchanges[row].so_far() for row in rows], dtype=np.float64).reshape(-1, 6)
+        columns = np.array([self._exchanges[row].report_row() for row in rows], dtype=np.float64).reshape(-1, 6)
         return Report(progress, perf_counter_ns() / 1e9, np.array(rows, dtype=np.int64), columns)
 
 

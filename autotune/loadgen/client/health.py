@@ -1,4 +1,4 @@
-"""Whether the client itself kept up: the first thing to distrust in a measurement."""
+"""Health of the load client: whether it kept up, the first thing to distrust in a measurement."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 class HealthLimits:
     """Beyond any of these the client, not the server, may have set the numbers.
 
-    ``benchmarks/client_self_test.py`` lays them beside the truth. On two cores shared with other work, 1,000 to 40,000
-    chunks per second, they told every load whose p99 of TTFT was more than 20 ms late; biases of 10 to 20 ms passed
-    in 3 of 16 loads. There it was the run delay that told: true loads had at most 15 %, untrue ones mostly over 20 %.
+    ``benchmarks/client_self_test.py`` compares them with the truth. On two cores shared with other work, 1,000 to
+    40,000 chunks per second, they detected every load whose p99 of TTFT was more than 20 ms late; biases of 10 to 20 ms
+    passed in 3 of 16 loads. The run delay detected them: accurate loads had at most 15 %, others mostly over 20 %.
 
     Attributes:
         cpu_share: of one core, by the thread that sends and reads.
@@ -44,7 +44,7 @@ class HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class ClientHealth:
-    """How the client fared during one load; of several workers, how the worst of them did.
+    """Figures of the client during one load; of several workers, those of the worst.
 
     Attributes:
         span_s: how long the load was.
@@ -70,7 +70,7 @@ class ClientHealth:
 
     @classmethod
     def nothing(cls) -> ClientHealth:
-        """Of a worker that told nothing."""
+        """Of a worker that reported nothing."""
         return cls(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
 
     @property
@@ -82,25 +82,18 @@ class ClientHealth:
         """What is beyond the limits, in words; empty when the client kept up."""
         if self.span_s < limits.span_s:
             return ""
-        found = [
-            (self.cpu_share > limits.cpu_share, f"{self.cpu_share:.0%} of a core", f"{limits.cpu_share:.0%}"),
-            (
-                self.run_delay_share > limits.run_delay_share,
-                f"kept from running {self.run_delay_share:.0%} of the time",
-                f"{limits.run_delay_share:.0%}",
-            ),
-            (
-                self.loop_lag_p99_ms > limits.loop_lag_p99_ms,
-                f"event loop lag p99 {self.loop_lag_p99_ms:.0f} ms",
-                f"{limits.loop_lag_p99_ms:g} ms",
-            ),
-            (
-                self.send_delay_p99_ms > limits.send_delay_p99_ms,
-                f"send delay p99 {self.send_delay_p99_ms:.0f} ms",
-                f"{limits.send_delay_p99_ms:g} ms",
-            ),
+        figures = (
+            ("{} of a core", "cpu_share", ".0%", ""),
+            ("kept from running {} of the time", "run_delay_share", ".0%", ""),
+            ("event loop lag p99 {}", "loop_lag_p99_ms", ".0f", " ms"),
+            ("send delay p99 {}", "send_delay_p99_ms", ".0f", " ms"),
+        )
+        beyond = [
+            f"{words.format(f'{getattr(self, name):{form}}{unit}')} (limit {getattr(limits, name):{form}}{unit})"
+            for words, name, form, unit in figures
+            if getattr(self, name) > getattr(limits, name)
         ]
-        return ", ".join(f"{what} (limit {limit})" for beyond, what, limit in found if beyond)
+        return ", ".join(beyond)
 
     def to_json(self) -> dict[str, Any]:
         figures = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
@@ -122,7 +115,7 @@ class LoopMonitor:
             self._lags_s.append(max(time.perf_counter() - due, 0.0))
 
     def health(self, send_delay_s: Floats, reads: int, chunks: int) -> ClientHealth:
-        """The samples so far, in figures."""
+        """Figures of the samples so far."""
         span_s = time.perf_counter() - self._began_s
         return ClientHealth(
             span_s=span_s,

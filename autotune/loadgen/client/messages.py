@@ -40,7 +40,7 @@ class RequestTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What is sent when: everything that can be made before the clock starts.
+    """Requests and when they are sent: everything that can be made before the clock starts.
 
     Attributes:
         requests: whole HTTP requests, in the order of sending, n entries.
@@ -83,7 +83,7 @@ class WorkerTask:
     workers: int = 1
 
     def schedule(self) -> Schedule:
-        """The task with its request bodies, made here: workers make theirs side by side."""
+        """Make the request bodies of this task; workers make theirs side by side."""
         requests, prompts, target = self.requests, self.prompts, self.target
         chosen = slice(self.worker, None, self.workers)
         bodies = prompts.bodies(requests, self.key, self.streaming, chosen, self.warm_up)

@@ -1,4 +1,4 @@
-"""How one request ended: a closed list, so that every fault is named and counted."""
+"""Outcomes of requests: a closed list, so that every fault is named and counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class OutcomeKind(StrEnum):
-    """The closed list.
+    """Ways in which a request can end.
 
     ``ok``; ``connect_error``: no connection; ``http_status``: the server refused; ``closed``: the connection ended
     before the answer did; ``stall_timeout``: nothing came for too long; ``malformed``: not the protocol;
@@ -31,7 +31,7 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """How one request ended.
+    """Outcome of one request.
 
     Attributes:
         message: what happened, with the server's own words where it gave some; empty when it succeeded.

@@ -1,4 +1,4 @@
-"""What one load left behind, in columns: one element per request."""
+"""Log of a load in columns, one element per request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.metrics.records import RequestRecords
 
 @dataclass(frozen=True, slots=True)
 class RequestLog:
-    """The requests of one load, or of one worker's share of it.
+    """Log of the requests of one load, or of one worker's part of it.
 
     Attributes:
         records: what the metrics are made of; times in seconds of ``CLOCK_MONOTONIC``, one clock for all
@@ -41,7 +41,7 @@ class RequestLog:
 
     @classmethod
     def of(cls, exchanges: Sequence[Exchange], retries: Sequence[int], send_delay_s: Floats) -> RequestLog:
-        """The columns of exchanges that have all ended."""
+        """Build the columns from exchanges that have all ended."""
         outcomes = tuple(_outcome(exchange) for exchange in exchanges)
         ok = np.array([outcome.ok for outcome in outcomes], dtype=bool)
         counts = np.array([_counts(exchange) for exchange in exchanges], dtype=np.float64).reshape(-1, 3)
@@ -65,7 +65,7 @@ class RequestLog:
 
     @classmethod
     def merged(cls, logs: Sequence[RequestLog]) -> RequestLog:
-        """Several workers' shares of one load as one; raw samples are joined, never statistics of them.
+        """Join the logs of several workers; raw samples are joined, never statistics of them.
 
         Args:
             logs: by worker; the first requests of all workers come first, then the second ones, as they were dealt.
@@ -114,7 +114,7 @@ class RequestLog:
 
     @property
     def cache_hit_rate(self) -> float | None:
-        """WorkerTask of prompt tokens that came from the cache; None unless every answer tells."""
+        """Share of prompt tokens that came from the cache; None unless every answer tells."""
         ok = self.records.ok
         cached, read = self.cached_tokens[ok], self.records.input_tokens[ok]
         if not len(cached) or np.isnan(cached).any() or not read.sum():
@@ -153,7 +153,7 @@ def _merged_records(records: Sequence[RequestRecords], chunks: Ints, dealt: Ints
 
 
 def _picks(lengths: Ints, dealt: Ints) -> Ints:
-    """Where the pieces of a series lie that are `lengths` long once they are in the order `dealt`, shape (total,)."""
+    """Indices that put the pieces of a series, `lengths` long, into the order `dealt`, shape (total,)."""
     before = np.empty_like(lengths)
     before[dealt] = lengths
     starts = (np.cumsum(before) - before)[dealt]

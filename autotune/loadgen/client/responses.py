@@ -1,4 +1,4 @@
-"""What a server said: its JSON, and its words as a message may repeat them."""
+"""Parsing of a server's answers: JSON, errors, token counts, and text for messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def error_message(body: Mapping[str, Any]) -> str:
 
 
 def refusal(body: bytes | bytearray) -> str:
-    """What a server says with an error status; empty when it says nothing."""
+    """The message of an answer with an error status; empty when it has none."""
     try:
         answer = parsed(body)
     except ValueError:
@@ -61,7 +61,7 @@ def why_refused(status: int, body: bytes | bytearray, location: str = "") -> str
 
 
 def whole_answer(body: bytes | bytearray) -> tuple[RequestOutcome, Usage | None]:
-    """How a completion that is not streamed is to be judged, its counts aside, and these."""
+    """Outcome of a completion that is not streamed, and its token counts."""
     try:
         answer = parsed(body)
     except ValueError:

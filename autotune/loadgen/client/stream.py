@@ -67,7 +67,7 @@ class Exchange:
         self.outcome: RequestOutcome | None = None
 
     def complete(self, now_ns: int) -> None:
-        """The whole answer is there: judge it."""
+        """End the request with a whole answer."""
         if self.status != 200:
             words = why_refused(self.status, self.body, self.location)
             self._end(RequestOutcome(OutcomeKind.HTTP_STATUS, words, self.status), now_ns)
@@ -78,7 +78,7 @@ class Exchange:
         self._end(outcome, self.events.last_ns if outcome.ok else now_ns)
 
     def cut(self, outcome: RequestOutcome, now_ns: int) -> None:
-        """The answer ends here and is not whole, unless the server had said all that it has to say."""
+        """End the request within its answer; it is whole all the same where ``[DONE]`` had come."""
         said_all = self.streaming and self.events.done and not self.runs_on
         if self.refused or (self.status == 200 and said_all):
             self.complete(now_ns)
@@ -86,10 +86,10 @@ class Exchange:
             self._end(self.events.problem or outcome, now_ns)
 
     def fail(self, outcome: RequestOutcome) -> None:
-        """It ends here, without an answer."""
+        """End the request without an answer."""
         self._end(outcome, perf_counter_ns())
 
-    def so_far(self) -> tuple[float, float, float, float, float, float]:
+    def report_row(self) -> tuple[float, float, float, float, float, float]:
         """A row of `Report.columns`: NaN for what has not happened yet."""
         times = self.events.times_ns
         first_s = times[0] / 1e9 if times else nan
@@ -281,13 +281,13 @@ class Connection(asyncio.Protocol):
         return self.open and self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def _delimited_by_close(self, exchange: Exchange) -> bool:
-        """Whether the end of the connection is a good end: no length was announced and the stream says it is over."""
+        """Whether the end of the connection ends the answer: no length was announced and the stream is complete."""
         if exchange.status != 200 or self._has_length:
             return False
         return exchange.events.ended if exchange.streaming else bool(exchange.body)
 
     def _wake(self) -> None:
-        """The request under way has ended: what comes from here on is none of its."""
+        """End the request under way: what comes from here on does not belong to it."""
         self._exchange = None
         if self._over is not None and not self._over.done():
             self._over.set_result(None)

@@ -1,4 +1,4 @@
-"""Where requests go: one server's address, and the bytes of a request to it."""
+"""Address of a server, and the bytes of a request to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TELLING = 8
 
 @dataclass(frozen=True)
 class Target:
-    """A server's URL, taken apart.
+    """Parsed URL of a server.
 
     Attributes:
         prefix: path below which the API lies, without ``/v1``; mostly empty.

@@ -1,4 +1,4 @@
-"""What is sent to a server: `Workload` and the names by which users know them.
+"""Workloads: what is sent to a server, by the names that users know.
 
 A workload is a list of load points, measured one after the other on one server. The named ones are
 documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]`` and ``jsonl:FILE`` are made on
@@ -21,9 +21,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
-from autotune.loadgen.workloads import sharegpt
 from autotune.loadgen.workloads.arrivals import Arrival, arrival_of, send_times
 from autotune.loadgen.workloads.lengths import FileLengths, FixedLengths, Lengths, Part, ShareGPTLengths
+from autotune.loadgen.workloads.sharegpt import check as check_sharegpt
 from autotune.space.library import Library, load
 
 _RANDOM = re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?")
@@ -39,11 +39,11 @@ _SWEPT = (("lengths", "input_tokens"), ("lengths", "output_tokens"), ("prompts",
 """Where a load point may have a list in place of a number; the last changes first."""
 
 _LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concurrency": "c"}
-"""What a label says before each swept number, in its order."""
+"""The prefix of each swept number in a label, in its order."""
 
 
 class Prefix(Part):
-    """Prompts that begin alike: the first `tokens` are the same within each of `groups` groups."""
+    """Shared prefix of prompts: the first `tokens` are the same within each of `groups` groups."""
 
     tokens: int = Field(gt=0)
     groups: int = Field(gt=0)
@@ -90,7 +90,7 @@ class Workload(Part):
         return max(point.lengths.longest for point in self.points)
 
     @property
-    def says_text(self) -> bool:
+    def has_text(self) -> bool:
         """Whether its prompts are a file's text, so that somebody must count its tokens."""
         return any(isinstance(point.lengths, ShareGPTLengths | FileLengths) for point in self.points)
 
@@ -164,20 +164,20 @@ class Workload(Part):
 
 def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
     """The lists in place of numbers, by where they stand."""
-    found = {path: _at(point, path[:-1]).get(path[-1]) for path in _SWEPT}
-    return {path: values for path, values in found.items() if isinstance(values, list)}
+    given = {path: _at(point, path[:-1]).get(path[-1]) for path in _SWEPT}
+    return {path: values for path, values in given.items() if isinstance(values, list)}
 
 
 def _expanded(point: Any, number: int) -> list[LoadPoint]:
-    """The load points that a written one stands for: checked here, as their place in the file is known only here."""
+    """Load points of a written one with lists; checked here, as their place in the file is known only here."""
     swept, points = _swept(point), []
     for values in product(*swept.values()):
         one, numbers = deepcopy(point), {}
         for path, value in zip(swept, values, strict=True):
             _at(one, path[:-1])[path[-1]] = numbers[path[-1]] = value
         checked = _checked(one, number)
-        said = [f"{short}{numbers[name]}" for name, short in _LABELS.items() if name in numbers]
-        points.append(checked.model_copy(update={"label": "-".join(filter(None, (checked.label, *said)))}))
+        labels = [f"{short}{numbers[name]}" for name, short in _LABELS.items() if name in numbers]
+        points.append(checked.model_copy(update={"label": "-".join(filter(None, (checked.label, *labels)))}))
     if not points:
         raise ValueError(f"load point {number}: an empty list in place of a number makes no load")
     return points
@@ -211,10 +211,10 @@ def load_workload(text: str, library: Library | None = None) -> Workload:
     form, colon, _ = text.partition(":")
     if colon and form in _FORMS:
         return _FORMS[form](text)
-    known = _named(library or Library())
-    if text not in known:
-        raise UnknownName("workload", text, known, _HINT)
-    return known[text]
+    by_name = _named(library or Library())
+    if text not in by_name:
+        raise UnknownName("workload", text, by_name, _HINT)
+    return by_name[text]
 
 
 def workload_names(library: Library | None = None) -> list[str]:
@@ -235,9 +235,9 @@ def _random(text: str) -> Workload:
     match = _RANDOM.fullmatch(text)
     if match is None:
         raise BadInput(f"malformed workload {text!r}: write random:IN:OUT or random:IN:OUT:N with whole numbers > 0")
-    read, written, count = (int(part) if part else _DEFAULT_PROMPTS for part in match.groups())
-    point = LoadPoint(prompts=count, lengths=FixedLengths(input_tokens=read, output_tokens=written))
-    description = f"{count} prompts of {read} random tokens with answers of {written} tokens, all at once"
+    input_tokens, output_tokens, count = (int(part) if part else _DEFAULT_PROMPTS for part in match.groups())
+    point = LoadPoint(prompts=count, lengths=FixedLengths(input_tokens=input_tokens, output_tokens=output_tokens))
+    description = f"{count} prompts of {input_tokens} random tokens with answers of {output_tokens} tokens, all at once"
     return Workload(name=text, description=description, origin="asked for by this form", points=[point])
 
 
@@ -256,7 +256,7 @@ def _sharegpt(text: str) -> Workload:
     if match is None:
         raise BadInput(f"malformed workload {text!r}: write sharegpt:FILE or sharegpt:FILE:N with a whole number > 0")
     file, count = match[1], int(match[2] or _DEFAULT_PROMPTS)
-    sharegpt.check(Path(file))
+    check_sharegpt(Path(file))
     point = LoadPoint(prompts=count, lengths=ShareGPTLengths(kind="sharegpt", file=file))
     description = f"{count} prompts of {file} that pass vLLM's filter, answers of the length that they have there"
     return Workload(name=text, description=f"{description}, all at once", origin=f"the file {file}", points=[point])

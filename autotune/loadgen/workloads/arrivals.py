@@ -1,4 +1,4 @@
-"""When the requests of a load are sent."""
+"""Arrival times of the requests of a load."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def arrival_of(
     burstiness: float = 1.0,
     start_rate: float | None = None,
 ) -> Arrival:
-    """The arrival that numbers of a command line mean; none at all = all at once.
+    """Arrival process by the numbers of a command line; none at all = all at once.
 
     Args:
         burstiness: 1 = Poisson; infinite = evenly spaced, as in ``vllm bench serve``.

@@ -1,4 +1,4 @@
-"""Requests of one's own: a file with one JSON object per line."""
+"""Workload file of the user: one JSON object per line."""
 
 from __future__ import annotations
 

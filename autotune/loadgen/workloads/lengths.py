@@ -1,4 +1,4 @@
-"""Where the lengths of prompts and answers come from, and the prompts' text where a file gives it."""
+"""Lengths of prompts and answers: fixed, a table of quantiles, or those of a file with its text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from autotune.arrays import Ints
 from autotune.errors import BadInput
 from autotune.loadgen.requests import Content
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
-from autotune.loadgen.workloads import sharegpt
 from autotune.loadgen.workloads.jsonl import Row, read_rows
+from autotune.loadgen.workloads.sharegpt import MOST_TOTAL_TOKENS, conversations, sample
 
 Tokens = Ints
 
 
 class Drawn(NamedTuple):
-    """What was drawn for one load point; arrays of shape (prompts,).
+    """Sample of one load point; arrays of shape (prompts,).
 
     Attributes:
         contents: what the prompts say, None where it is random; empty = all random.
@@ -107,17 +107,17 @@ class ShareGPTLengths(Part):
 
     @property
     def longest(self) -> int:
-        return sharegpt.MOST_TOTAL_TOKENS
+        return MOST_TOTAL_TOKENS
 
     def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
         """Other conversations for each state of the generator; raises `BadInput` when the file holds too few."""
-        chosen = sharegpt.sample(Path(self.file), prompts, generator, tokenizer)
+        chosen = sample(Path(self.file), prompts, generator, tokenizer)
         lengths = np.array([(one.input_tokens, one.output_tokens) for one in chosen], dtype=np.int64)
         return Drawn(lengths[:, 0], lengths[:, 1], [one.prompt for one in chosen])
 
     def source(self, tokenizer: Tokenizer) -> str:
         """Where the lengths come from, for a report; with the rows of the file that are no conversations."""
-        held = sharegpt.conversations(Path(self.file))
+        held = conversations(Path(self.file))
         skipped = f" ({held.skipped} of its {held.rows} rows are no conversation)" if held.skipped else ""
         return f"{self.file}{skipped}, {_counted(tokenizer)}"
 

@@ -37,7 +37,7 @@ _FORM = 'a ShareGPT file is a JSON list of {"conversations": [{"from": "human", 
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """What a file holds.
+    """Conversations of a file.
 
     Attributes:
         pairs: first and second turn of each conversation that has both, in the file's order.

@@ -22,7 +22,7 @@ from importlib.resources import files
 from typing import Any
 
 import yaml
-from packaging.version import InvalidVersion, Version
+from packaging.version import InvalidVersion
 
 from autotune import redact
 from autotune.engines import engine
@@ -30,10 +30,9 @@ from autotune.outputs.export import shell, words
 from autotune.outputs.export.command import model_first
 from autotune.outputs.export.text import comment, heading
 from autotune.outputs.export.winner import Winner
+from autotune.space.entry import in_range
 from autotune.study.recommendation import Choice
 from autotune.study.user_library import library_of
-
-_SGLANG_FLAGS_FIXED = Version("0.5.8")  # https://github.com/sgl-project/sglang/pull/16638
 
 
 @dataclass(slots=True)
@@ -97,24 +96,25 @@ def render_config(winner: Winner) -> str:
     parts = _parse(argv)
     program, document = parts.program, parts.options
     start = len(argv) - len(kind.arguments(argv) or ())
-    if choice.engine == "vllm" and len(program) > start:
+    if kind.card.model_flag is None and len(program) > start:
         document = {"model": program[start], **document}
         program = program[:start] + program[start + 1 :]
-    name = "vllm.yaml" if choice.engine == "vllm" else "sglang.yaml"
+    name = f"{choice.engine}.yaml"
     about = heading(winner) + _usage(choice, [*program, "--config", name, *parts.rest], choice.files)
     about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
     flags = any(value is True for value in document.values())
-    if choice.engine == "sglang" and flags and _is_before(choice.engine_version, _SGLANG_FLAGS_FIXED):
-        about.append("SGLang before 0.5.8 misreads flags in this file: export the shell format instead")
+    if flags and not _is_in(choice.engine_version, kind.flags_in_file):
+        title, since = kind.card.title, kind.flags_in_file.removeprefix(">=")
+        about.append(f"{title} before {since} misreads flags in this file: export the shell format instead")
     return comment(about) + _dump(document)
 
 
-def _is_before(version: str, other: Version) -> bool:
-    """Whether a version is an earlier one; one that cannot be read, as of a replayed table, may be."""
+def _is_in(version: str, versions: str) -> bool:
+    """Whether a version is surely in a range; one that cannot be read, as of a replayed table, is only in ``*``."""
     try:
-        return Version(version) < other
+        return in_range(version, versions)
     except InvalidVersion:
-        return True
+        return False
 
 
 def _usage(choice: Choice, command: Sequence[str], files: Iterable[str]) -> list[str]:

@@ -31,6 +31,7 @@ class Encoding:
         choices: column to its values, in a fixed order; None = not applicable.
         codes: shape ``(candidates, columns)``: index into the column's choices.
         varying: the columns that have more than one choice.
+        monotone_memory: the columns of which a larger value never needs less GPU memory.
         distances: per column the squared distances between its choices, shape ``(choices, choices)``.
     """
 
@@ -44,6 +45,7 @@ class Encoding:
             [[lookup[name][value] for value in columns[name]] for name in self.names], dtype=np.int64
         ).T
         self._lookup = lookup
+        self.monotone_memory = candidates.monotone_memory
         self.varying = [k for k, name in enumerate(self.names) if len(self.choices[name]) > 1]
         self.distances = [squared_distances(self.choices[name]) for name in self.names]
 

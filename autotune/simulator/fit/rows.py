@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autotune.engines import recognise
-from autotune.engines.versions import as_measured
+from autotune.engines.installed_options import as_measured
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import LoadPoint, Workload, load_workload, workload_names
 from autotune.loadgen.workloads.arrivals import Arrival, arrival_of

@@ -31,6 +31,7 @@ def test_a_result_that_readers_of_vllm_s_know(tmp_path: Path):
     assert done.code == 0, done.err
     assert "Successful requests:                     10\n" in done.out
     assert "Median TTFT (ms):" in done.out
+    assert "Share of a core:" in done.out
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["completed"], result["failed"], result["total_input_tokens"]) == (10, 0, 120)
     assert (result["max_concurrency"], result["num_prompts"], result["request_rate"]) == (3, 10, "inf")

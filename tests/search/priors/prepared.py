@@ -8,6 +8,7 @@ from typing import Any
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared
 from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
@@ -30,4 +31,4 @@ def prepared(rows: Sequence[Row], version: str = "unknown", **changes: Any) -> P
 
 def candidates(rows: Sequence[Row], version: str = "unknown") -> CandidateSet:
     found = {(one := Candidate(Configuration(engine, knobs), version)).fingerprint: one for engine, knobs in rows}
-    return CandidateSet(tuple(found.values()), 0)
+    return CandidateSet(tuple(found.values()), 0, monotone_memory=Library().monotone_memory)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.prefix_cache import cache_patterns, cache_probe
+from autotune.loadgen.prefix_cache import CounterReader, counter_sources
 from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.space.library import Library
 from tests.simulator.emulator.servers import COMMANDS, LIMIT_S, Server, serving
@@ -47,9 +47,9 @@ def cached(server: Server) -> int | None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_hits_are_counted_in_whole_blocks_from_the_beginning(engine):
-    patterns = cache_patterns([Library().engine(engine)])
+    patterns = counter_sources([Library().engine(engine)])
     with release(engine, Library().engine(engine).newest) as server, ServerClient(Target.parse(server.url)) as client:
-        probe = cache_probe(client, patterns)
+        probe = CounterReader(client, patterns)
         server.complete(list(range(64 * 7)))
         # SGLang writes the counter of hits from the first hit on, and vLLM from the start.
         assert (HITS[engine] in server.get("/metrics").text) == (engine == "vllm")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.engines import engine
-from autotune.engines.report_back import hear
+from autotune.engines.report_back import parse_reported
 from autotune.evaluate.readback import of_answer, of_log
 from autotune.simulator.emulator.api import resolved_arguments
 from autotune.simulator.emulator.faults import Faults
@@ -66,7 +66,7 @@ def test_candidates_are_read_back_as_they_are(
             found = of_answer(source, document) if source.path else of_log(source, told.out + told.err)
             if found is not None:
                 heard[source.name] = found.settings
-        got = hear(kind, asked, context, heard)
-        assert len(got.told) >= 0.6 * len(kind.card.knobs), sorted(got.told)
+        got = parse_reported(kind, asked, context, heard)
+        assert len(got.values) >= 0.6 * len(kind.card.knobs), sorted(got.values)
         left = {knob: value for knob, value in got.configuration.knobs.items() if asked.knobs[knob] is None}
         assert Configuration(name, {**asked.knobs, **left}) == got.configuration, command.argv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import selectors
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,7 +53,9 @@ class ClosedLoop:
         if number == len(self.requests):
             return
         self.sent_s.append(self.clock())
-        prompt = Prompts("m").ids(self.requests, number, PromptKey("", 0, 0)).tolist()
+        part = slice(number, number + 1)
+        (body,) = Prompts("m").bodies(self.requests, PromptKey("", 0, 0), part=part)
+        prompt = json.loads(body)["prompt"]
         self.engine.submit(prompt, int(self.requests.output_tokens[number]), _Stream(self, number))
 
     def ended(self) -> None:
