@@ -21,7 +21,7 @@ from autotune.simulator.fit.rankings import as_json as rankings_json
 from autotune.simulator.fit.rankings import ranking_lines, rankings
 from autotune.simulator.fit.reading import Reading, read
 from autotune.simulator.fit.rows import shape
-from autotune.simulator.fit.tables import Errors, error_lines, errors, table
+from autotune.simulator.fit.tables import ErrorSummary, error_lines, errors, table
 from autotune.simulator.node.calibration import packaged_calibration, read_calibration
 from autotune.study.home import Home, write_atomically
 from autotune.study.user_library import calibration_of_home
@@ -30,7 +30,7 @@ _HEADING = "# Written by `autotune calibrate`; another calibration writes it ane
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CalibrateOptions:
     """The options of ``autotune calibrate`` as they were typed."""
 
     files: Sequence[Path] = ()
@@ -42,7 +42,7 @@ class Asked:
     compare: bool = False
 
 
-def calibrate(asked: Asked, home: Path, as_json: bool) -> None:
+def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
     """``autotune calibrate``.
 
     Raises:
@@ -67,7 +67,7 @@ def calibrate(asked: Asked, home: Path, as_json: bool) -> None:
         click.echo(f"\nwrote {path}")
 
 
-def _fitted(asked: Asked, points: Sequence[MeasuredPoint], path: Path) -> list[Predicted]:
+def _fitted(asked: CalibrateOptions, points: Sequence[MeasuredPoint], path: Path) -> list[Predicted]:
     """Fit, and write what was found."""
     done = fit.calibrate(points, start=asked.start, cross_validate=asked.cross_validate, progress=say)
     _write(path, _HEADING + yaml.safe_dump(done.calibration.model_dump(mode="json"), sort_keys=False, width=120))
@@ -80,7 +80,7 @@ def _present(points: Sequence[MeasuredPoint], home: Path) -> list[Predicted]:
     return fit.predicted_by(points, packaged_calibration() if path is None else read_calibration(path), {})
 
 
-def _output(asked: Asked, home: Path) -> Path:
+def _output(asked: CalibrateOptions, home: Path) -> Path:
     """Where the figures go; checked before minutes are spent on them."""
     path = asked.output or Home(home).calibration
     if asked.output is not None and not path.parent.is_dir():
@@ -129,7 +129,7 @@ def _read_json(found: Reading, points: Sequence[MeasuredPoint]) -> Mapping[str, 
         **{what.lower(): dict(counts) for what, counts in _counts(points).items()},
         "twins": [{"label": p.label, "spread": math.expm1(p.spread)} for p in points if len(p.members) > 1],
         "weights": [{"label": r.label, "weight": r.weight, "notes": list(r.notes)} for r in found.rows if r.notes],
-        "cold": [{"label": row.label, "silent_s": row.silent_s} for row in found.rows if row.silent_s],
+        "cold": [{"label": row.label, "silent_s": row.cold_start_s} for row in found.rows if row.cold_start_s],
         "left_out": [{"label": one.label, "source": one.source, "reason": one.reason} for one in found.left_out],
     }
 
@@ -153,7 +153,7 @@ def _outcome_json(points: Sequence[MeasuredPoint], predictions: Sequence[Predict
     }
 
 
-def _errors_json(found: Errors) -> Mapping[str, Any]:
+def _errors_json(found: ErrorSummary) -> Mapping[str, Any]:
     return {
         "points": found.points,
         "throughput": _finite(found.throughput),

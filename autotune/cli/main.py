@@ -226,7 +226,7 @@ def calibrate(home: Path, as_json: bool, **options: Any) -> None:
     """Fit the simulator's figures to measurements, and write them."""
     from autotune.cli import calibration
 
-    calibration.calibrate(calibration.Asked(**options), home, as_json)
+    calibration.calibrate(calibration.CalibrateOptions(**options), home, as_json)
 
 
 @cli.command()

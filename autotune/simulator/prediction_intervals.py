@@ -10,12 +10,12 @@ from packaging.version import Version
 from autotune.loadgen.workloads import Workload
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import packaged_calibration
-from autotune.simulator.node.uncertainty import HEADLINE, Errors, Subject, interval90, sigma, sigma_of_ratio
+from autotune.simulator.node.uncertainty import HEADLINE, PredictionErrors, Subject, interval90, sigma, sigma_of_ratio
 
 _LATENCIES = ("median_ttft_ms", "median_tpot_ms")
 
 
-def errors_for(setup: ServerSetup) -> Errors:
+def errors_for(setup: ServerSetup) -> PredictionErrors:
     """The errors of the calibration that a setup is simulated with."""
     return (setup.calibration or packaged_calibration()).errors
 

@@ -18,7 +18,7 @@ from autotune.search.prior import Prior
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.simulator.node.roofline import HOPELESS, roofline
-from autotune.simulator.node.steady import Steady, SteadyNode
+from autotune.simulator.node.steady import SteadyNode, SteadyPrediction
 from autotune.simulator.node.uncertainty import spread_of
 from autotune.simulator.prediction_intervals import errors_for, subject_of
 from autotune.space.candidates import Candidate
@@ -107,7 +107,7 @@ def _calibrated(prepared: Prepared, found: Setups, loads: Shares) -> Prior | Non
     return Prior("the simulator", mean, sd, starts, launch_s) if np.isfinite(mean).any() else None
 
 
-def _predicted(node: SteadyNode, setup: Candidate) -> Steady | None:
+def _predicted(node: SteadyNode, setup: Candidate) -> SteadyPrediction | None:
     try:
         return node.predict(setup.configuration.engine, setup.engine_version, setup.configuration.knobs)
     except (BadInput, ArithmeticError, ValueError, TypeError):

@@ -8,13 +8,18 @@ from collections.abc import Callable
 from time import perf_counter, time
 from typing import Any
 
-from autotune.simulator.emulator.answers import Answer
 from autotune.simulator.emulator.card import CachedTokensReport, EmulationCard, ResetAnswer, filled_tree, of_version
 from autotune.simulator.emulator.engine import LiveEngine
-from autotune.simulator.emulator.faults import Faults
-from autotune.simulator.emulator.http import Exchange
-from autotune.simulator.emulator.launch import Launch
-from autotune.simulator.emulator.requests import Asked, Limits, RequestRefused, read_request
+from autotune.simulator.emulator.http import HttpExchange
+from autotune.simulator.emulator.launch import EmulatedLaunch
+from autotune.simulator.emulator.requests import (
+    CompletionAnswer,
+    CompletionRequest,
+    Limits,
+    RequestRefused,
+    read_request,
+)
+from autotune.simulator.emulator.startup import Faults
 from autotune.space.entry import in_range
 
 _TOKENS_BEFORE_CLOSE = 3
@@ -27,7 +32,7 @@ class Completion:
         break_off: close the stream after a few tokens.
     """
 
-    def __init__(self, exchange: Exchange, answer: Answer, engine: LiveEngine, break_off: bool) -> None:
+    def __init__(self, exchange: HttpExchange, answer: CompletionAnswer, engine: LiveEngine, break_off: bool) -> None:
         self._exchange, self._answer, self._engine = exchange, answer, engine
         self._break_off = break_off and answer.asked.stream
         self._open = len(answer.asked.prompts)
@@ -85,10 +90,10 @@ class _Part:
         self._completion.tokens(self._index, count, last=last)
 
 
-class Api:
+class EngineApi:
     """The engine's HTTP interface over a live engine."""
 
-    def __init__(self, launch: Launch, engine: LiveEngine, faults: Faults) -> None:
+    def __init__(self, launch: EmulatedLaunch, engine: LiveEngine, faults: Faults) -> None:
         self._launch, self._engine, self._faults = launch, engine, faults
         self._card: EmulationCard = launch.card
         api = self._card.api
@@ -107,7 +112,7 @@ class Api:
         self._streams = 0
         self._cached_tokens = self._report()
         self._keys = _keys(launch)
-        self._handlers: dict[str, tuple[str, Callable[[Exchange], None]]] = {
+        self._handlers: dict[str, tuple[str, Callable[[HttpExchange], None]]] = {
             "health": ("GET", lambda exchange: exchange.respond(200)),
             "models": ("GET", self._models),
             "version": ("GET", lambda exchange: _json(exchange, {"version": launch.parsed.version})),
@@ -119,7 +124,7 @@ class Api:
         }
         self._routes = {path: self._handlers[name] for path, name in api.routes.items() if self._offers(name)}
 
-    def __call__(self, exchange: Exchange) -> None:
+    def __call__(self, exchange: HttpExchange) -> None:
         """Answer a request."""
         request = exchange.request
         method, handler = self._routes.get(request.path, ("", None))
@@ -146,7 +151,7 @@ class Api:
         asked = report is not None and (report.option is None or self._launch.parsed.args.get(report.option))
         return report if asked else None
 
-    def _admitted(self, exchange: Exchange) -> bool:
+    def _admitted(self, exchange: HttpExchange) -> bool:
         if not self._keys or not exchange.request.path.startswith("/v1/"):
             return True
         return exchange.request.headers.get(b"authorization", b"").decode("latin-1") in self._keys
@@ -159,15 +164,15 @@ class Api:
 
     # What the routes answer
 
-    def _models(self, exchange: Exchange) -> None:
+    def _models(self, exchange: HttpExchange) -> None:
         base = {"object": "model", "created": int(time()), "owned_by": self._card.api.owner}
         more = {"root": self._launch.parsed.model, "parent": None, "max_model_len": self._limits.context}
         _json(exchange, {"object": "list", "data": [{"id": name, **base, **more} for name in self._launch.models]})
 
-    def _arguments(self, exchange: Exchange) -> None:
+    def _arguments(self, exchange: HttpExchange) -> None:
         _json(exchange, {**resolved_arguments(self._launch), "max_total_num_tokens": self._engine.capacity})
 
-    def _metrics(self, exchange: Exchange) -> None:
+    def _metrics(self, exchange: HttpExchange) -> None:
         figures = self._engine.figures()
         labels = self._card.labels.replace("{model}", self._launch.models[0])
         lines: list[str] = []
@@ -182,14 +187,14 @@ class Api:
         lines += [f"autotune_emulator_lost_seconds_total {figures['lost_s']}", ""]
         exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")
 
-    def _reset(self, exchange: Exchange) -> None:
+    def _reset(self, exchange: HttpExchange) -> None:
         answer = of_version(self._card.api.reset, self._launch.parsed.version) or ResetAnswer()
         if self._engine.reset_cache():
             exchange.respond(200, answer.done.encode(), answer.content_type)
         else:
             exchange.respond(answer.refused_status, answer.refused.encode(), answer.content_type)
 
-    def _complete(self, exchange: Exchange, *, chat: bool) -> None:
+    def _complete(self, exchange: HttpExchange, *, chat: bool) -> None:
         try:
             asked = read_request(exchange.request.body, chat=chat, limits=self._limits)
         except RequestRefused as error:
@@ -197,11 +202,11 @@ class Api:
             return
         Completion(exchange, self._answer(asked), self._engine, self._closes(asked)).start()
 
-    def _answer(self, asked: Asked) -> Answer:
+    def _answer(self, asked: CompletionRequest) -> CompletionAnswer:
         api = self._card.api
-        return Answer(asked, self._launch.models[0], api.chunk, api.choice, self._cached_tokens)
+        return CompletionAnswer(asked, self._launch.models[0], api.chunk, api.choice, self._cached_tokens)
 
-    def _closes(self, asked: Asked) -> bool:
+    def _closes(self, asked: CompletionRequest) -> bool:
         """Whether this stream is one of those that break off."""
         self._streams += asked.stream
         every = int(self._faults.get("close-mid-stream", 0))
@@ -212,7 +217,7 @@ class Api:
         return {"error": content} if self._card.api.error_nested else {"object": "error", **content}
 
 
-def resolved_arguments(launch: Launch) -> dict[str, Any]:
+def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
     """What the engine made of its arguments, in its own words, and beside them the knobs as it runs them."""
     api = launch.card.api
     options = launch.parsed.args if api.tells_options else {}
@@ -228,7 +233,7 @@ async def die_mid_load(engine: LiveEngine, tokens: float, die: Callable[[], None
     die()
 
 
-def _keys(launch: Launch) -> frozenset[str]:
+def _keys(launch: EmulatedLaunch) -> frozenset[str]:
     """The ``Authorization`` headers that are accepted; empty = any. The option hides the variable."""
     option = launch.parsed.args.get("api_key")
     keys = option if isinstance(option, list) else [option]
@@ -237,5 +242,5 @@ def _keys(launch: Launch) -> frozenset[str]:
     return frozenset(f"Bearer {key}" for key in named if key)
 
 
-def _json(exchange: Exchange, document: Any, status: int = 200) -> None:
+def _json(exchange: HttpExchange, document: Any, status: int = 200) -> None:
     exchange.respond(status, json.dumps(document, default=str).encode())

@@ -11,20 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from autotune.errors import UnknownName
-from autotune.space.entry import VersionRange, in_range
+from autotune.space.entry import Entry, VersionRange, in_range
 from autotune.space.expression import Expression, fill_value
 from autotune.space.library import documents, load, packaged, spaces_root
 
 _HOLE = re.compile(r"\{(\w+)\}")
-
-
-class Entry(BaseModel):
-    """A part of the document: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Rewording(Entry):
@@ -42,7 +36,7 @@ class Refusal(Entry):
     rewordings: list[Rewording] = Field(description="the first whose pattern matches counts")
 
 
-class Phase(Entry):
+class StartupPhase(Entry):
     """A part of the start-up: its lines are spread over its share of the time."""
 
     share: float = Field(ge=0, description="of the start-up's time")
@@ -103,7 +97,7 @@ class CachedTokensReport(Entry):
 _Versioned = TypeVar("_Versioned", ResetAnswer, CachedTokensReport)
 
 
-class Api(Entry):
+class EngineApi(Entry):
     """The dialect of the HTTP interface."""
 
     owner: str = Field(description="`owned_by` of the model list")
@@ -133,13 +127,13 @@ class EmulationCard(Entry):
     shard_gb: float = Field(gt=0, description="size of a checkpoint's file")
     block_tokens: Expression = Field(description="tokens per block of the prefix cache; of model and knobs")
     refusal: Refusal
-    startup: list[Phase]
+    startup: list[StartupPhase]
     ready: list[str]
     crash: Crash
     port_taken: str
     stopping: list[str] = []
     stop_signal: bool = Field(description="ends by SIGTERM itself (143) instead of exit code 0")
-    api: Api
+    api: EngineApi
     labels: str = Field(description="labels of every metric")
     metrics: list[MetricLine]
     refuses: list[Refused] = []

@@ -20,8 +20,8 @@ import numpy as np
 from autotune.simulator.emulator.prefix import BlockCache, block_hashes
 from autotune.simulator.node.frontend import BackEnd, FrontEnd
 from autotune.simulator.node.replica import Chunk, Sequences
-from autotune.simulator.node.scheduling import Scheduler, Step
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.scheduling import EngineStep, Scheduler
+from autotune.simulator.node.server import SimulatedServer
 
 _PATIENCE_S = 0.5
 _EARLY_S = 0.0005
@@ -94,7 +94,7 @@ class LiveEngine:
 
     def __init__(
         self,
-        server: Server,
+        server: SimulatedServer,
         capacity: int,
         block_tokens: int,
         speed: float,
@@ -113,7 +113,7 @@ class LiveEngine:
         ]
         self._scheduler = Scheduler(server, self._state, self._caches, capacity)
         self._front, self._back = FrontEnd(server), BackEnd(server)
-        self._step: Step | None = None
+        self._step: EngineStep | None = None
         self._due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._abandoned: set[int] = set()
@@ -231,7 +231,7 @@ class LiveEngine:
                 self.totals.prompt_tokens += int(self._state.read[chunk.request])
                 self._sinks[chunk.request].found(chunk.start)
 
-    def _end(self, step: Step) -> None:
+    def _end(self, step: EngineStep) -> None:
         """Send the tokens of a step, once the detokeniser has sent those of the steps before."""
         scheduler, state = self._scheduler, self._state
         scheduler.end(step)

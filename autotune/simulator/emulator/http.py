@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
@@ -33,7 +33,7 @@ class HttpRequest:
 
 
 @dataclass(slots=True)
-class Exchange:
+class HttpExchange:
     """A request and the way to answer it; writing after the client has gone does nothing.
 
     Attributes:
@@ -41,7 +41,7 @@ class Exchange:
     """
 
     request: HttpRequest
-    _connection: Connection
+    _connection: HttpConnection
     on_abandoned: Callable[[], None] | None = field(default=None)
 
     def respond(self, status: int, body: bytes = b"", content_type: str = "application/json") -> None:
@@ -74,23 +74,19 @@ class Exchange:
         return f"HTTP/1.1 {status} {_REASONS[status]}\r\nserver: {EMULATOR_NAME}\r\n{fields}{keep}\r\n".encode()
 
 
-class Application(Protocol):
-    """What answers."""
-
-    def __call__(self, exchange: Exchange) -> None:
-        """Answer, now or later."""
-        ...
+Application = Callable[[HttpExchange], None]
+"""Answers an exchange, now or later."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection; requests that come in a row are answered in their order."""
 
-    def __init__(self, application: Application, open_connections: set[Connection]) -> None:
+    def __init__(self, application: Application, open_connections: set[HttpConnection]) -> None:
         self._application, self._open = application, open_connections
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._pending: deque[HttpRequest] = deque()
-        self._current: Exchange | None = None
+        self._current: HttpExchange | None = None
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
@@ -161,7 +157,7 @@ class Connection(asyncio.Protocol):
 
     def _next(self) -> None:
         if self._current is None and self._pending:
-            self._current = Exchange(self._pending.popleft(), self)
+            self._current = HttpExchange(self._pending.popleft(), self)
             self._application(self._current)
 
     def write(self, data: bytes) -> None:
@@ -169,7 +165,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def answered(self, exchange: Exchange) -> None:
+    def answered(self, exchange: HttpExchange) -> None:
         """The current answer has ended: take the next request."""
         self._current = None
         if not exchange.request.keep_alive:

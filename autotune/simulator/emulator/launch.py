@@ -14,7 +14,7 @@ from autotune.errors import BadInput, RefusedCommand
 from autotune.simulator.emulator.card import EmulationCard, Refused, emulation_card, filled
 from autotune.simulator.node import start_failure
 from autotune.simulator.node.memory import MemoryPlan, plan_memory, startup_s
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
@@ -66,7 +66,7 @@ class CommandRefused(Exception):
 
 
 @dataclass(frozen=True)
-class Launch:
+class EmulatedLaunch:
     """A command line whose parser was content."""
 
     asked: Emulation
@@ -75,8 +75,8 @@ class Launch:
     resolved: ResolvedCommand
 
     @cached_property
-    def server(self) -> Server:
-        return Server(self.resolved.setup)
+    def server(self) -> SimulatedServer:
+        return SimulatedServer(self.resolved.setup)
 
     @cached_property
     def memory(self) -> MemoryPlan:
@@ -147,7 +147,7 @@ class Launch:
         return int(evaluate(self.card.block_tokens, self.scope))
 
 
-def prepare_launch(asked: Emulation, library: Library) -> Launch:
+def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
     """Parse and understand the command line.
 
     Raises `CommandRefused` where the engine's own parser would, `BadInput` for what only we do not know (the model).
@@ -170,4 +170,4 @@ def prepare_launch(asked: Emulation, library: Library) -> Launch:
         resolved = resolve_command(command, library, context, version)
     except BadInput as error:
         raise CommandRefused(card, str(error)) from error
-    return Launch(asked, card, parsed, resolved)
+    return EmulatedLaunch(asked, card, parsed, resolved)

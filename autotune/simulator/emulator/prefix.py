@@ -21,7 +21,7 @@ def block_hashes(tokens: Sequence[int], block_tokens: int) -> tuple[int, ...]:
 
 
 class BlockCache:
-    """The blocks of one replica's pool, least recently used out first; implements `simulate.prefix.PrefixCache`.
+    """The blocks of one replica's pool, least recently used out first; implements `node.prefix.PrefixCache`.
 
     Args:
         blocks: hashes of each request's prompt; requests come and go.

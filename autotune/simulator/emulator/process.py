@@ -14,18 +14,17 @@ from typing import Any
 
 import uvloop
 
-from autotune.simulator.emulator.api import Api, die_mid_load
+from autotune.simulator.emulator.api import EngineApi, die_mid_load
 from autotune.simulator.emulator.engine import LiveEngine
-from autotune.simulator.emulator.faults import Faults, leave_a_grandchild
-from autotune.simulator.emulator.http import Connection
-from autotune.simulator.emulator.launch import Launch
-from autotune.simulator.emulator.startup import Died, Log, Startup
+from autotune.simulator.emulator.http import HttpConnection
+from autotune.simulator.emulator.launch import EmulatedLaunch
+from autotune.simulator.emulator.startup import Died, Faults, Log, Startup, leave_a_grandchild
 
 _BACKLOG = 4096
 _GRACE_S = 1.0
 
 
-def serve(launch: Launch, as_json: bool) -> int:
+def serve(launch: EmulatedLaunch, as_json: bool) -> int:
     """Start and serve until a signal ends it; returns the exit code.
 
     Args:
@@ -49,7 +48,7 @@ def serve(launch: Launch, as_json: bool) -> int:
         return death.exit_code
 
 
-def _bind(launch: Launch, log: Log) -> socket.socket:
+def _bind(launch: EmulatedLaunch, log: Log) -> socket.socket:
     """Take the port; nobody can connect before the server listens."""
     family = socket.AF_INET6 if ":" in launch.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -73,9 +72,9 @@ def _raise_file_limit() -> None:
 class _Serving:
     """The event loop's part."""
 
-    def __init__(self, launch: Launch, faults: Faults, log: Log, as_json: bool) -> None:
+    def __init__(self, launch: EmulatedLaunch, faults: Faults, log: Log, as_json: bool) -> None:
         self._launch, self._faults, self._log, self._as_json = launch, faults, log, as_json
-        self._connections: set[Connection] = set()
+        self._connections: set[HttpConnection] = set()
         self._bug: BaseException | None = None
 
     async def run(self, listener: socket.socket | None) -> int:
@@ -88,12 +87,14 @@ class _Serving:
             loop.add_signal_handler(number, stop.set)
         launch = self._launch
         engine = LiveEngine(launch.server, launch.memory.capacity_tokens, launch.block_tokens, launch.asked.speed)
-        api = Api(launch, engine, self._faults)
+        api = EngineApi(launch, engine, self._faults)
         if listener is None:
             self._log.lines(launch.card.ready)
             await _either(stop, self._faults.get("late-bind", 0.0))
             listener = _bind(launch, self._log)
-        server = await loop.create_server(lambda: Connection(api, self._connections), sock=listener, backlog=_BACKLOG)
+        server = await loop.create_server(
+            lambda: HttpConnection(api, self._connections), sock=listener, backlog=_BACKLOG
+        )
         self._announce(listener.getsockname()[1])
         dying = asyncio.ensure_future(self._die_mid_load(engine))
         # Nothing that exists now will become garbage: leave it out of every collection.

@@ -30,7 +30,7 @@ _RATES = ("request_throughput", "request_goodput", "output_throughput", "total_t
 _FROM_SENDING = ("ttft", "e2el")
 
 
-def silent_s(workload: Workload, metrics: Mapping[str, float]) -> float:
+def cold_start_s(workload: Workload, metrics: Mapping[str, float]) -> float:
     """Seconds at the beginning of a run in which the server answered nobody; 0 where it is not cold, or not known."""
     at_once = len(workload.points) == 1 and workload.points[0].arrival.kind == "all_at_once"
     needed = ("mean_ttft_ms", "p99_ttft_ms", "duration")
@@ -42,7 +42,7 @@ def silent_s(workload: Workload, metrics: Mapping[str, float]) -> float:
     return first_s if cold else 0.0
 
 
-def warm(metrics: Mapping[str, float], silent: float) -> dict[str, float]:
+def without_cold_start(metrics: Mapping[str, float], silent: float) -> dict[str, float]:
     """The metrics of the run less the silent seconds: what the fit is compared with.
 
     Rates over the whole run grow, times from the sending of a request shrink; what happens between tokens stays.
@@ -61,7 +61,7 @@ def warm(metrics: Mapping[str, float], silent: float) -> dict[str, float]:
     return changed
 
 
-def trust(metrics: Mapping[str, float], silent: float) -> float:
+def weight(metrics: Mapping[str, float], silent: float) -> float:
     """Weight of a run whose silence was taken off, against one of a warm server: by the variances of both."""
     if not silent:
         return 1.0

@@ -1,4 +1,4 @@
-"""How sure the calibrated simulator may be: `Errors` from what a fit and its left-out groups got wrong.
+"""How sure the calibrated simulator may be: `PredictionErrors` from what a fit and its left-out groups got wrong.
 
 Quantiles, not variances: nine of ten errors lie within 1.645 standard deviations by construction, whatever their tails.
 An engine's spread is the 90 % quantile of its errors: of throughput, where that is known, by fits that had not seen the
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.simulator.node.uncertainty import HEADLINE, UNKNOWN, Z90, Covered, Errors, Spread
+from autotune.simulator.node.uncertainty import HEADLINE, UNKNOWN, Z90, Covered, ErrorSpread, PredictionErrors
 
 METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")
 _LEAST = 0.03
@@ -37,7 +37,7 @@ class Missed:
     Attributes:
         load: model, node, version of the engine and workload.
         errors: by metric, of the fit to all points.
-        unseen: kind of `Errors.unseen` -> the same by a fit that had not seen the point's group of that kind.
+        unseen: kind of `PredictionErrors.unseen` -> the same by a fit that had not seen the point's group of that kind.
     """
 
     engine: str
@@ -46,14 +46,16 @@ class Missed:
     unseen: Mapping[str, Mapping[str, float]]
 
 
-def errors_of(points: Sequence[Missed], covered: Iterable[Covered], before: Errors | None = None) -> Errors:
+def errors_of(
+    points: Sequence[Missed], covered: Iterable[Covered], before: PredictionErrors | None = None
+) -> PredictionErrors:
     """The errors to state for predictions from now on.
 
     Args:
         before: of the calibration that the fit began with. It still answers for what it had measured, so nothing gets
             surer than it was: the new points are few, near each other, and the fit has seen them.
     """
-    before = before or Errors()
+    before = before or PredictionErrors()
     by_engine: dict[str, list[Missed]] = defaultdict(list)
     for point in points:
         by_engine[point.engine].append(point)
@@ -69,28 +71,28 @@ def errors_of(points: Sequence[Missed], covered: Iterable[Covered], before: Erro
     # An engine that nobody measured is not surer than any that somebody did.
     engines["any"] = {m: max((one[m] for one in engines.values()), key=_total) for m in METRICS}
     added = {kind: max(more, before.unseen.get(kind, 0.0)) for kind, more in _unseen(points).items()}
-    return Errors(
+    return PredictionErrors(
         engines={**before.engines, **engines},
         unseen={**_NOT_ASKED, **before.unseen, **added},
         covered=[*before.covered, *(one for one in covered if one not in before.covered)],
     )
 
 
-def _believed(found: Spread, points: int, before: Spread | None) -> Spread:
+def _believed(found: ErrorSpread, points: int, before: ErrorSpread | None) -> ErrorSpread:
     """What so many points' errors let one state."""
     if before is not None:
-        return Spread(group=max(found.group, before.group), row=max(found.row, before.row))
+        return ErrorSpread(group=max(found.group, before.group), row=max(found.row, before.row))
     told = min(1.0, points / _TELLING)
 
     def mixed(its: float, unknown: float) -> float:
         return _rounded(math.sqrt(told * its**2 + (1.0 - told) * unknown**2))
 
-    return Spread(group=mixed(found.group, UNKNOWN.group), row=mixed(found.row, UNKNOWN.row))
+    return ErrorSpread(group=mixed(found.group, UNKNOWN.group), row=mixed(found.row, UNKNOWN.row))
 
 
-def _spread(points: Sequence[Missed], metric: str, shared: float) -> Spread:
+def _spread(points: Sequence[Missed], metric: str, shared: float) -> ErrorSpread:
     total = _scale([_foreseen(p, metric) for p in points if metric in p.errors])
-    return Spread(group=_rounded(total * math.sqrt(shared)), row=_rounded(total * math.sqrt(1.0 - shared)))
+    return ErrorSpread(group=_rounded(total * math.sqrt(shared)), row=_rounded(total * math.sqrt(1.0 - shared)))
 
 
 def _foreseen(point: Missed, metric: str) -> float:
@@ -153,7 +155,7 @@ def _predicted_scale(errors: Sequence[float]) -> float:
     return max(_LEAST, ordered[rank - 1] / Z90)
 
 
-def _total(spread: Spread) -> float:
+def _total(spread: ErrorSpread) -> float:
     return math.hypot(spread.group, spread.row)
 
 

@@ -15,17 +15,17 @@ from autotune.errors import BadInput
 from autotune.notify import Notify
 from autotune.simulator.fit.errors import METRICS, Missed, errors_of
 from autotune.simulator.fit.points import MeasuredPoint, Predicted, era_of, groups
-from autotune.simulator.fit.problem import UNCERTAIN, Predictor, Target
+from autotune.simulator.fit.problem import UNCERTAIN, FitTarget, Predictor
 from autotune.simulator.fit.solving import Fitted, fit, leave_out, predictor
 from autotune.simulator.node.calibration import Calibration, Learned, nothing_learned, packaged_calibration
-from autotune.simulator.node.uncertainty import HEADLINE, Covered, Errors, interval90, sigma
+from autotune.simulator.node.uncertainty import HEADLINE, Covered, PredictionErrors, interval90, sigma
 from autotune.simulator.prediction_intervals import subject_of
 
 STARTS = {"shipped": packaged_calibration, "physics": nothing_learned}
 """Where a fit begins and what it is drawn to."""
 
 _NEW = ("engine", "version", "gpu", "model", "workload")
-"""Kinds of groups for which `Errors.unseen` says how much less sure a prediction is."""
+"""Kinds of groups for which `PredictionErrors.unseen` says how much less sure a prediction is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bo
     return Calibrated(calibration, predicted_by(points, calibration, _left_out(found)))
 
 
-def _target(point: MeasuredPoint) -> Target:
+def _target(point: MeasuredPoint) -> FitTarget:
     metrics = {name: float(value) for name, value in point.metrics.items()}
-    return Target(point.label, point.resolved.setup, point.workload, metrics, point.weight * _surer(point))
+    return FitTarget(point.label, point.resolved.setup, point.workload, metrics, point.weight * _surer(point))
 
 
 def _surer(point: MeasuredPoint) -> float:
@@ -161,5 +161,5 @@ def _predicted(point: MeasuredPoint, calibration: Calibration) -> Predicted:
     return Predicted(metrics, low, high)
 
 
-def _sigma(errors: Errors, point: MeasuredPoint) -> float:
+def _sigma(errors: PredictionErrors, point: MeasuredPoint) -> float:
     return sigma(errors, subject_of(point.resolved.setup, point.workload, point.metrics))

@@ -37,7 +37,7 @@ _SAME = math.log(1.1)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPlace:
     """File and row, for messages.
 
     Attributes:
@@ -54,7 +54,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadColumns:
     """The columns that say what load was sent.
 
     Attributes:
@@ -88,18 +88,18 @@ class RawRow:
     """
 
     label: str
-    place: Place
+    place: RowPlace
     command: Command
     engine_version: str
     hardware: str
-    load: Load
+    load: LoadColumns
     metrics: Mapping[str, float]
     failure: str | None = None
     gpus: int | None = None
     model: str | None = None
 
 
-def number(place: Place, name: str, value: Any) -> float | None:
+def number(place: RowPlace, name: str, value: Any) -> float | None:
     """A figure of a file; None where there is none.
 
     Raises:
@@ -116,7 +116,7 @@ def number(place: Place, name: str, value: Any) -> float | None:
     return figure
 
 
-def whole(place: Place, name: str, value: Any) -> int | None:
+def whole(place: RowPlace, name: str, value: Any) -> int | None:
     """A whole number above 0 of a file; None where there is none."""
     figure = number(place, name, value)
     if figure is not None and (figure != int(figure) or figure < 1):
@@ -124,7 +124,7 @@ def whole(place: Place, name: str, value: Any) -> int | None:
     return None if figure is None else int(figure)
 
 
-def checked(place: Place, given: Mapping[str, Any], needed: tuple[str, ...]) -> dict[str, float]:
+def checked(place: RowPlace, given: Mapping[str, Any], needed: tuple[str, ...]) -> dict[str, float]:
     """The metrics of a row that ran.
 
     Args:
@@ -152,7 +152,7 @@ def checked(place: Place, given: Mapping[str, Any], needed: tuple[str, ...]) -> 
     return metrics
 
 
-def _check_units(place: Place, metrics: Mapping[str, float]) -> None:
+def _check_units(place: RowPlace, metrics: Mapping[str, float]) -> None:
     duration = metrics.get("duration")
     if duration is None:
         return
@@ -192,11 +192,11 @@ def read_table(path: Path) -> Iterator[RawRow]:
         yield _row(place, {name: value for name, value in cells.items() if value not in (None, "")})
 
 
-def _json_lines(path: Path, text: str) -> Iterator[tuple[Place, dict[str, Any]]]:
+def _json_lines(path: Path, text: str) -> Iterator[tuple[RowPlace, dict[str, Any]]]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
-        place = Place(path, number)
+        place = RowPlace(path, number)
         try:
             cells = json.loads(line)
         except ValueError as error:
@@ -206,7 +206,7 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[Place, dict[str, Any]]]
         yield place, cells
 
 
-def _csv_lines(path: Path, text: str) -> Iterator[tuple[Place, dict[str, str]]]:
+def _csv_lines(path: Path, text: str) -> Iterator[tuple[RowPlace, dict[str, str]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         columns = [name.strip() for name in next(reader, [])]
@@ -217,7 +217,7 @@ def _csv_lines(path: Path, text: str) -> Iterator[tuple[Place, dict[str, str]]]:
         if twice:
             raise MalformedFile(path, f"two columns are called {twice[0]!r}", 1)
         for cells in reader:
-            place = Place(path, reader.line_num)
+            place = RowPlace(path, reader.line_num)
             if not any(cell.strip() for cell in cells):
                 continue
             if len(cells) != len(columns):
@@ -227,7 +227,7 @@ def _csv_lines(path: Path, text: str) -> Iterator[tuple[Place, dict[str, str]]]:
         raise MalformedFile(path, f"not CSV: {error}", reader.line_num) from error
 
 
-def _row(place: Place, cells: Mapping[str, Any]) -> RawRow:
+def _row(place: RowPlace, cells: Mapping[str, Any]) -> RawRow:
     """A row of cells that hold something."""
     for name in cells:
         if name not in METRICS and name not in _COLUMNS:
@@ -252,7 +252,7 @@ def _row(place: Place, cells: Mapping[str, Any]) -> RawRow:
     )
 
 
-def _command(place: Place, cells: Mapping[str, Any]) -> Command:
+def _command(place: RowPlace, cells: Mapping[str, Any]) -> Command:
     """The command with the settings of the ``env`` column in front of it."""
     try:
         return split_command(f"{cells.get('env', '')} {cells['command']}")
@@ -260,12 +260,12 @@ def _command(place: Place, cells: Mapping[str, Any]) -> Command:
         raise place.wrong(str(error)) from error
 
 
-def _load(place: Place, cells: Mapping[str, Any], metrics: Mapping[str, float]) -> Load:
+def _load(place: RowPlace, cells: Mapping[str, Any], metrics: Mapping[str, float]) -> LoadColumns:
     lengths = [name for name in _LENGTHS if name in cells]
     if ("workload" in cells) == bool(lengths) or len(lengths) not in (0, len(_LENGTHS)):
         raise place.wrong(f"give either workload, or all of {', '.join(_LENGTHS)}")
     rate = number(place, "request_rate", cells.get("request_rate"))
-    return Load(
+    return LoadColumns(
         name=str(cells.get("workload", "")),
         input_tokens=whole(place, "input_len", cells.get("input_len")) or 0,
         output_tokens=whole(place, "output_len", cells.get("output_len")) or 0,

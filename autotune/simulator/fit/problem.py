@@ -19,7 +19,7 @@ from autotune.loadgen.workloads import Workload
 from autotune.simulator.node import ServerSetup, run_server
 from autotune.simulator.node.calibration import OWN, Calibration, Factor, Physics, composed, factors_of, groups_of
 from autotune.simulator.node.coefficients import adjusted, speed_card
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 
 UNCERTAIN = {"total_token_throughput": 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}
 """Standard deviation of ln(metric) that a single run is taken to have. Throughput: twins differ by 5 % on vLLM and 15 %
@@ -33,7 +33,7 @@ _FAILED = 10.0
 
 
 @dataclass(frozen=True)
-class Target:
+class FitTarget:
     """A measured point as the fit sees it.
 
     Attributes:
@@ -57,12 +57,12 @@ class Target:
         setup = self.setup
         scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
         coefficients = adjusted(speed_card(setup.engine), figures, setup.version, setup.knobs, scope)
-        metrics = run_server(Server(setup, coefficients), self.workload, 0).metrics
+        metrics = run_server(SimulatedServer(setup, coefficients), self.workload, 0).metrics
         return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
 Figures = tuple[float, ...]
-Task = tuple[Target, tuple[str, ...], Figures]
+Task = tuple[FitTarget, tuple[str, ...], Figures]
 """A target, and the names and values of the figures with which it is to be simulated."""
 
 
@@ -82,9 +82,9 @@ class Predictor:
     def __init__(self, run: Callable[[Sequence[Task]], list[dict[str, float]]]) -> None:
         self._run = run
         self._known: dict[tuple[int, Figures], dict[str, float]] = {}
-        self._targets: dict[int, Target] = {}  # kept alive, so that no other one gets its id
+        self._targets: dict[int, FitTarget] = {}  # kept alive, so that no other one gets its id
 
-    def __call__(self, tasks: Iterable[tuple[Target, Mapping[str, float]]]) -> list[dict[str, float]]:
+    def __call__(self, tasks: Iterable[tuple[FitTarget, Mapping[str, float]]]) -> list[dict[str, float]]:
         """The metrics of each target with the figures given for it."""
         wanted = [(target, tuple(figures), tuple(figures.values())) for target, figures in tasks]
         missing = {(id(t), values): (t, names, values) for t, names, values in wanted}
@@ -102,7 +102,9 @@ class Problem:
         start: where the factors begin and what they are drawn to.
     """
 
-    def __init__(self, targets: Sequence[Target], physics: Physics, start: Calibration, predictor: Predictor) -> None:
+    def __init__(
+        self, targets: Sequence[FitTarget], physics: Physics, start: Calibration, predictor: Predictor
+    ) -> None:
         self.targets, self._physics, self._start, self._predictor = list(targets), physics, start, predictor
         self.factors = sorted(
             {which for t in targets for which in factors_of(physics, t.groups) if _free(which, start)}
@@ -158,7 +160,7 @@ def _free(which: Factor, start: Calibration) -> bool:
     return which.level == OWN or not start.knows(which)
 
 
-def misfits(target: Target, predicted: Mapping[str, float]) -> list[float]:
+def misfits(target: FitTarget, predicted: Mapping[str, float]) -> list[float]:
     """The residuals of one target, one per metric of `UNCERTAIN`."""
     found = []
     for name, uncertain in UNCERTAIN.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -178,10 +178,7 @@ def ranking_lines(found: Rankings) -> list[str]:
 def as_json(found: Rankings) -> Mapping[str, Any]:
     """The orders for ``--json``."""
     return {
-        "rankings": [{"name": r.name, "points": r.points, "spearman": r.spearman} for r in found.rankings],
-        "best_engine": [{"name": b.name, "measured": b.measured, "predicted": b.predicted} for b in found.engines],
-        "replica_gain": [
-            {"name": g.name, "measured": g.measured, "predicted": g.predicted, "spread": g.spread}
-            for g in found.replicas
-        ],
+        "rankings": [asdict(one) for one in found.rankings],
+        "best_engine": [asdict(one) for one in found.engines],
+        "replica_gain": [asdict(one) for one in found.replicas],
     }

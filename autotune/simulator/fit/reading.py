@@ -9,8 +9,8 @@ from pathlib import Path
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import METRICS
-from autotune.simulator.fit.own_table import Place, checked, read_table
-from autotune.simulator.fit.rows import LeftOut, MeasuredOutcome, MeasuredRow, Origin, measured, row_of
+from autotune.simulator.fit.own_table import RowPlace, checked, read_table
+from autotune.simulator.fit.rows import LeftOut, MeasuredOutcome, MeasuredRow, RowOrigin, measured, row_of
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.study.home import Home
@@ -125,7 +125,7 @@ def _rows(launch: Launch, spec: StudySpec, library: Library, path: Path) -> Iter
             if metrics.get("client_bound"):
                 yield LeftOut(label, spec.study, "its client did not keep up")
                 continue
-            place = Place(path, row=f"launch {launch.trial.number}, {name}")
+            place = RowPlace(path, row=f"launch {launch.trial.number}, {name}")
             yield _row(launch, spec, library, (label, name), MeasuredOutcome(_metrics(place, metrics)))
 
 
@@ -140,7 +140,7 @@ def _unusable(launch: Launch) -> str:
     return "somebody else's server, whose command is not known" if external else ""
 
 
-def _metrics(place: Place, metrics: Metrics) -> dict[str, float]:
+def _metrics(place: RowPlace, metrics: Metrics) -> dict[str, float]:
     given = {name: value for name, value in metrics.items() if name in METRICS}
     return checked(place, given, ("total_token_throughput",))
 
@@ -157,7 +157,7 @@ def _row(
     try:
         workload = load_workload(name, library)
         context = Context(spec.model, spec.hardware, spec.gpus, launch.trial.engine_version, 0)
-        origin = Origin(label, spec.study, launch.result.evidence)
+        origin = RowOrigin(label, spec.study, launch.result.evidence)
         return measured(origin, launch.trial.command, context, library, workload, outcome)
     except BadInput as error:
         return LeftOut(label, spec.study, str(error))

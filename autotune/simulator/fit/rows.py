@@ -13,8 +13,8 @@ from autotune.errors import BadInput
 from autotune.loadgen.workloads import LoadPoint, Workload, load_workload, workload_names
 from autotune.loadgen.workloads.arrivals import Arrival, arrival_of
 from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, ShareGPTLengths, TableLengths
-from autotune.simulator.fit import cold_start as cold
-from autotune.simulator.fit.own_table import Load, RawRow
+from autotune.simulator.fit import cold_start
+from autotune.simulator.fit.own_table import LoadColumns, RawRow
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_for
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
@@ -45,7 +45,7 @@ class MeasuredRow:
         metrics: under the names of `autotune.metrics.formulas`, as measured; empty when it failed.
         failure: the measured failure's text.
         weight: of its squared error; 1 = a run like any other.
-        silent_s: at its beginning the server answered nobody for so long; see `cold`.
+        cold_start_s: at its beginning the server answered nobody for so long; see `cold_start`.
         notes: why `weight` is not 1.
     """
 
@@ -57,14 +57,14 @@ class MeasuredRow:
     metrics: Mapping[str, float]
     failure: str | None
     weight: float = 1.0
-    silent_s: float = 0.0
+    cold_start_s: float = 0.0
     evidence: str = "measured"
     notes: tuple[str, ...] = ()
 
     @property
     def warm(self) -> Mapping[str, float]:
         """The metrics less the silent seconds: what the simulated server, which is warm, is compared with."""
-        return cold.warm(self.metrics, self.silent_s)
+        return cold_start.without_cold_start(self.metrics, self.cold_start_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RowOrigin:
     """Where a row comes from: its label, its file's or study's name, and what kind of evidence it is."""
 
     label: str
@@ -95,7 +95,7 @@ class MeasuredOutcome:
 
 def row_of(raw: RawRow, library: Library) -> MeasuredRow | LeftOut:
     """A file's row, resolved; left out where its engine, model or hardware is not known or its command is refused."""
-    origin = Origin(raw.label, raw.place.path.name)
+    origin = RowOrigin(raw.label, raw.place.path.name)
     try:
         workload = workload_of(raw.load, library)
         hardware, gpus = _node(raw, library)
@@ -108,7 +108,12 @@ def row_of(raw: RawRow, library: Library) -> MeasuredRow | LeftOut:
 
 
 def measured(
-    origin: Origin, command: Command, context: Context, library: Library, workload: Workload, outcome: MeasuredOutcome
+    origin: RowOrigin,
+    command: Command,
+    context: Context,
+    library: Library,
+    workload: Workload,
+    outcome: MeasuredOutcome,
 ) -> MeasuredRow:
     """A row whose model and hardware are known.
 
@@ -121,7 +126,7 @@ def measured(
     engine, version = as_measured(recognise(command.argv, library), context.version)
     context = Context(context.model, context.hardware, context.gpus, version, workload.longest_request)
     resolved = resolve_for(engine, command, context, version)
-    silent = cold.silent_s(workload, outcome.metrics)
+    silent = cold_start.cold_start_s(workload, outcome.metrics)
     deductions = dict(_deductions(resolved, outcome, silent))
     return MeasuredRow(
         label=origin.label,
@@ -132,7 +137,7 @@ def measured(
         metrics=outcome.metrics,
         failure=outcome.failure,
         weight=math.prod(deductions.values()),
-        silent_s=silent,
+        cold_start_s=silent,
         evidence=origin.evidence.value,
         notes=tuple(deductions),
     )
@@ -141,7 +146,7 @@ def measured(
 def _deductions(resolved: ResolvedCommand, outcome: MeasuredOutcome, silent: float) -> Iterator[tuple[str, float]]:
     """Why a row counts for less than another, and by which factor."""
     if silent:
-        yield f"its server was cold: it answered nobody for {silent:.0f} s", cold.trust(outcome.metrics, silent)
+        yield f"its server was cold: it answered nobody for {silent:.0f} s", cold_start.weight(outcome.metrics, silent)
     if any(effect.name == _CAP for effect in resolved.effective.effects):
         yield "it measures the cap on running requests that comes with speculation", _ANOTHER_THING
     # Rules of combinations that run but are never worth it.
@@ -164,7 +169,7 @@ def model_name(model: ModelCard) -> str:
     return model.id.rstrip("/").rsplit("/", 1)[-1]
 
 
-def workload_of(load: Load, library: Library) -> Workload:
+def workload_of(load: LoadColumns, library: Library) -> Workload:
     """The workload that was served: one that has a name, where it is the same, else one of its own.
 
     Where up to one request in twenty did not come back (a client out of file descriptors), only those that did count:
@@ -182,7 +187,7 @@ def workload_of(load: Load, library: Library) -> Workload:
     return _served(workload, load.completed)
 
 
-def _made(load: Load, library: Library) -> Workload:
+def _made(load: LoadColumns, library: Library) -> Workload:
     lengths = FixedLengths(input_tokens=load.input_tokens, output_tokens=load.output_tokens)
     arrival = arrival_of(load.concurrency, load.request_rate)
     point = LoadPoint(prompts=load.prompts, arrival=arrival, lengths=lengths)

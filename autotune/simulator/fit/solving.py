@@ -18,7 +18,7 @@ from scipy.optimize import least_squares
 from autotune.arrays import Floats
 from autotune.child import die_with_parent
 from autotune.notify import Notify
-from autotune.simulator.fit.problem import Predictor, Problem, Target, Task, simulated
+from autotune.simulator.fit.problem import FitTarget, Predictor, Problem, Task, simulated
 from autotune.simulator.node.calibration import Calibration, Physics, composed, packaged_physics
 
 _ROUNDS = 12
@@ -116,7 +116,9 @@ def _share_out(tasks: Sequence[Task], pipes: Sequence[Connection]) -> list[dict[
             busy.remove(pipe)
 
 
-def fit(targets: Sequence[Target], start: Calibration, predict: Predictor, guess: Calibration | None = None) -> Fitted:
+def fit(
+    targets: Sequence[FitTarget], start: Calibration, predict: Predictor, guess: Calibration | None = None
+) -> Fitted:
     """The factors that explain the targets best while they stay near the start: a maximum a posteriori estimate.
 
     Args:

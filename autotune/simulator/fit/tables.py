@@ -41,7 +41,7 @@ def table(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> 
 
 def _ran(point: MeasuredPoint, predicted: Predicted, kinds: Sequence[str]) -> list[str]:
     warm = point.metrics[HEADLINE]
-    cold = any(row.silent_s for row in point.members)
+    cold = any(row.cold_start_s for row in point.members)
     spread = f"{math.expm1(point.spread):.0%}" if len(point.members) > 1 else ""
     cells = [_rate(point.measured), _rate(warm) if cold else "", spread]
     if predicted.failure is not None:
@@ -90,7 +90,7 @@ def _counts(value: object, name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Errors:
+class ErrorSummary:
     """How far predictions are off, over points that ran; errors are shares of the measured value.
 
     Attributes:
@@ -112,13 +112,13 @@ class Errors:
     invented: tuple[str, ...]
 
 
-def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> Errors:
+def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> ErrorSummary:
     """The figures of a summary; those of nothing are NaN."""
     both = list(zip(points, predictions, strict=True))
     ran = [(point, predicted) for point, predicted in both if point.failure is None]
     failed = [predicted for point, predicted in both if point.failure is not None]
     kinds = dict.fromkeys(kind for predicted in predictions for kind in predicted.left_out)
-    return Errors(
+    return ErrorSummary(
         points=len(ran),
         throughput=_median(abs(predicted.throughput / point.metrics[HEADLINE] - 1) for point, predicted in ran),
         left_out={
@@ -142,7 +142,7 @@ def _median(values: Iterable[float]) -> float:
     return float(np.median(found)) if found else math.nan
 
 
-def error_lines(found: Errors) -> list[str]:
+def error_lines(found: ErrorSummary) -> list[str]:
     """The figures in words, one sentence a line."""
     failures, told = found.failures
     lines = [f"{found.points} points; median error of total token throughput {_percent(found.throughput)}"]

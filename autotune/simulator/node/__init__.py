@@ -31,7 +31,7 @@ from autotune.metrics.formulas import summarize_loads
 from autotune.metrics.records import RequestRecords
 from autotune.simulator.node.batching import Batching
 from autotune.simulator.node.memory import MemoryPlan, memory_failure, plan_memory, startup_s
-from autotune.simulator.node.server import RecordedKnobs, Server, ServerSetup
+from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.trial import Failure, FailureKind, Metrics
 
 __all__ = [
@@ -80,10 +80,10 @@ def simulate(server: ServerSetup, workload: Workload, seed: int) -> SimulatedOut
     """
     names: set[str] = set()
     recorded = replace(server, knobs=RecordedKnobs(server.knobs, names))
-    return replace(run_server(Server(recorded), workload, seed), knobs_read=frozenset(names))
+    return replace(run_server(SimulatedServer(recorded), workload, seed), knobs_read=frozenset(names))
 
 
-def run_server(server: Server, workload: Workload, seed: int) -> SimulatedOutcome:
+def run_server(server: SimulatedServer, workload: Workload, seed: int) -> SimulatedOutcome:
     """`simulate` for a server whose decisions are taken; calibration passes its own coefficients this way."""
     plan = plan_memory(server)
     failure = start_failure(server, plan) or too_long(server, plan, workload)
@@ -108,12 +108,12 @@ def run_server(server: Server, workload: Workload, seed: int) -> SimulatedOutcom
     return SimulatedOutcome(metrics, None, startup_s(server, plan), plan, preemptions)
 
 
-def start_failure(server: Server, plan: MemoryPlan) -> Failure | None:
+def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
     """Why a server would not start; None when it does."""
     return too_many_gpus(server) or memory_failure(server, plan)
 
 
-def too_many_gpus(server: Server) -> Failure | None:
+def too_many_gpus(server: SimulatedServer) -> Failure | None:
     """A layout that needs more GPUs than there are."""
     if server.gpus <= server.setup.gpus:
         return None
@@ -121,7 +121,7 @@ def too_many_gpus(server: Server) -> Failure | None:
     return Failure(FailureKind.BAD_ARGUMENT, message, "")
 
 
-def too_long(server: Server, plan: MemoryPlan, workload: Workload) -> Failure | None:
+def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
     """Requests that the server would reject: longer than its context, or than its whole KV pool."""
     longest = workload.longest_request
     pool = plan.capacity_tokens // server.block_tokens * server.block_tokens
@@ -132,7 +132,7 @@ def too_long(server: Server, plan: MemoryPlan, workload: Workload) -> Failure | 
     return None
 
 
-def beyond_step(server: Server, prompt: int) -> Failure | None:
+def beyond_step(server: SimulatedServer, prompt: int) -> Failure | None:
     """Prompts that the server would reject: without chunks, what no step can compute whole."""
     if server.prompt_limit is None or prompt <= server.prompt_limit:
         return None

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.simulator.node.coefficients import Coefficients, Figures, SpeedCard, adjusted
-from autotune.simulator.node.uncertainty import Errors
+from autotune.simulator.node.uncertainty import PredictionErrors
 from autotune.space.cards import HardwareCard
 from autotune.space.entry import Entry
 from autotune.space.library import Library, kind_of, load, spaces_root
@@ -98,7 +98,7 @@ class Calibration(Entry):
 
     fitted_to: list[Learned]
     factors: dict[Level, dict[str, dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]]]
-    errors: Errors
+    errors: PredictionErrors
 
     @model_validator(mode="after")
     def _known(self) -> Calibration:
@@ -194,7 +194,7 @@ def calibration_of(library: Library) -> Calibration:
 
 def nothing_learned() -> Calibration:
     """Physics alone: every factor 1."""
-    return Calibration(fitted_to=[], factors={}, errors=Errors())
+    return Calibration(fitted_to=[], factors={}, errors=PredictionErrors())
 
 
 @lru_cache(maxsize=16)

@@ -13,20 +13,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from autotune.errors import UnknownName
-from autotune.space.entry import VersionRange, in_range
+from autotune.space.entry import Entry, VersionRange, in_range
 from autotune.space.expression import Expression, Namespace, evaluate
 from autotune.space.library import documents, load, packaged, spaces_root
 from autotune.trial import Scalar
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Behaviour(_Entry):
+class Behaviour(Entry):
     """What an engine does, as its sources and documentation say: scheduling, memory, constants of its kernels.
 
     Nothing here is fitted. ``*_share`` multiplies a rate; 1 would be the hardware's peak.
@@ -119,7 +115,7 @@ class Behaviour(_Entry):
     start_s: float = Field(ge=0, description="start without loading weights")
 
 
-class Figures(_Entry):
+class Figures(Entry):
     """How fast it is: the figures that are fitted, each with its range in ``physics.yaml``.
 
     ``*_share`` multiplies a rate; 1 would be the hardware's achieved (or, for links and attention, peak) rate.
@@ -150,7 +146,7 @@ class Coefficients(Behaviour, Figures):
     """How an engine schedules, what it keeps in memory, and how far its kernels are from the peak."""
 
 
-class Adjustment(_Entry):
+class Adjustment(Entry):
     """What differs under a condition over ``knobs, model, hardware, gpus``; all that hold apply, in order."""
 
     when: Expression = "True"
@@ -161,14 +157,14 @@ class Adjustment(_Entry):
     reason: str
 
 
-class Era(_Entry):
+class Era(Entry):
     """Versions whose software is of one time. Engines share an era's name: they grew faster together."""
 
     name: str
     versions: VersionRange
 
 
-class SpeedCard(_Entry):
+class SpeedCard(Entry):
     """A document of ``search_spaces/<engine>/simulator.yaml``."""
 
     engine: str

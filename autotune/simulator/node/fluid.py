@@ -20,9 +20,9 @@ import numpy as np
 
 from autotune.arrays import Floats
 from autotune.simulator.node.batches import Batches
-from autotune.simulator.node.loads import EDGES, Load
+from autotune.simulator.node.loads import EDGES, LoadSummary
 from autotune.simulator.node.replica import Chunk, Sequences
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import StepTime
 
 _ARRIVALS = 4
@@ -84,7 +84,7 @@ class Fluid:
         running: sequences that run at a time on all replicas, when the batch is full.
     """
 
-    def __init__(self, server: Server, load: Load, running: int) -> None:
+    def __init__(self, server: SimulatedServer, load: LoadSummary, running: int) -> None:
         self._server, self._load, self._c = server, load, server.coefficients
         self._ranks, self._gain = server.data_parallel, server.tokens_per_step
         self._own = _own_prompt(server, load)
@@ -241,7 +241,7 @@ class Fluid:
         return replace(flow, seconds=max(flow.seconds + late, sending), full_s=flow.full_s + late)
 
 
-def flow_of(server: Server, load: Load, running: int) -> Flow:
+def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
     """What a load comes to on a server that runs at most so many sequences at a time."""
     flow = Fluid(server, load, running).flow()
     if not load.span_s or flow.seconds >= load.span_s + flow.answer_s:
@@ -257,7 +257,7 @@ def flow_of(server: Server, load: Load, running: int) -> Flow:
     return Flow(load.span_s + wait_s + answer_s, wait_s, 0.0, 1.0, wait_s, answer_s, per_token_s)
 
 
-def _own_prompt(server: Server, load: Load) -> float:
+def _own_prompt(server: SimulatedServer, load: LoadSummary) -> float:
     """Prompt tokens that are computed for a request, in the mean: less what the prefix cache has."""
     if not load.groups or not server.prefix_caching:
         return max(1.0, load.read)
@@ -266,7 +266,7 @@ def _own_prompt(server: Server, load: Load) -> float:
     return max(1.0, load.read - kept * (1 - computed))
 
 
-def _prompt_budget(server: Server, prompt: float) -> float:
+def _prompt_budget(server: SimulatedServer, prompt: float) -> float:
     """Prompt tokens of a step of one rank."""
     c = server.coefficients
     budget = float(min(server.token_budget, c.max_prefill_tokens or server.token_budget))
@@ -275,7 +275,7 @@ def _prompt_budget(server: Server, prompt: float) -> float:
     return max(1.0, budget)
 
 
-def sequences_held(server: Server, load: Load, capacity: int) -> int:
+def sequences_held(server: SimulatedServer, load: LoadSummary, capacity: int) -> int:
     """Sequences whose tokens the KV pools of all replicas hold, in the mean, with what admission reserves."""
     c = server.coefficients
     shared = load.read - _own_prompt(server, load)

@@ -12,13 +12,13 @@ from collections import deque
 import numpy as np
 
 from autotune.arrays import Floats
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 
 
 class FrontEnd:
     """HTTP and tokeniser: reads requests one after the other."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: SimulatedServer) -> None:
         c = server.coefficients
         self._request_s, self._token_s = c.request_ms * 1e-3, c.prompt_token_us * 1e-6
         self._free_s = 0.0
@@ -51,7 +51,7 @@ class FrontEnd:
 class BackEnd:
     """Detokeniser and HTTP: sends the tokens of a step when those of the steps before are sent."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: SimulatedServer) -> None:
         self._token_s = server.coefficients.output_token_us * 1e-6
         self._free_s = 0.0
 

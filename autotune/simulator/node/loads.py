@@ -16,7 +16,7 @@ SHARES = (np.arange(12) + 0.5) / 12
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadSummary:
     """One load point, summed up.
 
     Attributes:
@@ -50,7 +50,7 @@ class Load:
     groups: int
 
     @classmethod
-    def of(cls, requests: Requests) -> Load:
+    def of(cls, requests: Requests) -> LoadSummary:
         """Sum up the drawn requests of a load point."""
         read, written = requests.input_tokens.astype(float), requests.output_tokens.astype(float)
         # Who is met running is met the likelier the longer it runs, at any moment of it alike.

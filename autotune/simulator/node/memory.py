@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.weights import BF16, expert_layers, kv_bytes_per_token_layer, weight_bytes_per_gpu
 from autotune.trial import Failure, FailureKind
 
@@ -108,7 +108,7 @@ class MemoryPlan:
         return dict(zip(MEMORY_KEYS, values, strict=True))
 
 
-def _weight_bytes(server: Server) -> float:
+def _weight_bytes(server: SimulatedServer) -> float:
     """Weights as they lie in memory: the checkpoint's, the router in bf16, and what latent attention adds.
 
     Latent attention keeps a bf16 copy of the up-projections of keys and values for decoding (vLLM's
@@ -127,7 +127,7 @@ def _weight_bytes(server: Server) -> float:
     return checkpoint + (router + copies) / stages
 
 
-def _activation_bytes(server: Server) -> tuple[float, float]:
+def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
     """The largest step's tensors: those of its layers, or those of sampling after it; and how much of them is a guess.
 
     The sampler's are counted from the engine's source and agree with its logs, the layers' are not.
@@ -153,7 +153,7 @@ def _activation_bytes(server: Server) -> tuple[float, float]:
     return (layers, layers) if layers > sampling else (sampling, 0.0)
 
 
-def _graph_bytes(server: Server) -> float:
+def _graph_bytes(server: SimulatedServer) -> float:
     """CUDA graphs, by how many batch sizes are captured: 1, 2, 4, every 8th up to 256 and every 16th beyond.
 
     vLLM and SGLang both step so. Nodes grow with the layers; that all of it does is a simplification.
@@ -166,14 +166,14 @@ def _graph_bytes(server: Server) -> float:
     return sizes * layers * server.coefficients.graph_mb_per_layer * 1e6
 
 
-def _communication_bytes(server: Server) -> float:
+def _communication_bytes(server: SimulatedServer) -> float:
     """Buffers of collectives, one set for every further rank of a pipeline stage, and of an all-to-all."""
     c = server.coefficients
     exchange = c.exchange_buffer_gb if server.stage_gpus > 1 else 0.0
     return ((server.stage_gpus - 1) * c.communicator_gb + exchange) * 1e9
 
 
-def _kv_token_bytes(server: Server) -> float:
+def _kv_token_bytes(server: SimulatedServer) -> float:
     """KV cache of one token over the layers of a pipeline stage."""
     a, alignment = server.architecture, server.coefficients.latent_cache_alignment
     # Where a layer's cache is its window, short sequences take more of the pool per token than this mean.
@@ -184,7 +184,7 @@ def _kv_token_bytes(server: Server) -> float:
     return per_token * a.layers / server.pipeline_parallel
 
 
-def plan_memory(server: Server) -> MemoryPlan:
+def plan_memory(server: SimulatedServer) -> MemoryPlan:
     """The memory plan of one GPU; all GPUs of a server are alike."""
     c, hardware = server.coefficients, server.hardware
     total = (hardware.driver_memory_gb or hardware.memory_gb) * 1e9
@@ -225,7 +225,7 @@ def plan_memory(server: Server) -> MemoryPlan:
     )
 
 
-def memory_failure(server: Server, plan: MemoryPlan) -> Failure | None:
+def memory_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
     """Why the server would not start, as the engine says it; None when it starts."""
     if plan.margin_bytes >= 0:
         return None
@@ -240,7 +240,7 @@ def memory_failure(server: Server, plan: MemoryPlan) -> Failure | None:
     return Failure(FailureKind.OUT_OF_MEMORY, f"Out of GPU memory: {short} ({facts}); {advice}.", excerpt)
 
 
-def _as_the_engine_says(server: Server, plan: MemoryPlan) -> tuple[str, str]:
+def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str]:
     """The engine's own line for what is missing, and what helps."""
     c, free = server.coefficients, plan.total - server.coefficients.context_gb * 1e9
     share = plan.total * server.memory_fraction
@@ -264,7 +264,7 @@ def _as_the_engine_says(server: Server, plan: MemoryPlan) -> tuple[str, str]:
     return excerpt, "shorten context_length, raise memory_fraction or shard attention over more GPUs"
 
 
-def _no_cache_error(server: Server) -> str:
+def _no_cache_error(server: SimulatedServer) -> str:
     """What an engine says when its share leaves nothing for the cache."""
     kind = server.coefficients.fraction_of
     if kind == "total":
@@ -274,12 +274,12 @@ def _no_cache_error(server: Server) -> str:
     return _allocation_error(server)
 
 
-def _allocation_error(server: Server) -> str:
+def _allocation_error(server: SimulatedServer) -> str:
     brand = "HIP" if server.hardware.vendor == "amd" else "CUDA"
     return f"torch.OutOfMemoryError: {brand} out of memory."
 
 
-def startup_s(server: Server, plan: MemoryPlan) -> float:
+def startup_s(server: SimulatedServer, plan: MemoryPlan) -> float:
     """Seconds from launch to ready: weights from disk, then compilation and graph capture."""
     c = server.coefficients
     return c.start_s + plan.weights * server.gpus / 1e9 / c.load_gb_s

@@ -1,4 +1,4 @@
-"""One attention replica: its queue, the prompts it fills, and its KV pool."""
+"""One attention replica: its queue, the prompts in prefill, and its KV pool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.arrays import Ints
 from autotune.simulator.node.prefix import PrefixCache
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 
 _SORTED_QUEUE = 128
 """Longer queues are served first come, first served, whatever the policy (SGLang: managers/schedule_policy.py)."""
@@ -73,7 +73,7 @@ class Replica:
         cached_tokens: prompt tokens that were found in the prefix cache, over the run.
     """
 
-    def __init__(self, server: Server, sequences: Sequences, cache: PrefixCache, capacity: int) -> None:
+    def __init__(self, server: SimulatedServer, sequences: Sequences, cache: PrefixCache, capacity: int) -> None:
         self._server, self._c, self._sequences, self._cache = server, server.coefficients, sequences, cache
         self._block = server.block_tokens
         self.capacity = capacity // self._block * self._block

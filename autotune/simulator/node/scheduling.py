@@ -14,18 +14,48 @@ import numpy as np
 
 from autotune.arrays import Floats, Ints
 from autotune.simulator.node.batches import Batches
-from autotune.simulator.node.dispatch import Dispatch
 from autotune.simulator.node.prefix import PrefixCache
 from autotune.simulator.node.replica import Chunk, Replica, Sequences
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import StepTime
+
+_WAITING_WEIGHT = 4.0
+"""A waiting request counts as so many running ones (vLLM 0.11: v1/engine/core_client.py)."""
+_PRESSURE_WEIGHT, _PRESSURE_FROM = 6.0, 0.5
+"""vLLM 0.32, same file: waiting requests count more, the fuller the pool is beyond its half."""
+
+
+class Dispatch:
+    """The balancer in front of the replicas; it knows their state exactly, where engines know it some 0.1 s late."""
+
+    def __init__(self, server: SimulatedServer, replicas: Sequence[Replica]) -> None:
+        self._rule, self._replicas = server.coefficients.dispatch, replicas
+        self._turn = 0
+
+    def pick(self) -> int:
+        """The number of the replica that gets the next request; equal ones take turns."""
+        n = len(self._replicas)
+        turn, self._turn = self._turn, (self._turn + 1) % n
+        if n == 1 or self._rule == "round_robin":
+            return turn
+        return min(((turn + i) % n for i in range(n)), key=lambda number: self._load(self._replicas[number]))
+
+    def _load(self, replica: Replica) -> tuple[float, float]:
+        waiting = len(replica.waiting)
+        if self._rule == "waiting_weighted":
+            return _WAITING_WEIGHT * waiting + replica.in_flight - waiting, 0.0
+        if self._rule == "kv_pressure":
+            pressure = max(0.0, replica.used / replica.capacity - _PRESSURE_FROM)
+            return replica.in_flight + waiting * _PRESSURE_WEIGHT * pressure, 0.0
+        return replica.in_flight, replica.prompt_tokens
+
 
 Ids = Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A step that has begun.
+class EngineStep:
+    """One engine step, from its begin to its end.
 
     Attributes:
         ids: the sequences that decode in it, shape (n,).
@@ -55,7 +85,9 @@ class Scheduler:
         peak_used: most tokens that were in a pool.
     """
 
-    def __init__(self, server: Server, sequences: Sequences, caches: Sequence[PrefixCache], capacity: int) -> None:
+    def __init__(
+        self, server: SimulatedServer, sequences: Sequences, caches: Sequence[PrefixCache], capacity: int
+    ) -> None:
         self._server, self._c = server, server.coefficients
         self._separate = self._c.prefill == "separate"
         self._time, self._batches = StepTime(server), Batches(server, sequences)
@@ -110,7 +142,7 @@ class Scheduler:
             reserved = replica.share * float(np.minimum(s.output[ids] - s.written[ids], self._clip).sum())
         return reserved if self._separate else max(reserved, float(self._grown(ids, self.gain).sum()))
 
-    def begin(self, chunks: Sequence[Sequence[Chunk]]) -> Step:
+    def begin(self, chunks: Sequence[Sequence[Chunk]]) -> EngineStep:
         """Begin a step; with separate prefill, replicas that fill prompts do not decode meanwhile."""
         busy = [self._separate and bool(pieces) for pieces in chunks]
         if any(busy) and self._c.prefill_idles_ranks:
@@ -121,9 +153,9 @@ class Scheduler:
             ids = ids[~np.array(busy)[self._state.replica[ids]]]
         batches, graph = self._batches.of(ids, chunks)
         started = tuple(piece.request for pieces in chunks for piece in pieces if piece.last)
-        return Step(ids, started, self._time.seconds(batches, bool(graph)), graph)
+        return EngineStep(ids, started, self._time.seconds(batches, bool(graph)), graph)
 
-    def end(self, step: Step) -> None:
+    def end(self, step: EngineStep) -> None:
         """A step is over: its sequences have their tokens, the prompts that it ended begin to decode."""
         self.grow(step.ids, 1)
         if step.started:
@@ -131,7 +163,7 @@ class Scheduler:
                 self.replicas[self._state.replica[request]].start(request)
             self.running = np.append(self.running, np.array(step.started, dtype=np.int64))
 
-    def decode_seconds(self, step: Step) -> float:
+    def decode_seconds(self, step: EngineStep) -> float:
         """How long the same decode step takes with the contexts as they are now."""
         batches, graph = self._batches.of(step.ids, [[]] * len(self.replicas))
         return self._time.seconds(batches, bool(graph))

@@ -54,7 +54,7 @@ class RecordedKnobs(Mapping[str, Scalar]):
         return len(self._knobs)
 
 
-class Server:
+class SimulatedServer:
     """`ServerSetup` with every decision taken.
 
     Args:

@@ -17,9 +17,9 @@ from autotune.simulator.node import beyond_step, too_long, too_many_gpus
 from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
 from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.fluid import Flow, flow_of, sequences_held
-from autotune.simulator.node.loads import Load
+from autotune.simulator.node.loads import LoadSummary
 from autotune.simulator.node.memory import MemoryPlan, plan_memory, startup_s
-from autotune.simulator.node.server import RecordedKnobs, Server, ServerSetup
+from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
@@ -30,7 +30,7 @@ LEAST_ODDS, BEST_ODDS = 0.02, 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
+class SteadyPrediction:
     """What is predicted of one configuration under one workload.
 
     Attributes:
@@ -61,10 +61,10 @@ class SteadyNode:
         self._model, self._hardware, self._gpus = model, hardware, gpus
         self._calibration = calibration or packaged_calibration()
         self._workload = workload
-        self._loads = [Load.of(workload.draw(position, 0)) for position in range(len(workload.points))]
+        self._loads = [LoadSummary.of(workload.draw(position, 0)) for position in range(len(workload.points))]
         self._engines: dict[tuple[str, str], _Engine] = {}
 
-    def predict(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> Steady:
+    def predict(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> SteadyPrediction:
         """The prediction for effective knobs; raises `UnknownName` for an engine that the simulator does not know."""
         if (engine, version) not in self._engines:
             self._engines[engine, version] = _Engine(self, engine, version)
@@ -117,19 +117,19 @@ class _Engine:
         self._starts = _Memo(self._compute_start)
         self.flows = _Memo(self._compute_flows)
 
-    def predict(self, knobs: Mapping[str, Scalar]) -> Steady:
+    def predict(self, knobs: Mapping[str, Scalar]) -> SteadyPrediction:
         start = self._starts(knobs)
         if not start.running:
-            return Steady({}, start.odds, start.startup_s)
+            return SteadyPrediction({}, start.odds, start.startup_s)
         flows = self.flows(knobs, start.running)
-        return Steady(flows, start.odds, start.startup_s)
+        return SteadyPrediction(flows, start.odds, start.startup_s)
 
-    def _server(self, knobs: Mapping[str, Scalar]) -> Server:
+    def _server(self, knobs: Mapping[str, Scalar]) -> SimulatedServer:
         node = self._node
         setup = ServerSetup(
             self._name, self._version, knobs, node._model, node._hardware, node._gpus, node._calibration
         )
-        return Server(setup, self._coefficients(knobs))
+        return SimulatedServer(setup, self._coefficients(knobs))
 
     def _compute_coefficients(self, knobs: Mapping[str, Scalar], _more: None) -> Coefficients:
         node = self._node
@@ -148,7 +148,7 @@ class _Engine:
         )
         return _Start(self._odds(server, plan), startup_s(server, plan), running)
 
-    def _odds(self, server: Server, plan: MemoryPlan) -> float:
+    def _odds(self, server: SimulatedServer, plan: MemoryPlan) -> float:
         longest = max(load.longest_prompt for load in self._node._loads)
         refused = too_long(server, plan, self._node._workload) or beyond_step(server, longest)
         return LEAST_ODDS if refused else min(BEST_ODDS, max(LEAST_ODDS, plan.fit_probability))
@@ -167,7 +167,7 @@ class _Start:
     running: tuple[int, ...]
 
 
-def _metrics(loads: list[Load], flows: list[Flow]) -> dict[str, float]:
+def _metrics(loads: list[LoadSummary], flows: list[Flow]) -> dict[str, float]:
     """The metrics of loads one after the other."""
     seconds = sum(flow.seconds for flow in flows)
     requests = sum(load.requests for load in loads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.weights import (
     BF16,
     expert_layers,
@@ -55,7 +55,7 @@ class RankBatch:
 class StepTime:
     """The step time of one server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: SimulatedServer) -> None:
         a, c, hw = server.architecture, server.coefficients, server.hardware
         self._server, self._a, self._c = server, a, c
         self._layers = a.layers
@@ -89,7 +89,7 @@ class StepTime:
         self._prepare_experts(server)
         self._link = hw.link_gb_s * 1e9 / 2 * c.link_share
 
-    def _prepare_experts(self, server: Server) -> None:
+    def _prepare_experts(self, server: SimulatedServer) -> None:
         a, c = self._a, self._c
         ep = server.expert_parallel
         shards = server.stage_gpus / ep

@@ -23,7 +23,7 @@ _NEAR = math.log(2.0)
 HEADLINE = "total_token_throughput"
 
 
-class Spread(Entry):
+class ErrorSpread(Entry):
     """Standard deviations of ln(measured / predicted).
 
     Attributes:
@@ -52,7 +52,7 @@ class Covered(Entry):
     in_flight: float = Field(gt=0)
 
 
-class Errors(Entry):
+class PredictionErrors(Entry):
     """What the calibration left.
 
     Attributes:
@@ -60,7 +60,7 @@ class Errors(Entry):
         unseen: ``engine``, ``version``, ``gpu``, ``model``, ``workload`` -> standard deviation that is added for it.
     """
 
-    engines: dict[str, dict[str, Spread]] = {}
+    engines: dict[str, dict[str, ErrorSpread]] = {}
     unseen: dict[str, float] = {}
     covered: list[Covered] = []
 
@@ -77,7 +77,7 @@ class Subject:
     written: float
     in_flight: float
 
-    def unseen(self, errors: Errors) -> tuple[str, ...]:
+    def unseen(self, errors: PredictionErrors) -> tuple[str, ...]:
         """Which of engine, version, GPU, model and workload no measured row is near to.
 
         A model counts as measured where it was on this GPU, if anything was: its kernels may be others elsewhere.
@@ -103,24 +103,24 @@ class Subject:
         return all(abs(math.log(max(mine, 1e-9) / its)) <= _NEAR for mine, its in pairs)
 
 
-UNKNOWN = Spread(group=0.5, row=0.2)
+UNKNOWN = ErrorSpread(group=0.5, row=0.2)
 """Without a calibration: a factor of two and a half."""
 
 
-def spread_of(errors: Errors, engine: str, metric: str = HEADLINE) -> Spread:
+def spread_of(errors: PredictionErrors, engine: str, metric: str = HEADLINE) -> ErrorSpread:
     """The spread of an engine's predictions of a metric; without a calibration, a factor of two and a half."""
     known = errors.engines.get(engine) or errors.engines.get("any") or {}
     return known.get(metric) or known.get(HEADLINE) or UNKNOWN
 
 
-def sigma(errors: Errors, subject: Subject, metric: str = HEADLINE) -> float:
+def sigma(errors: PredictionErrors, subject: Subject, metric: str = HEADLINE) -> float:
     """Standard deviation of ln(measured / predicted) of one prediction."""
     spread = spread_of(errors, subject.engine, metric)
     variance = spread.group**2 + spread.row**2
     return math.sqrt(variance + sum(errors.unseen.get(name, 0.0) ** 2 for name in subject.unseen(errors)))
 
 
-def sigma_of_ratio(errors: Errors, first: Subject, second: Subject, metric: str = HEADLINE) -> float:
+def sigma_of_ratio(errors: PredictionErrors, first: Subject, second: Subject, metric: str = HEADLINE) -> float:
     """Standard deviation of ln(measured ratio / predicted ratio) of two predictions under one load.
 
     Within one version of an engine on one model and GPU the shared parts cancel.

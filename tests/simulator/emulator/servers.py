@@ -34,7 +34,7 @@ def words(*engine_command: str, options: tuple[str, ...] = ()) -> list[str]:
 
 
 @dataclass
-class Server:
+class EmulatedServer:
     """A server that is up."""
 
     process: Process
@@ -67,7 +67,9 @@ class Server:
 
 
 @contextmanager
-def serving(*engine_command: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Iterator[Server]:
+def serving(
+    *engine_command: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None
+) -> Iterator[EmulatedServer]:
     """A server until the block ends; fast unless `options` say otherwise."""
     defaults = ("--port", "0", "--startup-s", "0", "--speed", "50", "--json")
     process = start(
@@ -83,7 +85,7 @@ def serving(*engine_command: str, options: tuple[str, ...] = (), env: dict[str, 
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, f"it ended with {process.wait()}: {''.join(err)}"
-        yield Server(process, json.loads(line)["url"], err)
+        yield EmulatedServer(process, json.loads(line)["url"], err)
     finally:
         process.kill()
         process.wait()

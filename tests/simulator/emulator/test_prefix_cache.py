@@ -13,7 +13,7 @@ from autotune.loadgen.client.target import Target
 from autotune.loadgen.prefix_cache import CounterReader, counter_sources
 from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.space.library import Library
-from tests.simulator.emulator.servers import COMMANDS, LIMIT_S, Server, serving
+from tests.simulator.emulator.servers import COMMANDS, LIMIT_S, EmulatedServer, serving
 
 PROMPT = list(range(7000, 7000 + 64 * 5 + 10))
 FOUND = 64 * 5
@@ -22,7 +22,7 @@ HITS = {"vllm": "vllm:prefix_cache_hits_total", "sglang": "sglang:cached_tokens_
 
 
 @contextmanager
-def release(engine: str, version: str, *arguments: str) -> Iterator[Server]:
+def release(engine: str, version: str, *arguments: str) -> Iterator[EmulatedServer]:
     """A server of this version, with what it needs to be reset."""
     options = ("--engine-version", version)
     with serving(*COMMANDS[engine], *arguments, options=options, env={"VLLM_SERVER_DEV_MODE": "1"}) as server:
@@ -30,7 +30,7 @@ def release(engine: str, version: str, *arguments: str) -> Iterator[Server]:
 
 
 @contextmanager
-def busy(server: Server) -> Iterator[None]:
+def busy(server: EmulatedServer) -> Iterator[None]:
     """A request runs meanwhile, and is given up in the end."""
     body = {"prompt": [1, 2, 3], "max_tokens": 30_000, "stream": True, "ignore_eos": True}
     with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=LIMIT_S, trust_env=False) as answer:
@@ -39,7 +39,7 @@ def busy(server: Server) -> Iterator[None]:
         yield
 
 
-def cached(server: Server) -> int | None:
+def cached(server: EmulatedServer) -> int | None:
     """What an answer's usage says of its cached tokens."""
     details = server.complete(PROMPT)["usage"].get("prompt_tokens_details")
     return details and details["cached_tokens"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autotune.simulator.emulator.requests import Asked, Limits, RequestRefused, read_request, text_tokens
+from autotune.simulator.emulator.requests import CompletionRequest, Limits, RequestRefused, read_request, text_tokens
 from tests.simulator.emulator.servers import COMMANDS, serving
 
 LIMITS = Limits(("m",), True, 500, 400, 16, "too long: {total} of {context}", "no {name}")
@@ -22,7 +22,7 @@ BODIES = st.fixed_dictionaries({}, optional=dict.fromkeys((*KEYS, "ignore_eos"),
 CHATS = st.fixed_dictionaries({"messages": st.lists(st.fixed_dictionaries({"role": ANY, "content": ANY}), min_size=1)})
 
 
-def read(body: bytes, chat: bool) -> Asked | RequestRefused:
+def read(body: bytes, chat: bool) -> CompletionRequest | RequestRefused:
     try:
         return read_request(body, chat=chat, limits=LIMITS)
     except RequestRefused as refused:
@@ -63,7 +63,7 @@ def test_a_prompt_longer_than_a_step_is_refused_and_token_ids_need_no_tokenizer(
 
 
 def test_words_of_an_answer_are_one_token_each():
-    from autotune.simulator.emulator.answers import words
+    from autotune.simulator.emulator.requests import words
 
     for count in (1, 5, 100):
         assert len(text_tokens(words(0, count))) == count

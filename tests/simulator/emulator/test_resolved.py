@@ -11,9 +11,8 @@ from autotune.engines import engine
 from autotune.engines.report_back import parse_reported
 from autotune.evaluate.readback import of_answer, of_log
 from autotune.simulator.emulator.api import resolved_arguments
-from autotune.simulator.emulator.faults import Faults
 from autotune.simulator.emulator.launch import Emulation, prepare_launch
-from autotune.simulator.emulator.startup import Log, Startup
+from autotune.simulator.emulator.startup import Faults, Log, Startup
 from autotune.space.context import Context
 from autotune.space.entry import in_range
 from autotune.space.enumeration import enumerate_engine

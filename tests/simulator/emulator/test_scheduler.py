@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autotune.simulator.emulator.engine import LiveSequences
 from autotune.simulator.emulator.prefix import BlockCache, block_hashes
 from autotune.simulator.node.scheduling import Scheduler
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from tests.simulator.node.nodes import R1, setup
 
 CAPACITY, BLOCK = 448, 8
@@ -20,7 +20,7 @@ class Pool:
 
     def __init__(self, engine: str, replicas: int, caching: bool) -> None:
         knobs = {"prefix_caching": caching, "max_running_requests": 8 * replicas, "max_batched_tokens": 64 * replicas}
-        self.server = server = Server(setup(engine, 8 // replicas, replicas, 8, model=R1, **knobs))
+        self.server = server = SimulatedServer(setup(engine, 8 // replicas, replicas, 8, model=R1, **knobs))
         self.blocks: dict[int, tuple[int, ...]] = {}
         self.state = LiveSequences()
         self.caches = [BlockCache(math.lcm(BLOCK, server.block_tokens), caching, self.blocks) for _ in range(replicas)]

@@ -94,14 +94,14 @@ def test_something_fails_that_no_rule_and_no_simulator_knows(command, telling):
     from autotune.engines import command_of
     from autotune.simulator.node import start_failure
     from autotune.simulator.node.memory import plan_memory
-    from autotune.simulator.node.server import Server
+    from autotune.simulator.node.server import SimulatedServer
     from autotune.simulator.resolve_command import resolve_command
     from autotune.space.context import Context
     from autotune.space.library import Library
 
     library = Library()
     resolved = resolve_command(command_of(command), library, Context(library.model(V32), library.node("h200"), 8, ""))
-    server = Server(resolved.setup)
+    server = SimulatedServer(resolved.setup)
     assert resolved.failure is None
     assert start_failure(server, plan_memory(server)) is None
     ended = launched(*command)

@@ -17,7 +17,7 @@ from autotune.loadgen.workloads import Workload, load_workload
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.prefix import BlockCache, block_hashes
 from autotune.simulator.node.memory import plan_memory
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.context import Context
 from autotune.space.library import Library
@@ -92,7 +92,7 @@ def test_its_loop_is_the_simulators(node, load):
     workload = load_workload(load)
     workload = workload if load == "sharegpt-c4" else workload.with_concurrency(64)
     known = resolved(NODES[node], workload)
-    predicted, server = known.simulate(workload, 0).metrics, Server(known.setup)
+    predicted, server = known.simulate(workload, 0).metrics, SimulatedServer(known.setup)
     capacity = plan_memory(server).capacity_tokens
     seen = run(lambda clock: LiveEngine(server, capacity, 16, 1.0, clock), workload.draw(0, 0))
     # The emulator caches whole blocks; the simulator a group's beginning, to the token.

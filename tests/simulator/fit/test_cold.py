@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.loadgen.workloads import load_workload
-from autotune.simulator.fit.cold_start import LEAST_S, silent_s, trust, warm
+from autotune.simulator.fit.cold_start import LEAST_S, cold_start_s, weight, without_cold_start
 
 AT_ONCE = load_workload("short")
 
@@ -28,34 +28,34 @@ def metrics(first_s, last_s, duration_s=60.0):
 
 @given(st.floats(LEAST_S + 1, 30), st.floats(1, 20))
 def test_the_first_token_is_found_within_the_hundredth_that_the_percentile_leaves(first_s, spread_s):
-    found = silent_s(AT_ONCE, metrics(first_s, first_s + spread_s))
+    found = cold_start_s(AT_ONCE, metrics(first_s, first_s + spread_s))
     assert found == pytest.approx(first_s, abs=0.02 * spread_s)
 
 
 def test_a_server_that_answers_soon_or_one_at_a_time_is_not_cold():
-    assert silent_s(AT_ONCE, metrics(3, 20)) == 0
+    assert cold_start_s(AT_ONCE, metrics(3, 20)) == 0
     # 48 at a time: uneven enough that the formula gives 15 s, which is little beside the queue.
-    assert silent_s(AT_ONCE, metrics(15, 180, 200)) == 0
+    assert cold_start_s(AT_ONCE, metrics(15, 180, 200)) == 0
 
 
 def test_only_loads_that_are_sent_at_once_show_it():
-    assert silent_s(load_workload("sharegpt-c4"), metrics(12, 20)) == 0
-    assert silent_s(AT_ONCE, {"total_token_throughput": 5000.0, "mean_ttft_ms": 20000.0}) == 0
+    assert cold_start_s(load_workload("sharegpt-c4"), metrics(12, 20)) == 0
+    assert cold_start_s(AT_ONCE, {"total_token_throughput": 5000.0, "mean_ttft_ms": 20000.0}) == 0
 
 
 def test_the_silent_seconds_are_taken_off_the_whole_run_and_off_what_is_counted_from_sending():
     measured = metrics(12, 20)
-    less = warm(measured, 12.0)
+    less = without_cold_start(measured, 12.0)
     assert less["duration"] == 48
     assert less["total_token_throughput"] * 48 == pytest.approx(measured["total_token_throughput"] * 60)
     assert less["mean_ttft_ms"] == pytest.approx(4000)
     assert less["p99_ttft_ms"] == pytest.approx(measured["p99_ttft_ms"] - 12000)
     assert (less["mean_tpot_ms"], less["std_ttft_ms"]) == (100, measured["std_ttft_ms"])
-    assert warm(measured, 0.0) == measured
+    assert without_cold_start(measured, 0.0) == measured
 
 
 def test_the_less_is_left_of_a_run_the_less_it_counts():
-    long, short = trust(metrics(12, 20, 90), 12.0), trust(metrics(17, 21, 22), 17.0)
-    assert trust(metrics(1, 9), 0.0) == 1
+    long, short = weight(metrics(12, 20, 90), 12.0), weight(metrics(17, 21, 22), 17.0)
+    assert weight(metrics(1, 9), 0.0) == 1
     assert 0.9 < long < 1
     assert short < 0.1

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli.calibration import Asked, calibrate
+from autotune.cli.calibration import CalibrateOptions, calibrate
 from autotune.errors import BadInput
 from autotune.simulator.fit.reading import read_file
 from autotune.simulator.node.calibration import Calibration, packaged_calibration, read_calibration
@@ -59,7 +59,7 @@ def predicted(load, home):
 def test_the_simulated_node_learns_ones_own_node(tmp_path, capsys):
     node, home = node_of_ones_own(), tmp_path / "home"
     table = csv_file(tmp_path, *(row_of(load, node, tmp_path) for load in LOADS), name="mine.csv")
-    calibrate(Asked(files=[table]), home, True)
+    calibrate(CalibrateOptions(files=[table]), home, True)
     said = capsys.readouterr()
     answer = json.loads(said.out)
     assert answer["wrote"] == str(home / "coefficients.yaml")
@@ -107,12 +107,12 @@ def test_its_workers_end_with_it_and_the_old_figures_stay(tmp_path, ending):
 def test_a_folder_that_is_not_there_is_found_out_before_anything_is_fitted(tmp_path):
     table = csv_file(tmp_path, own_row(), name="mine.csv")
     with pytest.raises(BadInput, match="there is no folder"):
-        calibrate(Asked(files=[table], output=tmp_path / "no" / "folder.yaml"), tmp_path, False)
+        calibrate(CalibrateOptions(files=[table], output=tmp_path / "no" / "folder.yaml"), tmp_path, False)
 
 
 def test_no_data_and_an_unknown_study_end_with_exit_code_2_and_make_nothing(tmp_path):
     with pytest.raises(BadInput, match="--data FILE"):
-        calibrate(Asked(), tmp_path / "home", False)
+        calibrate(CalibrateOptions(), tmp_path / "home", False)
     done = autotune("calibrate", "--study", "nobody", "--from", "physics", home=tmp_path / "home")
     assert (done.code, done.out) == (2, "")
     assert "unknown study 'nobody'" in done.err

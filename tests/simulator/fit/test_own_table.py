@@ -159,7 +159,7 @@ def test_every_published_row_is_understood_and_only_those_that_failed_are_refuse
     for row in (*lab.rows, *sweep.rows):
         assert (row.failure is not None) == (row.resolved.failure is not None), row.label
     assert sweep.rows[0].label == "MI300X vllm c128"
-    assert {row.label for row in lab.rows if row.silent_s} == {"0", "2", "9"}
-    assert not any(row.silent_s for row in sweep.rows)
+    assert {row.label for row in lab.rows if row.cold_start_s} == {"0", "2", "9"}
+    assert not any(row.cold_start_s for row in sweep.rows)
     twins = [point.label for point in points_of(lab.rows) if len(point.members) > 1]
     assert twins == ["1+3", "15+22", "16+27", "28+32"]

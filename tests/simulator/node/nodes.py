@@ -5,6 +5,7 @@ from functools import lru_cache
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
 from autotune.space.library import Library
+from autotune.trial import Metrics
 
 R1 = "deepseek-ai/DeepSeek-R1-0528"
 V32 = "deepseek-ai/DeepSeek-V3.2"
@@ -22,6 +23,13 @@ def setup(engine, tp=8, dp=1, ep=1, *, model=V32, hw="h200", version=None, hardw
 def run(engine, *layout, workload="sharegpt", seed=0, **knobs) -> SimulatedOutcome:
     """Simulate a named workload."""
     return simulate(setup(engine, *layout, **knobs), load_workload(workload), seed)
+
+
+def run_points(engine, *layout, workload, **knobs) -> list[Metrics]:
+    """Simulate each load point of a named workload by itself; the metrics of each."""
+    whole = load_workload(workload)
+    loads = [whole.model_copy(update={"points": [point]}) for point in whole.points]
+    return [simulate(setup(engine, *layout, **knobs), load, 0).metrics for load in loads]
 
 
 @lru_cache(maxsize=256)

@@ -13,8 +13,8 @@ from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.simulator.node import run_server, simulate
 from autotune.simulator.node.batching import Batching
 from autotune.simulator.node.frontend import BackEnd
-from autotune.simulator.node.server import Server
-from tests.simulator.node.nodes import LIBRARY, R1, run, setup
+from autotune.simulator.node.server import SimulatedServer
+from tests.simulator.node.nodes import LIBRARY, R1, run, run_points, setup
 
 ENGINES = ["vllm", "sglang", "tensorrt_llm"]
 
@@ -50,9 +50,9 @@ def servers(draw):
     }
     tp, dp = draw(st.sampled_from([(8, 1), (2, 4), (1, 8)]))
     engine, version = draw(st.sampled_from(VERSIONS))
-    server = Server(setup(engine, tp, dp, 8, version=version, model=R1, **knobs))
+    server = SimulatedServer(setup(engine, tp, dp, 8, version=version, model=R1, **knobs))
     cost = draw(st.sampled_from([0.0, 100.0]))
-    return Server(server.setup, server.coefficients.model_copy(update={"output_token_us": cost}))
+    return SimulatedServer(server.setup, server.coefficients.model_copy(update={"output_token_us": cost}))
 
 
 def pool(server, requests, spare):
@@ -72,7 +72,11 @@ def a_beginning_left_behind():
 
 @settings(max_examples=80, deadline=None)
 @given(servers(), loads(), st.integers(0, 4000))
-@example(Server(setup("vllm", 8, 1, 8, version="0.7.3", model=R1, prefix_caching=True)), a_beginning_left_behind(), 0)
+@example(
+    SimulatedServer(setup("vllm", 8, 1, 8, version="0.7.3", model=R1, prefix_caching=True)),
+    a_beginning_left_behind(),
+    0,
+)
 def test_invariants(server, requests, spare):
     batching = Batching(server, requests, pool(server, requests, spare))
     records = batching.run()
@@ -91,7 +95,7 @@ def test_invariants(server, requests, spare):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30), st.floats(0, 3), st.integers(1, 900))
 def test_steps_sent_together_are_sent_as_one_by_one(durations, busy_s, tokens):
-    server = Server(setup("vllm"))
+    server = SimulatedServer(setup("vllm"))
     one_by_one, together = BackEnd(server), BackEnd(server)
     ends = np.cumsum(durations)
     for back in (one_by_one, together):
@@ -102,11 +106,11 @@ def test_steps_sent_together_are_sent_as_one_by_one(durations, busy_s, tokens):
 
 
 def test_a_saturated_detokeniser_bounds_the_tokens_per_second():
-    server = Server(setup("vllm"))
+    server = SimulatedServer(setup("vllm"))
     requests = load_workload("random:300:100:200").draw(0, 0)
     ends = {}
     for cost_us in (0.0, 1000.0):
-        slow = Server(server.setup, server.coefficients.model_copy(update={"output_token_us": cost_us}))
+        slow = SimulatedServer(server.setup, server.coefficients.model_copy(update={"output_token_us": cost_us}))
         records = Batching(slow, requests, 400_000).run()
         ends[cost_us] = records.finished_s.max()
     work_s = requests.output_tokens.sum() * 1e-3
@@ -115,7 +119,7 @@ def test_a_saturated_detokeniser_bounds_the_tokens_per_second():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_pool_is_never_over_full(engine):
-    server = Server(setup(engine))
+    server = SimulatedServer(setup(engine))
     requests = load_workload("random:300:900:200").draw(0, 0)
     batching = Batching(server, requests, 40_000)
     batching.run()
@@ -165,9 +169,8 @@ def test_separate_prefill_stalls_decoding():
 
 
 def test_a_sweep_has_a_point_per_load_and_rises_with_concurrency():
-    outcome = run("vllm", workload="sweep")
-    assert [point.label for point in outcome.points] == ["c4", "c8", "c16", "c32", "c64", "c128"]
-    rates = [point.metrics["total_token_throughput"] for point in outcome.points]
+    rates = [metrics["total_token_throughput"] for metrics in run_points("vllm", workload="sweep")]
+    assert len(rates) == 6
     assert rates == sorted(rates)
 
 
@@ -178,8 +181,8 @@ def test_an_open_loop_below_capacity_keeps_its_rate():
 
 
 def test_calibration_may_pass_its_own_coefficients():
-    server = Server(setup("vllm"))
-    slow = Server(setup("vllm"), server.coefficients.model_copy(update={"layer_us": 2000.0}))
+    server = SimulatedServer(setup("vllm"))
+    slow = SimulatedServer(setup("vllm"), server.coefficients.model_copy(update={"layer_us": 2000.0}))
     workload = load_workload("sharegpt-c4")
     assert (
         run_server(slow, workload, 0).metrics["median_itl_ms"]
@@ -195,7 +198,7 @@ def test_beginnings_that_nobody_uses_make_room_in_a_pool_too_small_for_all(engin
     )
 
     def seconds(cached):
-        server = Server(setup(engine, model=R1, prefix_caching=cached))
+        server = SimulatedServer(setup(engine, model=R1, prefix_caching=cached))
         return Batching(server, requests, 20_000).run().finished_s.max()
 
     assert seconds(True) <= seconds(False)

@@ -5,7 +5,7 @@ import pytest
 from autotune.errors import UnknownName
 from autotune.simulator.node.calibration import coefficients_of, nothing_learned
 from autotune.simulator.node.coefficients import speed_card
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.space.library import Library
 from tests.simulator.node.nodes import LIBRARY, R1, setup
 
@@ -14,7 +14,7 @@ from tests.simulator.node.nodes import LIBRARY, R1, setup
 @pytest.mark.parametrize("hw", ["h200", "mi300x"])
 def test_every_card_is_valid_on_every_node(engine, hw):
     for version in Library().engine(engine).versions:
-        assert Server(setup(engine, hw=hw, version=version)).coefficients.layer_us > 0
+        assert SimulatedServer(setup(engine, hw=hw, version=version)).coefficients.layer_us > 0
 
 
 def test_an_engine_without_a_card_is_answered_with_the_known_ones():
@@ -23,23 +23,23 @@ def test_an_engine_without_a_card_is_answered_with_the_known_ones():
 
 
 def test_old_vllm_computes_whole_contexts():
-    assert Server(setup("vllm", version="0.7.3")).token_budget == 163840
-    assert Server(setup("vllm")).token_budget == 8192
+    assert SimulatedServer(setup("vllm", version="0.7.3")).token_budget == 163840
+    assert SimulatedServer(setup("vllm")).token_budget == 8192
 
 
 def test_sglang_divides_its_limits_among_ranks():
-    server = Server(setup("sglang", 1, 8, max_running_requests=256))
+    server = SimulatedServer(setup("sglang", 1, 8, max_running_requests=256))
     assert (server.token_budget, server.running_limit) == (1024, 32)
 
 
 def test_auto_cache_types():
-    assert Server(setup("vllm")).kv_type == "fp8_ds_mla"
-    assert Server(setup("vllm", model=R1)).kv_type == "bfloat16"
-    assert Server(setup("sglang", kv_cache_dtype="fp8_e4m3")).kv_type == "fp8"
+    assert SimulatedServer(setup("vllm")).kv_type == "fp8_ds_mla"
+    assert SimulatedServer(setup("vllm", model=R1)).kv_type == "bfloat16"
+    assert SimulatedServer(setup("sglang", kv_cache_dtype="fp8_e4m3")).kv_type == "fp8"
 
 
 def test_sglang_takes_less_memory_for_the_cache_when_graphs_need_more():
-    plain, replicas = (Server(setup("sglang", tp, dp)).memory_fraction for tp, dp in ((8, 1), (1, 8)))
+    plain, replicas = (SimulatedServer(setup("sglang", tp, dp)).memory_fraction for tp, dp in ((8, 1), (1, 8)))
     assert 0.85 < plain < 0.93
     assert 0.7 < replicas < plain
 

@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node import simulate
-from autotune.simulator.node.graphs import Graphs
+from autotune.simulator.node.batches import Graphs
 from autotune.simulator.node.prefix import GroupCache
 from autotune.simulator.node.replica import Sequences
 from autotune.simulator.node.scheduling import Scheduler
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import RankBatch, StepTime
 from autotune.trial import FailureKind
 from tests.simulator.node.nodes import R1, V32, setup
 
 
-def server(engine, *layout, model=R1, **knobs) -> Server:
-    return Server(setup(engine, *layout, model=model, **knobs))
+def server(engine, *layout, model=R1, **knobs) -> SimulatedServer:
+    return SimulatedServer(setup(engine, *layout, model=model, **knobs))
 
 
 class Pool:
     """Requests on a server, stepped by hand; all of them reach the queue at once."""
 
-    def __init__(self, on: Server, reads, writes, capacity=100_000, groups=None, prefix=0) -> None:
+    def __init__(self, on: SimulatedServer, reads, writes, capacity=100_000, groups=None, prefix=0) -> None:
         n = len(reads)
         group = np.full(n, -1) if groups is None else np.array(groups)
         requests = Requests(np.array(reads), np.array(writes), np.zeros(n), group, prefix, n)
@@ -192,7 +192,7 @@ def test_what_admission_reserves_in_sglang_falls_and_rises():
 )
 def test_whom_a_full_pool_throws_out(engine, knobs, victim, waits):
     on = server(engine, **knobs)
-    on = Server(on.setup, on.coefficients.model_copy(update={"reserve_share": 0.0, "reserve_new": 0.0}))
+    on = SimulatedServer(on.setup, on.coefficients.model_copy(update={"reserve_share": 0.0, "reserve_new": 0.0}))
     pool = Pool(on, [120, 130, 110, 5000], [300] * 4, capacity=384 + 64 if engine == "vllm" else 380)
     while not pool.scheduler.preemptions:
         pool.step()
@@ -256,5 +256,5 @@ def test_a_waiting_request_weighs_as_much_as_four_that_run():
 
 def test_each_further_draft_is_kept_less_often():
     on = server("vllm", speculative_tokens=3)
-    on = Server(on.setup, on.coefficients.model_copy(update={"mtp_acceptance": 0.8, "mtp_fall": 0.5}))
+    on = SimulatedServer(on.setup, on.coefficients.model_copy(update={"mtp_acceptance": 0.8, "mtp_fall": 0.5}))
     assert on.tokens_per_step == pytest.approx(1 + 0.8 + 0.8 * 0.4 + 0.8 * 0.4 * 0.2)

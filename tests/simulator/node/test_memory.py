@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from autotune.engines import split_command
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node.memory import MEMORY_KEYS, MemoryVerdict, plan_memory
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
 from autotune.trial import FailureKind
@@ -19,7 +19,7 @@ EIGHT_REPLICAS = f"vllm serve {V32} -tp 1 -dp 8 --enable-expert-parallel"
 
 
 def plan(engine, *layout, **knobs):
-    return plan_memory(Server(setup(engine, *layout, **knobs)))
+    return plan_memory(SimulatedServer(setup(engine, *layout, **knobs)))
 
 
 def started(command, version):
@@ -61,7 +61,7 @@ def test_sglangs_own_fraction_leaves_room_for_its_graphs_whatever_the_chunk(mode
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_replica_of_a_dense_model_is_a_server_of_its_own(engine):
     dense = {"model": "meta-llama/Llama-3.3-70B-Instruct", "max_running_requests": 64}
-    alone, one_of_two = (Server(setup(engine, 4, replicas, **dense)) for replicas in (1, 2))
+    alone, one_of_two = (SimulatedServer(setup(engine, 4, replicas, **dense)) for replicas in (1, 2))
     assert plan_memory(one_of_two) == plan_memory(alone)
     for name in ("token_budget", "running_limit", "reserve_share"):
         assert getattr(one_of_two, name) == getattr(alone, name)

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.memory import GIB, MemoryPlan, MemoryVerdict, plan_memory
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.space.cards import Architecture, ModelCard
 from autotune.trial import Scalar
 from tests.simulator.node.nodes import LIBRARY
@@ -54,7 +54,7 @@ class Report:
     def plan(self) -> MemoryPlan:
         knobs = {"tensor_parallel": self.tp, **self.knobs}
         node = {"h100": H100, "h200": H200}[self.hardware]
-        return plan_memory(Server(ServerSetup(self.engine, self.version, knobs, self.model, node, 8)))
+        return plan_memory(SimulatedServer(ServerSetup(self.engine, self.version, knobs, self.model, node, 8)))
 
 
 LONG = {"context_length": 16000}

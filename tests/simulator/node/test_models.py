@@ -8,7 +8,7 @@ import pytest
 
 from autotune.engines import engine
 from autotune.simulator.node import ServerSetup
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import RankBatch, StepTime
 from autotune.space.context import Context
 from autotune.space.enumeration import enumerate_engine
@@ -84,9 +84,9 @@ def test_better_gpus_are_faster(model: str, better: tuple[str, str]) -> None:
     assert fast >= slow * 0.995
 
 
-def step(model: str, hw: str = "h200") -> tuple[Server, StepTime]:
+def step(model: str, hw: str = "h200") -> tuple[SimulatedServer, StepTime]:
     knobs = {"tensor_parallel": 8, "expert_parallel": 8}
-    server = Server(ServerSetup("vllm", MEASURED["vllm"], knobs, LIBRARY.model(model), LIBRARY.node(hw), 8))
+    server = SimulatedServer(ServerSetup("vllm", MEASURED["vllm"], knobs, LIBRARY.model(model), LIBRARY.node(hw), 8))
     return server, StepTime(server)
 
 
@@ -110,7 +110,9 @@ def test_shared_indexers_score_in_their_own_layers_only() -> None:
     batch = [RankBatch(64, 64 * 100_000.0, 64 * 2048.0)]
     knobs = {"tensor_parallel": 8}
     shared_s, every_s = (
-        StepTime(Server(ServerSetup("vllm", "0.32.0", knobs, model, LIBRARY.node("h200"), 8))).seconds(batch, True)
+        StepTime(SimulatedServer(ServerSetup("vllm", "0.32.0", knobs, model, LIBRARY.node("h200"), 8))).seconds(
+            batch, True
+        )
         for model in (card, every)
     )
     assert shared_s < every_s
@@ -130,7 +132,7 @@ def test_weights_of_four_bits_are_multiplied_as_the_gpu_can() -> None:
 def test_a_request_alone_gains_no_step_time_from_stages_that_idle_meanwhile() -> None:
     alone, many = [RankBatch(1, 9000.0, 9000.0)], [RankBatch(64, 576_000.0, 576_000.0)]
     one, two = (
-        StepTime(Server(ServerSetup("vllm", "0.13.0", knobs, LIBRARY.model(LLAMA), LIBRARY.node("h200"), 8)))
+        StepTime(SimulatedServer(ServerSetup("vllm", "0.13.0", knobs, LIBRARY.model(LLAMA), LIBRARY.node("h200"), 8)))
         for knobs in ({"tensor_parallel": 4}, {"tensor_parallel": 4, "pipeline_parallel": 2})
     )
     assert two.seconds(alone, True) == one.seconds(alone, True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulator.node.nodes import R1, V32, run, tokens_per_s
+from tests.simulator.node.nodes import R1, V32, run, run_points, tokens_per_s
 
 SHORTER = {"context_length": 81920}
 
@@ -80,12 +80,10 @@ def test_v32_prompts_of_any_length_prefer_sglang_dp8_to_vllm_tp8(workload):
 def test_long_outputs_exhaust_the_cache_of_h200_but_not_of_mi300x():
     h200, mi300x = (run("vllm", model=R1, hw=hw, workload="output-sweep") for hw in ("h200", "mi300x"))
     assert h200.preemptions > 5 * mi300x.preemptions
-    short, long = h200.points[0].metrics, h200.points[-1].metrics
-    assert long["mean_ttft_ms"] > 3 * short["mean_ttft_ms"]
-    kept = [
-        p.points[-1].metrics["output_throughput"] / p.points[1].metrics["output_throughput"] for p in (h200, mi300x)
-    ]
-    assert kept[0] < kept[1]
+    points = {hw: run_points("vllm", model=R1, hw=hw, workload="output-sweep") for hw in ("h200", "mi300x")}
+    assert points["h200"][-1]["mean_ttft_ms"] > 3 * points["h200"][0]["mean_ttft_ms"]
+    kept = {hw: found[-1]["output_throughput"] / found[1]["output_throughput"] for hw, found in points.items()}
+    assert kept["h200"] < kept["mi300x"]
 
 
 def test_prefix_caching_helps_where_prompts_share_a_beginning():

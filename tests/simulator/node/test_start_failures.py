@@ -11,7 +11,7 @@ import pytest
 from autotune.engines import split_command
 from autotune.simulator.node import start_failure
 from autotune.simulator.node.memory import plan_memory
-from autotune.simulator.node.server import Server
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
 from autotune.trial import Failure, FailureKind
@@ -27,7 +27,7 @@ def start(command: str, version: str | None, model: str, node: str = "h200", gpu
     resolved = resolve_command(split_command(command), LIBRARY, context, version)
     if resolved.failure is not None:
         return resolved.failure
-    server = Server(resolved.setup)
+    server = SimulatedServer(resolved.setup)
     return start_failure(server, plan_memory(server))
 
 

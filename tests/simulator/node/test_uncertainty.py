@@ -10,8 +10,8 @@ from autotune.simulator.node import simulate
 from autotune.simulator.node.uncertainty import (
     HEADLINE,
     Covered,
-    Errors,
-    Spread,
+    ErrorSpread,
+    PredictionErrors,
     Subject,
     interval90,
     sigma,
@@ -25,8 +25,8 @@ COVERED = [
     Covered(engine=engine, version="0.13", gpu="h200", model="deepseek_v3", read=220, written=200, in_flight=1000)
     for engine in ("vllm", "sglang")
 ]
-SPREAD = {HEADLINE: Spread(group=0.12, row=0.05)}
-ERRORS = Errors(
+SPREAD = {HEADLINE: ErrorSpread(group=0.12, row=0.05)}
+ERRORS = PredictionErrors(
     engines={"vllm": SPREAD, "sglang": SPREAD, "any": SPREAD},
     unseen={"engine": 0.4, "version": 0.3, "gpu": 0.3, "model": 0.2, "workload": 0.1},
     covered=COVERED,
@@ -76,7 +76,7 @@ def test_a_comparison_within_an_engine_is_surer_than_one_across():
 
 
 def test_without_any_calibration_a_prediction_is_sure_within_a_factor_of_a_few():
-    low, high = interval90(1000.0, sigma(Errors(), SEEN))
+    low, high = interval90(1000.0, sigma(PredictionErrors(), SEEN))
     assert low < 500
     assert high > 2000
 
@@ -109,7 +109,7 @@ def test_few_left_out_points_make_the_unseen_wide():
 def test_two_points_that_a_fit_has_met_exactly_make_nothing_sure():
     exact = [Missed("vllm", str(i), {HEADLINE: 0.0}, {}) for i in range(2)]
     alone = errors_of(exact, COVERED)
-    assert sigma(alone, SEEN) > 0.8 * sigma(Errors(), SEEN)
+    assert sigma(alone, SEEN) > 0.8 * sigma(PredictionErrors(), SEEN)
     assert sigma(alone, other(engine="sglang", gpu="b200", model="llama", read=4000)) > 1.2 * sigma(alone, SEEN)
     # What the calibration that the fit began with says of its own rows is not made narrower by others.
     after = errors_of(exact, [], ERRORS)
