@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from autotune.outputs.tracking import ARTIFACTS, Tracker, database_uri, experiment_name, ui_command
-from autotune.outputs.tracking.view import view_tag
+from autotune.outputs.tracking.content import view_tag
 from autotune.trial import Command, Role
 from tests import small_study
 from tests.small_study import SECRET
@@ -287,7 +287,7 @@ def test_what_a_person_does_in_mlflow_meanwhile_loses_and_doubles_nothing(
             tracker.record(launch)
         tracker.finish(small_study.recommendation(), home)
     everywhere = [one.experiment_id for one in client.search_experiments()]
-    found = client.search_runs(everywhere, f"tags.study_id = '{tracker._kept.study_id}'")
+    found = client.search_runs(everywhere, f"tags.study_id = '{tracker._sync_state.study_id}'")
     (parent,) = [run for run in found if run.data.tags["kind"] == "study"]
     children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert sorted(run.data.tags["number"] for run in children) == [str(n) for n in range(9)]
@@ -298,7 +298,7 @@ def test_what_a_person_does_in_mlflow_meanwhile_loses_and_doubles_nothing(
 
 def test_a_study_cut_off_before_it_had_params_gets_them(home: Path) -> None:
     with Tracker(home, small_study.spec()) as tracker:
-        runs, study = tracker._runs, {"study": "small", "kind": "study", "study_id": tracker._kept.study_id}
+        runs, study = tracker._runs, {"study": "small", "kind": "study", "study_id": tracker._sync_state.study_id}
         runs._client.create_run(runs._experiment, tags=study)
         tracker.sync([])
         (parent,) = runs_of(tracker, "study")

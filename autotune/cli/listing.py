@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.output import MESSAGES, print_json
-from autotune.cli.studies import finished
 from autotune.errors import BadInput
 from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation, Verdict
@@ -98,7 +97,7 @@ def _age(hours: float) -> str:
 
 def _row(home: Home, name: str) -> dict[str, Any]:
     try:
-        return _readable(home, name, home.spec(name), finished(home, name))
+        return _readable(home, name, home.spec(name), home.recommendation(name))
     except (BadInput, OSError) as error:
         MESSAGES.print(f"autotune: {error}", highlight=False, markup=False)
         return {**dict.fromkeys(_KEYS), "study": name, "verdict": "unreadable", "state": "unreadable"}

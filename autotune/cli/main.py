@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
 def _common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options that every command has; a command that keeps nothing takes --home and does not look at it."""
+    """Add ``--json`` and ``--home``, which every command takes; one that keeps nothing ignores ``--home``."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(
@@ -43,11 +42,20 @@ _calibration = click.option(
 )
 
 
-def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of the commands that take an engine's command line."""
+_hardware = click.option(
+    "--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file."
+)
+_gpus = click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
+_pins = click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16; repeatable.")
+_space = click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
+_seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+
+
+def _engine_command(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the commands that take an engine's command line."""
     for option in (
-        click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file."),
-        click.option("--gpus", type=int, help="GPUs to use; default: all of the node."),
+        _hardware,
+        _gpus,
         click.option("--engine-version", help="Parse and behave as this version; default: the newest known."),
         click.option("--model-id", help="The model's id, when the command line names a path."),
     ):
@@ -63,8 +71,8 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--model", required=True, help="Hugging Face id, a folder with config.json, or a YAML file.")
-@click.option("--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file.")
-@click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
+@_hardware
+@_gpus
 @click.option("--engine", "engines", multiple=True, help="Engine to search; repeatable. Default: all that fit.")
 @click.option("--workload", "workloads", multiple=True, help="First: the objective's. Default: sharegpt.")
 @click.option("--objective", default="total_token_throughput", show_default=True, help="Metric to improve.")
@@ -75,7 +83,7 @@ def cli() -> None:
     "--baseline",
     help="Engine command line to beat (replay: 'column=value,…'). Default: vLLM at its defaults on all GPUs.",
 )
-@click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16; repeatable.")
+@_pins
 @click.option("--engine-arg", "engine_args", multiple=True, help="Pass through, e.g. sglang='--trust-remote-code'.")
 @click.option(
     "--engine-bin", "engine_bins", multiple=True, help="Where an engine is, e.g. sglang=/opt/venv/bin/python."
@@ -100,11 +108,11 @@ def cli() -> None:
     "--sampler", default="gp", show_default=True, help="gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp."
 )
 @click.option("--from", "sources", multiple=True, help="Earlier study, or replay file, to learn from; repeatable.")
-@click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
+@_space
 @_calibration
 @click.option("--model-id", help="The model's id, when --model is a path.")
 @click.option("--study", help="Name of the study; default: model, hardware and time.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@_seed
 @click.option(
     "--noise", type=float, help="Sigma of launch-to-launch noise; default 0.03 on the simulator, 0 on a replay."
 )
@@ -129,13 +137,13 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 
 
 @cli.command(context_settings=_MULTILINE)
-@_load_options
+@_engine_command
 @_calibration
 @click.option("--workload", default="sharegpt", show_default=True)
 @click.option("--concurrency", type=int, help="Offer the workload's prompts in a closed loop of this many.")
 @click.option("--versus", help="Another engine command line, in quotes: the gain over it, with its interval.")
 @click.option("--versus-version", help="Its engine's version; default: the newest known.")
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@_seed
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 @_common(home_is_used=True)
 def simulate(home: Path, as_json: bool, **options: Any) -> None:
@@ -193,7 +201,7 @@ def compare(result_a: Path, result_b: Path, as_json: bool) -> None:
 
 
 @cli.command(context_settings=_MULTILINE)
-@_load_options
+@_engine_command
 @_calibration
 @click.option("--host", help="Default: the engine command line's, else loopback.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: the engine command line's; 0: a free one.")
@@ -282,10 +290,10 @@ def space() -> None:
 @click.option("--engine", "engines", multiple=True, help="Default: every engine.")
 @click.option("--model", default="deepseek-ai/DeepSeek-V3.2", show_default=True)
 @click.option("--hw", "hardware", default="h200", show_default=True)
-@click.option("--gpus", type=int)
+@_gpus
 @click.option("--workload", "workloads", multiple=True)
-@click.option("--set", "pins", multiple=True, help="Pin a knob.")
-@click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
+@_pins
+@_space
 @_common(home_is_used=False)
 def show(as_json: bool, **options: Any) -> None:
     """Print the candidates that remain per engine, and what each rule removed."""
@@ -306,30 +314,16 @@ def check(path: Path | None, engines: tuple[str, ...], as_json: bool) -> None:
     spaces.space_check(path, engines, as_json)
 
 
-def _exit_codes(command: Callable[[], None]) -> Callable[[], None]:
-    """One message and the exit code of the contract for everything that we raise on purpose."""
-
-    @wraps(command)
-    def wrapped() -> None:
-        try:
-            command()
-        except AutotuneError as error:
-            click.echo(f"autotune: {redact.text(str(error))}", err=True)
-            sys.exit(error.exit_code)
-        except KeyboardInterrupt:
-            click.echo("autotune: interrupted", err=True)
-            sys.exit(130)
-
-    return wrapped
-
-
-@_exit_codes
 def main() -> None:
-    """The console script."""
+    """Run the console script: one message, and the exit code of the contract, for every error that we raise."""
     try:
         cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        raise KeyboardInterrupt from None
+    except AutotuneError as error:
+        click.echo(f"autotune: {redact.text(str(error))}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        click.echo("autotune: interrupted", err=True)
+        sys.exit(130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

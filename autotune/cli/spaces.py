@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from autotune.space.cards import ModelCard
 
 
-def space_show(request: RunOptions, as_json: bool) -> None:
+def space_show(options: RunOptions, as_json: bool) -> None:
     """``autotune space show``."""
     from autotune.prepare.candidates import prepare
 
-    spec = build_spec(request)
-    prepared = prepare(spec, library_for(request.space), anywhere=True)
+    spec = build_spec(options)
+    prepared = prepare(spec, library_for(options.space), anywhere=True)
     report = {name: _space_row(space) for name, space in prepared.spaces.items()}
     excluded = {e.engine: e.reason for e in prepared.excluded}
     figures = _figures(spec.model)
@@ -47,7 +47,7 @@ def space_show(request: RunOptions, as_json: bool) -> None:
 
 
 def _figures(model: ModelCard) -> dict[str, float]:
-    """What shows at a glance whether a model's figures were read as they are meant."""
+    """Parameters and weights of a model, by which a misread model file is seen at a glance."""
     from autotune.simulator.node.weights import active_parameters, total_parameters, weight_bytes_per_gpu
 
     a = model.architecture
@@ -56,13 +56,13 @@ def _figures(model: ModelCard) -> dict[str, float]:
 
 
 def _space_row(space: EngineSpace) -> dict[str, Any]:
-    found = space.space
+    enumeration = space.space
     return {
         "version": space.context.version,
-        "combinations": found.combinations,
-        "candidates": len(found.configurations),
-        "twins": found.twins,
-        "removed": {rule: count for rule, count in found.removed.items() if count},
+        "combinations": enumeration.combinations,
+        "candidates": len(enumeration.configurations),
+        "twins": enumeration.twins,
+        "removed": {rule: count for rule, count in enumeration.removed.items() if count},
     }
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from autotune.cli.output import MESSAGES, print_json, say
-from autotune.cli.studies import finished
 from autotune.errors import MalformedFile, NothingFeasible, StudyLocked, UnknownName
 from autotune.prepare.build_spec import build_spec
 from autotune.replay import file_of
@@ -22,15 +21,15 @@ from autotune.study.spec import StudySpec
 from autotune.study.user_library import calibration_of_home, library_of
 
 
-def run(request: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
+def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     """``autotune run``."""
-    calibration = calibration_of_home(request.calibration, home)
-    sources = tuple(dict.fromkeys(str(Home(home).source(text)) for text in request.sources))
-    spec = build_spec(replace(request, calibration=calibration, sources=sources), say)
-    if request.calibration is not None and spec.calibration is None:
+    calibration = calibration_of_home(options.calibration, home)
+    sources = tuple(dict.fromkeys(str(Home(home).source(text)) for text in options.sources))
+    spec = build_spec(replace(options, calibration=calibration, sources=sources), say)
+    if options.calibration is not None and spec.calibration is None:
         say(f"--calibration is not used: trials on {spec.on} do not run on the simulated node")
     _check_sampler(spec.sampler)
-    _announce(spec, request.on)
+    _announce(spec, options.on)
     if dry_run:
         _dry_run(spec, as_json)
         return
@@ -53,17 +52,17 @@ def resume(study: str, home: Path, as_json: bool) -> None:
     """``autotune resume``: the recommendation of a finished study is printed again."""
     folder = Home(home)
     spec = folder.spec(study)
-    done = finished(folder, study)
+    done = folder.recommendation(study)
     if done is not None:
-        _send(spec, done, folder)
+        _send_to_mlflow(spec, done, folder)
         _conclude(done, folder, as_json)
         return
     _announce(spec, None)
     _tune(spec, folder, as_json)
 
 
-def _send(spec: StudySpec, done: Recommendation, home: Home) -> None:
-    """Bring a finished study to MLflow, where that has not all of it yet."""
+def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home) -> None:
+    """Send a finished study to MLflow, where that lacks a part of it."""
     from autotune.outputs.tracking import Tracker
     from autotune.study.results import Lock
 
@@ -93,10 +92,10 @@ def _tune(spec: StudySpec, home: Home, as_json: bool) -> None:
 
 
 def _announce(spec: StudySpec, on: str | None) -> None:
-    """The first line says what the numbers will be.
+    """Say in the first line where the numbers will come from.
 
     Args:
-        on: what was asked for; None = the study was begun before.
+        on: ``--on`` as typed; None: the study was begun before.
     """
     node = f"{spec.gpus}×{spec.hardware.name}"
     if spec.on == "simulator":

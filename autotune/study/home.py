@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.study.recommendation import Recommendation
 from autotune.study.results import RESULTS, read_launches
 from autotune.study.spec import StudySpec, check_study_name
 from autotune.trial import Launch
@@ -28,7 +30,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def expanded(path: str, variable: str) -> Path:
-    """A path with its ``~`` filled in; raises `BadInput` for a user without a home, naming the variable to set."""
+    """Expand ``~`` in a path; raises `BadInput` for a user without a home, naming the variable to set."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -43,13 +45,13 @@ def make_trial_folder(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where studies, the MLflow database and its artefacts lie."""
+    """The folder of all studies, the MLflow database and its artefacts."""
 
     path: Path
 
     @property
     def calibration(self) -> Path:
-        """Where `autotune calibrate` leaves the simulator's coefficients."""
+        """The file to which `autotune calibrate` writes the simulator's coefficients."""
         return self.path / "coefficients.yaml"
 
     @property
@@ -65,7 +67,7 @@ class Home:
         begun: dict[str, float] = {}
         for name in (RESULTS, "study.yaml"):
             for path in self.studies.glob(f"*/{name}"):
-                with suppress(FileNotFoundError):  # somebody is just deleting it
+                with suppress(FileNotFoundError):  # it is just being deleted
                     begun[path.parent.name] = path.stat().st_mtime
         return sorted(begun, key=begun.__getitem__)
 
@@ -129,3 +131,18 @@ class Home:
         A last line that is torn is a launch that a crash cut off, and none. Raises `MalformedFile` for another one.
         """
         return read_launches(self.study_folder(study) / RESULTS)
+
+    def recommendation(self, study: str) -> Recommendation | None:
+        """A finished study's recommendation, under its folder's name; None before its end.
+
+        Raises `MalformedFile` for a file that is no recommendation.
+        """
+        path = self.study_folder(study) / "recommendation.json"
+        if not path.is_file():
+            return None
+        try:
+            content = Recommendation.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            problem = "not a recommendation; remove it, and `autotune resume` writes it again from the launches"
+            raise MalformedFile(path, problem) from error
+        return content.model_copy(update={"study": study})

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autotune.cli.studies import finished
 from autotune.outputs.export import FORMATS, Winner, all_of, winner_of
 from autotune.study.home import Home
 
@@ -34,7 +33,7 @@ LEFT_OUT = {FORMATS["json"].filename}
 
 def winner(study: str) -> Winner:
     """The winner of one of `STUDIES`."""
-    outcome = finished(HOME, study)
+    outcome = HOME.recommendation(study)
     assert outcome is not None
     return winner_of(outcome, HOME.spec(study), HOME.launches(study))
 

@@ -10,21 +10,18 @@ MLflow answers again, at the next launch, at the end, or by ``autotune resume``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from autotune.notify import Notify, silent
 from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.outage import Outage, is_refusal, is_trouble, reason
 from autotune.outputs.tracking.runs import ARTIFACTS, EXPORTS, StudyRuns
-from autotune.outputs.tracking.sync_state import Kept
+from autotune.outputs.tracking.sync_state import SyncState
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import database_file, database_uri, shown, tracking_uri, ui_command
 from autotune.trial import Launch
-
-
-def _say_nothing(_: str) -> None:
-    """For a caller without a screen."""
 
 
 class Tracker:
@@ -39,19 +36,19 @@ class Tracker:
         note: says a line to the user.
     """
 
-    def __init__(self, home: Path, spec: StudySpec, note: Callable[[str], None] = _say_nothing) -> None:
+    def __init__(self, home: Path, spec: StudySpec, note: Notify = silent) -> None:
         self.home = home.resolve()
         self._spec, self._note = spec, note
         self._uri = tracking_uri(self.home)
-        self._kept = Kept(self.home / "studies" / spec.study)
-        self._runs = StudyRuns(self._uri, self.home, spec, self._kept.study_id)
+        self._sync_state = SyncState(self.home / "studies" / spec.study)
+        self._runs = StudyRuns(self._uri, self.home, spec, self._sync_state.study_id)
         self._outage = Outage(self._uri, note)
         self._launches: dict[int, Launch] = {}
         # None: what MLflow has must be read again before anything is written.
         self._unsent: dict[int, Launch] | None = None
         self._refused: set[int] = set()
         self._outcome: tuple[Recommendation, Path] | None = None
-        self._finished = self._told_of_files = False
+        self._finished = self._files_noted = False
 
     def __enter__(self) -> Tracker:
         return self
@@ -68,13 +65,13 @@ class Tracker:
     def has_everything(self) -> bool:
         """Whether MLflow got the whole of the finished study before; a database that is gone has nothing."""
         file = database_file(self._uri)
-        return self._kept.is_sent_to(shown(self._uri)) and (file is None or file.exists())
+        return self._sync_state.is_sent_to(shown(self._uri)) and (file is None or file.exists())
 
     def sync(self, launches: Iterable[Launch]) -> None:
         """Make the child runs exactly these launches: add, complete, and delete what belongs to no launch."""
         self._note(f"runs go to MLflow at {shown(self._uri)}")
         self._launches = {launch.trial.number: launch for launch in launches}
-        self._kept.sent(shown(self._uri), whole=False)
+        self._sync_state.sent(shown(self._uri), whole=False)
         self._unsent = None
         self._attempt()
 
@@ -125,8 +122,8 @@ class Tracker:
             return
         if self._outage.over():
             self._note(f"MLflow at {shown(self._uri)} answers again; {sent} launches were sent")
-        if self._runs.without_files and not self._told_of_files:
-            self._told_of_files = True
+        if self._runs.without_files and not self._files_noted:
+            self._files_noted = True
             why = self._runs.without_files
             self._note(f"MLflow at {shown(self._uri)} lacks logs or reports of this study: they are not taken ({why})")
 
@@ -138,27 +135,23 @@ class Tracker:
             self._unsent = {number: self._launches[number] for number in sorted(self._launches)}
         written = 0
         while self._unsent:
-            number = next(iter(self._unsent))
-            written += self._record(self._unsent[number])
+            number, launch = next(iter(self._unsent.items()))
+            try:
+                written += self._runs.record(launch)
+            except Exception as error:
+                if not is_refusal(error):
+                    raise
+                # One that MLflow does not take must not hold up the others.
+                if number not in self._refused:
+                    self._note(f"MLflow does not take launch {number}: {reason(error, self._uri)}")
+                self._refused.add(number)
             del self._unsent[number]
         if self._outcome is not None:
             nodes = dict.fromkeys(launch.result.node for launch in self._launches.values() if launch.result.node)
             self._runs.finish(*self._outcome, nodes)
             self._finished = True
-            self._kept.sent(shown(self._uri), whole=not (self._refused or self._runs.without_files))
+            self._sync_state.sent(shown(self._uri), whole=not (self._refused or self._runs.without_files))
         return written
-
-    def _record(self, launch: Launch) -> bool:
-        """Send one launch; one that MLflow does not take must not hold up the others."""
-        try:
-            return self._runs.record(launch)
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            if launch.trial.number not in self._refused:
-                self._note(f"MLflow does not take launch {launch.trial.number}: {reason(error, self._uri)}")
-            self._refused.add(launch.trial.number)
-            return False
 
 
 __all__: Sequence[str] = [

@@ -86,8 +86,12 @@ def _create(path: Path) -> None:
     from mlflow import MlflowClient
 
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    for name in _left_over(path):
-        name.unlink(missing_ok=True)
+    stem = f".{path.name}."
+    # Drafts of processes that are gone, and an earlier one of this process's number.
+    for other in path.parent.glob(f"{stem}*"):
+        pid = other.name.removeprefix(stem).partition(".")[0]
+        if pid == str(os.getpid()) or not _lives(pid):
+            other.unlink(missing_ok=True)
     disconnect(MlflowClient(f"sqlite:///{draft}"))
     try:
         os.link(draft, path)
@@ -96,13 +100,6 @@ def _create(path: Path) -> None:
     except OSError:  # a file system without hard links
         draft.replace(path)
     draft.unlink(missing_ok=True)
-
-
-def _left_over(path: Path) -> list[Path]:
-    """Drafts of processes that are gone, and an earlier one of this process's number."""
-    stem = f".{path.name}."
-    drafts = [(one, one.name.removeprefix(stem).partition(".")[0]) for one in path.parent.glob(f"{stem}*")]
-    return [one for one, pid in drafts if pid == str(os.getpid()) or not _lives(pid)]
 
 
 def _lives(pid: str) -> bool:

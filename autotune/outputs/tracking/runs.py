@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune import redact
-from autotune.outputs.tracking import content, database, view
+from autotune.outputs.tracking import content, database
 from autotune.outputs.tracking.outage import is_trouble, may_pass, reason
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
@@ -22,7 +22,7 @@ from autotune.trial import Launch, State
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Metric, Param, Run
+    from mlflow.entities import Experiment, Metric, Run
 
 ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "results.jsonl", "study.yaml")
 """Files of a study's folder that the parent run carries, where they exist."""
@@ -49,7 +49,8 @@ class StudyRuns:
     def __init__(self, uri: str, home: Path, spec: StudySpec, study_id: str) -> None:
         self._uri, self._home, self._spec, self._study_id = uri, home, spec, study_id
         self._folder = home / "studies" / spec.study
-        self._without_files = ""
+        self.without_files = ""
+        """Why a file could not be stored; empty where all of them were."""
         self._skips_files = False
         self._files_failed = 0
 
@@ -57,11 +58,6 @@ class StudyRuns:
     def connected(self) -> bool:
         """Whether the parent run is known."""
         return "_parent" in self.__dict__
-
-    @property
-    def without_files(self) -> str:
-        """Why a file could not be stored; empty where all of them were."""
-        return self._without_files
 
     def keep_only(self, numbers: Iterable[int]) -> None:
         """Delete the child runs of other numbers: what was tracked but not stored is made again."""
@@ -84,7 +80,11 @@ class StudyRuns:
     def finish(self, recommendation: Recommendation, folder: Path, nodes: Iterable[str]) -> None:
         """Write the outcome to the parent run: figures, verdict, nodes, and the files of the study's folder."""
         run_id = self._parent.info.run_id
-        self._log_changed(run_id, content.outcome_metrics(recommendation))
+        logged = self._client.get_run(run_id).data.metrics
+        figures = content.outcome_metrics(recommendation).items()
+        # Only what differs, so that finishing twice leaves one point.
+        if changed := {name: value for name, value in figures if logged.get(content.metric_name(name)) != value}:
+            self._client.log_batch(run_id, metrics=_metrics(changed, int(time.time() * 1000)))
         self._tag(self._parent, {**content.outcome_tags(recommendation), "nodes": ", ".join(nodes)})
         for name in ARTIFACTS:
             if (folder / name).is_file():
@@ -158,16 +158,12 @@ class StudyRuns:
             self._log_batch(run.info.run_id, {}, content.study_params(self._spec), 0)
         return run
 
-    def _is_ours(self, run: Run) -> bool:
-        """By the study's id; runs of a home's own database have none where an older autotune made them."""
-        return run.data.tags.get("study_id", "" if is_server(self._uri) else self._study_id) == self._study_id
-
     def _greet(self) -> None:
         """Give the experiment a view by the objective and a description, unless a person or a study did."""
         objective, has = self._spec.objective, self._client.get_experiment(self._experiment).tags
         tags = {
-            view.view_tag(objective): view.view(objective, int(time.time() * 1000)),
-            view.DESCRIPTION: view.description(self._experiment, objective),
+            content.view_tag(objective): content.view(objective, int(time.time() * 1000)),
+            content.DESCRIPTION: content.description(self._experiment, objective),
         }
         for name, value in tags.items():
             if name not in has:
@@ -190,13 +186,15 @@ class StudyRuns:
     def _search(self, kind: str, experiments: Sequence[str]) -> list[Run]:
         """This study's runs of a kind, oldest first."""
         condition = f"tags.study = '{self._spec.study}' and tags.kind = '{kind}'"
+        # Runs of a home's own database have no id where an older version made them.
+        default = "" if is_server(self._uri) else self._study_id
         runs: list[Run] = []
         token = None
         while True:
             page = self._client.search_runs(
                 list(experiments), condition, max_results=1000, order_by=["start_time ASC"], page_token=token
             )
-            runs.extend(run for run in page if self._is_ours(run))
+            runs.extend(run for run in page if run.data.tags.get("study_id", default) == self._study_id)
             token = page.token
             if not token:
                 return runs
@@ -239,7 +237,7 @@ class StudyRuns:
             self._files_failed += 1
             if not is_trouble(error) or own or (may_pass(why) and self._files_failed == 1):
                 raise
-            self._without_files = why
+            self.without_files = why
             self._skips_files = not why.startswith("HTTP 4")
 
     def _tag(self, run: Run, tags: Mapping[str, str]) -> None:
@@ -249,17 +247,15 @@ class StudyRuns:
                 run.data.tags[name] = value
 
     def _log_batch(self, run_id: str, metrics: Mapping[str, float], params: Mapping[str, Any], at_ms: int) -> None:
-        values = _params(params)
+        from mlflow.entities import Param
+
+        values = [
+            Param(name, "engine decides" if value is None else redact.text(str(value))[: content.TEXT_LENGTH])
+            for name, value in _named(params).items()
+        ]
         self._client.log_batch(run_id, metrics=_metrics(metrics, at_ms), params=values[:_BATCH])
         for start in range(_BATCH, len(values), _BATCH):
             self._client.log_batch(run_id, params=values[start : start + _BATCH])
-
-    def _log_changed(self, run_id: str, metrics: Mapping[str, float]) -> None:
-        """Log only what differs, so that finishing twice leaves one point."""
-        current = self._client.get_run(run_id).data.metrics
-        changed = {name: value for name, value in metrics.items() if current.get(content.metric_name(name)) != value}
-        if changed:
-            self._client.log_batch(run_id, metrics=_metrics(changed, int(time.time() * 1000)))
 
 
 def _number(child: Run) -> int:
@@ -279,15 +275,6 @@ def _metrics(values: Mapping[str, float], at_ms: int) -> list[Metric]:
     from mlflow.entities import Metric
 
     return [Metric(name, value, at_ms, 0) for name, value in _named(values).items()]
-
-
-def _params(values: Mapping[str, Any]) -> list[Param]:
-    from mlflow.entities import Param
-
-    return [
-        Param(name, "engine decides" if value is None else redact.text(str(value))[: content.TEXT_LENGTH])
-        for name, value in _named(values).items()
-    ]
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from autotune.study.home import write_atomically
 FILE = "mlflow.json"
 
 
-class Kept:
+class SyncState:
     """What a study remembers of MLflow.
 
     A server is shared: two people may give their studies one name. The id tells them apart, and it is on disk before
