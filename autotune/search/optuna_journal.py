@@ -17,7 +17,7 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 
 from autotune.search import objective
 from autotune.search.gp.encoding import Encoding
@@ -151,11 +151,6 @@ class Journal:
         for name, number in _second(self._spec, launch).items():
             trial.set_user_attr(name, number)
         self._study.tell(trial, value, state)
-
-    @property
-    def trials(self) -> list[FrozenTrial]:
-        """All trials by number."""
-        return self._study.get_trials(deepcopy=False)
 
 
 def _outcome(spec: StudySpec, launch: Launch) -> tuple[TrialState, float | None, dict[str, float]]:

@@ -30,7 +30,7 @@ from autotune.search.gp.encoding import Encoding, squared_distances
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import History
 from autotune.search.sampler import CandidateSampler
-from autotune.space.candidates import CandidateSet
+from autotune.space.candidates import Candidate, CandidateSet
 from autotune.trial import Configuration, Launch, Role
 
 GRID = grid()
@@ -208,6 +208,14 @@ def test_parameters_and_positions_are_inverse() -> None:
     for position in range(0, len(GRID), 7):
         assert encoding.position(encoding.params(position)) == position
     assert encoding.position({"engine": "nothing"}) is None
+
+
+def test_knobs_that_a_candidate_leaves_unset_are_no_parameters() -> None:
+    knobs = [{"a": 1, "b": None, "c": None}, {"a": 1, "b": 2, "c": None}]
+    encoding = Encoding(CandidateSet(tuple(Candidate(Configuration("vllm", one), "") for one in knobs), 0))
+    assert [encoding.params(p) for p in (0, 1)] == [{"engine": "vllm", "a": 1}, {"engine": "vllm", "a": 1, "b": 2}]
+    assert [encoding.position(encoding.params(p)) for p in (0, 1)] == [0, 1]
+    assert encoding.values == {"engine": ("vllm",), "a": (1,), "b": (2,)}
 
 
 def test_a_prior_of_the_wrong_length_is_refused(tmp_path: Path) -> None:
