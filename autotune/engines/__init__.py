@@ -32,12 +32,12 @@ _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 def names() -> tuple[str, ...]:
-    """The installed engines, in alphabetical order."""
+    """List the installed engines, in alphabetical order."""
     return tuple(sorted(engine_points()))
 
 
 def engine(name: str, library: Library | None = None) -> Engine:
-    """The engine of that name or alias; raises `UnknownName`.
+    """Load the engine of that name or alias; raises `UnknownName`.
 
     Args:
         library: where its card and tables are found; the packaged ``search_spaces`` by default.
@@ -68,7 +68,7 @@ def _load(name: str, library: Library) -> Engine:
 
 
 def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
-    """The engine whose program a command line starts; raises `BadInput` naming what is understood."""
+    """Find the engine whose program a command line starts; raises `BadInput` naming what is understood."""
     known = (library or _packaged()).engines
     engines: list[Engine] = []
     broken: list[str] = []
@@ -99,7 +99,7 @@ def split_command(text: str) -> Command:
 
 
 def command_of(words: Sequence[str]) -> Command:
-    """A command of words that are split already, settings in front."""
+    """Make a command of split words, with ``NAME=value`` settings in front."""
     env, rest = settings_in_front(words)
     if not rest:
         raise BadInput(f"the command line names no program: {' '.join(words)!r}")
@@ -107,7 +107,7 @@ def command_of(words: Sequence[str]) -> Command:
 
 
 def settings_in_front(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The ``NAME=value`` settings that stand in front of words, ``env`` and ``export`` left out, and the rest."""
+    """Split words into the leading ``NAME=value`` settings and the rest; ``env`` and ``export`` are left out."""
     env: dict[str, str] = {}
     rest = list(words)
     while rest:

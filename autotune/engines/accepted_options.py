@@ -1,4 +1,4 @@
-"""Which configurations an engine's version takes: every option of their commands, asked of that version's parser."""
+"""Filters configurations by their commands: an engine version's own parser must accept every option."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Parser:
         self._parts.append(_Part(None, self._only_knobs(_names_of(always))))
 
     def refusal(self, configuration: Configuration) -> str | None:
-        """Why this version does not take a configuration's command, in its parser's words; None when it does."""
+        """Say why this version's parser refuses a configuration's command; None when it accepts it."""
         knobs = configuration.knobs
         scope: dict[str, Any] = {}
         for part in self._parts:
@@ -59,7 +59,7 @@ class Parser:
         return None
 
     def accepted(self, configurations: Sequence[Configuration]) -> tuple[list[Configuration], dict[str, int]]:
-        """The configurations that are taken, and the refusals with how many configurations each cost."""
+        """Keep the configurations that are accepted; and count the others by their refusal."""
         kept: list[Configuration] = []
         refusals: dict[str, int] = {}
         for configuration in configurations:

@@ -1,4 +1,4 @@
-"""The engines of a study: as they are known, or as they are installed where they are launched from this machine."""
+"""Chooses the engines of a study: the installed ones where trials start here, else those of the shipped tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autotune.trial import Command
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The engines of a study, and what was asked of them in the names of their versions.
+    """The engines of a study, and what the user asked of them, translated to their versions.
 
     Attributes:
         installed: by name, those that are launched from this machine.
@@ -38,7 +38,7 @@ class Chosen:
 
 
 def named_binaries(texts: Sequence[str], library: Library) -> dict[str, Path]:
-    """The programs of ``--engine-bin ENGINE=PATH``; raises `BadInput` on another form or an unknown engine."""
+    """Parse ``--engine-bin ENGINE=PATH`` into programs by engine; raises `BadInput` on another form or engine."""
     binaries: dict[str, Path] = {}
     for text in texts:
         name, equals, path = text.partition("=")
@@ -92,18 +92,18 @@ def choose(
 def _unused(
     names: Sequence[str], wanted: Sequence[str], binaries: Mapping[str, Path], engine_args: Mapping[str, str]
 ) -> list[str]:
-    """What was said of engines that nothing starts with it, in words."""
-    idle = [name for name in binaries if name not in names]
-    notes = [f"--engine-bin {name} is not used: {name} is neither searched nor the baseline's" for name in idle]
-    idle = [name for name in engine_args if name not in wanted]
-    why = "is not searched, and a baseline is started as typed"
-    return [*notes, *(f"--engine-arg {name} is not used: {name} {why}" for name in idle)]
+    """Messages about options for engines that the study does not start."""
+    reasons = {"--engine-bin": "is neither searched nor the baseline's"}
+    reasons["--engine-arg"] = "is not searched, and a baseline is started as typed"
+    unused = [("--engine-bin", name) for name in binaries if name not in names]
+    unused += [("--engine-arg", name) for name in engine_args if name not in wanted]
+    return [f"{option} {name} is not used: {name} {reasons[option]}" for option, name in unused]
 
 
 def _with_baseline_s(
     baseline: str | None, owner: str | None, binaries: Mapping[str, Path], library: Library
 ) -> tuple[Mapping[str, Path], list[str]]:
-    """The named programs, with the one that the baseline names by its path, and a note of that.
+    """Add the program that the baseline names by its path to the named ones, with a note.
 
     Raises `BadInput` when it is not there, or another than ``--engine-bin`` names: their figures would be of two
     installations.
@@ -127,7 +127,7 @@ def _with_baseline_s(
 
 
 def from_here(command: Command, kind: Engine) -> Command:
-    """A command whose program is a bare name, started by the program that is installed; another one as it is."""
+    """Replace a command's bare program name by the installed program; a path stays as it is."""
     arguments = kind.arguments(command.argv)
     if arguments is None or "/" in command.argv[0]:
         return command
@@ -136,7 +136,7 @@ def from_here(command: Command, kind: Engine) -> Command:
 
 
 def _same_form(typed: Sequence[str], program: Sequence[str]) -> Sequence[str]:
-    """How the installed program is started the way that was typed: by its script, or as a module of its Python."""
+    """Begin the installed program's command line as it was typed: by its script, or as a module of its Python."""
     is_module, was_module = typed[1:2] == ("-m",), tuple(program[1:2]) == ("-m",)
     if tuple(typed[1:]) == tuple(program[1:]):
         return program
@@ -148,7 +148,7 @@ def _same_form(typed: Sequence[str], program: Sequence[str]) -> Sequence[str]:
 
 
 def _owner(baseline: str | None, library: Library) -> str | None:
-    """The engine of a baseline; None where there is none, or where it is nothing that is understood (told later)."""
+    """Recognise the baseline's engine; None without a baseline, or where it is no engine's command (refused later)."""
     if baseline is not None:
         with suppress(BadInput):
             return recognise(split_command(baseline).argv, library).name
@@ -158,7 +158,7 @@ def _owner(baseline: str | None, library: Library) -> str | None:
 def look_for(
     wanted: Iterable[str], binaries: Mapping[str, Path], library: Library, notify: Notify
 ) -> tuple[dict[str, InstalledEngine], list[str]]:
-    """The engines that are installed here, by name, each asked for its options; and warnings.
+    """Find the installed engines, by name, and ask each for its options; with warnings.
 
     Args:
         binaries: engine name to the program that the user named; others are looked for on the PATH.
@@ -182,7 +182,7 @@ def look_for(
 
 
 def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Library, notify: Notify) -> Engine:
-    """An engine of a study.
+    """Load an engine of a study, as it was installed when the study began.
 
     Raises `BadInput` when it was installed as the study began, and is gone or of another version now.
     """

@@ -1,4 +1,4 @@
-"""Which program of an engine is here, and of which version it is."""
+"""Detects an engine's installation: its program, its version, its Python."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Installation:
 
 
 def find(card: EngineCard, binary: Path | None = None) -> Installation:
-    """The engine as it is installed here.
+    """Find an engine's installation on this machine.
 
     Args:
         binary: the engine's own program, a Python interpreter that has it, or a virtual environment's folder;
@@ -83,7 +83,7 @@ def find(card: EngineCard, binary: Path | None = None) -> Installation:
 
 
 def why_missing(card: EngineCard) -> str | None:
-    """Why this machine cannot start an engine from its PATH, in words; None when it can."""
+    """Say why this machine cannot start an engine from its PATH; None when it can."""
     try:
         find(card)
     except BadInput as error:
@@ -185,7 +185,7 @@ def _from_metadata(python: Path, distributions: Sequence[str]) -> str | None:
 
 
 def told_version(output: str) -> str | None:
-    """The version in the output of `VERSION_SCRIPT`, local part included; None when there is none."""
+    """Parse the output of `VERSION_SCRIPT`: the version, local part included; None when there is none."""
     told = (line.removeprefix(_ANSWER) for line in output.splitlines() if line.startswith(_ANSWER))
     return next((version for version in told if _is_version(version)), None)
 
@@ -209,7 +209,7 @@ def _is_version(text: str) -> bool:
 
 
 def output_of(argv: Sequence[str], timeout_s: float) -> str | None:
-    """What a program prints on stdout; None when it fails, hangs or cannot be started. Its children end with it."""
+    """Run a program and return its stdout; None when it fails, hangs or cannot be started. Its children end with it."""
     try:
         process = subprocess.Popen(
             argv, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

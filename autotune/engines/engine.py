@@ -1,4 +1,4 @@
-"""What every engine does: configuration to command line, and command line to configuration."""
+"""The base of every engine: configuration to command line, and command line to configuration."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Engine:
         self._parser = lru_cache(maxsize=None)(self._build_parser)
 
     def installed(self, program: Sequence[str], table: OptionTable) -> Engine:
-        """This engine with the program and the options of one installation; its version is known beside the card's."""
+        """Copy the engine with one installation's program and options; its version is known beside the card's."""
         here = type(self)(self.card, self._roots)
         here.program, here._installed = tuple(program), table
         return here
@@ -77,7 +77,7 @@ class Engine:
         return self.card.engine
 
     def version(self, text: str | None = None) -> str:
-        """The known version that a text stands for; the newest for None.
+        """Resolve a text to a known version; the newest for None.
 
         Exact first, then the same release (``1.2.0rc5`` is read as 1.2.0), then a release prefix (``0.5.6`` is
         0.5.6.post2). Raises `BadInput` naming the known versions.
@@ -105,7 +105,7 @@ class Engine:
         return lambda v: v.release[: len(release)] == release
 
     def table(self, version: str) -> OptionTable:
-        """The options of a known version, or of the installed one."""
+        """Read the option table of a known version, or of the installed one."""
         if self._installed is not None and version == self._installed.version:
             return self._installed
         if self.card.options:
@@ -122,7 +122,7 @@ class Engine:
         return OptionParser(self.table(version), positional=positional, abbreviations=self.abbreviations)
 
     def default_knobs(self, context: Context, settings: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
-        """The engine's defaults on all GPUs: the card's ``on_node``, and every other knob's default beside it.
+        """Compute the engine's defaults on all GPUs: the card's ``on_node``, and every other knob's default beside it.
 
         Args:
             settings: knobs that have another value; defaults that depend on them follow.
@@ -136,7 +136,7 @@ class Engine:
         return knobs
 
     def command(self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()) -> Command:
-        """The command that serves a configuration: knobs that differ from their default, then what always goes along.
+        """Write a configuration's command: knobs that differ from their default, then what always goes along.
 
         Raises `BadInput` when this version of the engine has no way to set a knob.
         """
@@ -148,7 +148,7 @@ class Engine:
         return self.command_with(additions, scope, context, passthrough)
 
     def always(self, scope: Mapping[str, Any], context: Context) -> list[Addition]:
-        """What goes along with every configuration: what the model needs, and what the card says."""
+        """List the additions to every command: those of the model, and the card's ``always``."""
         extras = context.model.engines.get(self.name)
         of_model = _holding(extras.always, scope, context.version) if extras else []
         return [*of_model, *_holding(self.card.always, scope, context.version)]
@@ -156,7 +156,7 @@ class Engine:
     def command_with(
         self, additions: Sequence[Addition], scope: Mapping[str, Any], context: Context, passthrough: Sequence[str] = ()
     ) -> Command:
-        """The command that serves the model with some additions."""
+        """Write the command that serves the model with some additions."""
         model = [context.model.id] if self.card.model_flag is None else [self.card.model_flag, context.model.id]
         args = [fill(arg, scope) for addition in additions for arg in addition.args]
         env = {key: fill(text, scope) for addition in additions for key, text in addition.env.items()}
@@ -168,7 +168,7 @@ class Engine:
         return Command((*self.program, *model, *args, *flags, *passthrough), env, files)
 
     def knob_additions(self, name: str, scope: Mapping[str, Any], version: str) -> list[Addition]:
-        """What one knob puts on the command line; raises `BadInput` when this version has no way to set it."""
+        """List what one knob adds to the command line; raises `BadInput` when this version cannot set it."""
         knob = self.card.knobs[name]
         changed = scope[name] != default_of(knob, scope, version)
         if not (changed or knob.emit_default) or not evaluate(knob.active, scope):
@@ -179,7 +179,7 @@ class Engine:
         return additions
 
     def setting(self, knob: str, configuration: Configuration, context: Context, command: Command) -> str:
-        """What on a command sets a knob to a configuration's value, e.g. ``--tp-size 8``; empty when nothing does."""
+        """Quote the options of a command that set a knob, e.g. ``--tp-size 8``; empty when none does."""
         scope = context.scope(configuration.knobs)
         found: list[str] = []
         for addition in _holding(self.card.knobs[knob].emit, scope, context.version):
@@ -199,7 +199,7 @@ class Engine:
         return [flag, self.card.config_file], {self.card.config_file: text}
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...] | None:
-        """What follows this engine's program; None when the command line is another program's."""
+        """Cut the engine's program off a command line; None when the program is another one."""
         for program in sorted([self.program, self.card.program, *self.card.programs], key=len, reverse=True):
             if _begins(argv, program):
                 return tuple(argv[len(program) :])
@@ -221,17 +221,17 @@ class Engine:
         return ParsedCommand(self.name, version, str(model), values, frozenset(given), dict(command.env), config)
 
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
-        """The engine's own rewriting of its arguments before it parses them."""
+        """Rewrite the arguments as the engine does before it parses them."""
         del version, command
         return arguments
 
     def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
-        """The content of the engine's own config file; empty where it has none."""
+        """Read the engine's own config file; empty where it has none."""
         del values, command, version
         return {}
 
     def knobs(self, parsed: ParsedCommand, context: Context) -> Configuration:
-        """The knobs that a command sets, every other one at its default; before the engine's own effects."""
+        """Read the knobs back from a command, the others at their defaults; before the engine's own effects."""
         scope = context.scope({})
         scope.update(args=Namespace(parsed.args), env=Namespace(parsed.env), config=Namespace(parsed.config))
         knobs: dict[str, Scalar] = {}
@@ -258,7 +258,7 @@ class Engine:
 
     @cached_property
     def spellings(self) -> str:
-        """How this engine's command lines begin, for a message."""
+        """The usual beginning of the engine's command lines, for a message."""
         return " ".join(self.card.program)
 
 

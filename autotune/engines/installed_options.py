@@ -1,4 +1,4 @@
-"""The options of an installed engine, asked of its own parser once per program and version; and of other versions."""
+"""Finds the option table of an installed engine, asked of its own parser, or of a version without a table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PREFIX = re.compile(r"\d+(\.\d+)?")
 
 
 def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple[OptionTable, str | None]:
-    """The table of an installation's options, and a warning where it is not its own.
+    """Find the table of an installation's options; with a warning where another version's stands in.
 
     What its parser says is kept below `cache_folder`. Where the parser cannot be asked, the shipped table of its
     version, or of the nearest older one, stands in.
@@ -62,7 +62,7 @@ def cache_folder() -> Path:
 
 
 def nearest(engine: Engine, version: str) -> str:
-    """The known version whose table serves a version: itself, else the nearest older one, else the oldest.
+    """Find the known version whose table serves a version: itself, else the nearest older one, else the oldest.
 
     A release candidate is served by its release's.
     """
@@ -72,14 +72,14 @@ def nearest(engine: Engine, version: str) -> str:
 
 
 def stand_in(engine: Engine, version: str) -> OptionTable:
-    """The shipped table of a version, or of the nearest one under its name; the config file's keys are then open."""
+    """Read the shipped table of a version, or borrow the nearest one's; then no key of a config file is refused."""
     table = engine.table(nearest(engine, version))
     return table if table.version == version else _borrowed(table, version)
 
 
 @lru_cache(maxsize=64)
 def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
-    """An engine that parses as a measured version does, and that version as everything else compares it.
+    """Load an engine as of a measured version, and the version in the form that ranges compare.
 
     A version that is not known keeps its own number, so that defaults, rules and figures see what was measured; only
     its options are borrowed: of the known version of the same release (``1.2.0rc5``: 1.2.0), else of the nearest older
@@ -108,7 +108,7 @@ def _borrowed(table: OptionTable, version: str) -> OptionTable:
 
 
 def _asked(engine: Engine, installed: Installation) -> Any:
-    """What the parser says, as `ask_parser` prints it; None where the program is no Python's, or fails."""
+    """Run the program under `ask_parser`; None where no Python runs it, or it fails."""
     if installed.python is None:
         return None
     script, *words = installed.program
@@ -127,7 +127,7 @@ def _asked(engine: Engine, installed: Installation) -> Any:
 
 
 def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable | None:
-    """The table that an answer makes; None when it is none.
+    """Make a table of an answer of `ask_parser`; None when it is malformed.
 
     Args:
         near: the table of a near version, which has the types that are functions of the engine's own.
@@ -145,7 +145,7 @@ def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable
 
 
 def _option(row: dict[str, Any], before: Option | None) -> Option:
-    """An option from a row of `ask_parser`.
+    """Make an option of a row of `ask_parser`.
 
     Args:
         before: the option in a near version; a default that is no plain value stays as it is there.
@@ -170,7 +170,7 @@ def _file_name(engine: Engine, installed: Installation) -> str:
 
 
 def _cached(path: Path, installed: Installation) -> Any:
-    """The kept answer; None when there is none, or the file is damaged."""
+    """Read the cached answer; None when there is none, or the file is damaged."""
     with suppress(OSError, ValueError):
         document = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(document, dict) and document.get("version") == installed.version:

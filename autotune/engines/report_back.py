@@ -1,4 +1,4 @@
-"""From what a running engine says of itself to the configuration that it really runs.
+"""Reads back the configuration that an engine really runs, from what its server and log report.
 
 Asked for is one thing: a flag may do nothing, a variable may be ignored, a limit may be lowered. The knobs that the
 engine tells are read back through its card (``resolved``), made effective as every configuration is, and compared.
@@ -95,7 +95,7 @@ def _parsed(engine: Engine, asked: Configuration, context: Context, names: Mappi
 
 
 def compare(engine: Engine, asked: Configuration, context: Context, command: Command, ran: ReportedKnobs) -> Resolved:
-    """Where the engine runs something else than it was asked for; the caller adds the source."""
+    """Compare what runs with what was asked for; the caller adds the source."""
     got = ran.configuration
     differs = {n: (v, got.knobs[n]) for n, v in asked.knobs.items() if _as_spelt(got.knobs[n], v) != v}
     notes = {name: _note(engine, name, asked, context, (command, got)) for name in differs}
@@ -103,7 +103,7 @@ def compare(engine: Engine, asked: Configuration, context: Context, command: Com
 
 
 def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
-    """The first reading that is reported; raises `_NotReported` when none is."""
+    """Evaluate the first reading that is reported; raises `_NotReported` when none is."""
     readings = [Reading(value=knob.resolved)] if isinstance(knob.resolved, str) else knob.resolved
     for reading in readings if knob.exists_in(version) else ():
         if not in_range(version, reading.versions):
@@ -132,7 +132,7 @@ def _is_number(value: Scalar) -> bool:
 
 
 def _note(engine: Engine, name: str, asked: Configuration, context: Context, run: tuple[Command, Configuration]) -> str:
-    """One sentence: did the setting do nothing, did it not hold, or did the engine choose by itself?"""
+    """Say in a sentence whether a setting had no effect, did not hold, or was the engine's own choice."""
     command, got = run
     title, knob = engine.card.title, engine.card.knobs[name]
     ran, wanted = f"{title} ran with {_code(name, got.knobs[name])}", asked.knobs[name]
@@ -165,5 +165,5 @@ def _code(name: str, value: Scalar) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As Markdown's inline code."""
+    """Quote as Markdown's inline code."""
     return "`" + " ".join(text.replace("`", "'").split()) + "`"

@@ -1,4 +1,4 @@
-"""Translates names that an engine gave up, or does not have yet, into those of the version at hand.
+"""Translates renamed options into the names of the engine's version, older or newer.
 
 The names and the versions in which each works are the ``renamed`` section of the engine's card. A name that the
 version takes is left alone; one that it would refuse, or ignore without a word, is translated in either direction.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.engines import Engine, command_of, recognise, settings_in_front
+from autotune.notify import Notify
 from autotune.space.entry import in_range
 from autotune.space.library import Library
 from autotune.space.schema import Renamed
@@ -28,7 +29,7 @@ class Name:
 
 
 def translate(engine: Engine, command: Command, version: str) -> tuple[Command, list[str]]:
-    """A command in the names of a version, and a sentence for each name that was translated.
+    """Translate a command into the names of a version; with a sentence for each translated name.
 
     Args:
         version: a known version, or the installed one.
@@ -44,15 +45,13 @@ def translate(engine: Engine, command: Command, version: str) -> tuple[Command, 
     return Command((*program, *words), env, command.files), list(dict.fromkeys(translation.notes))
 
 
-def translate_typed(
-    words: Sequence[str], version: str | None, library: Library, tell: Callable[[str], None]
-) -> list[str]:
+def translate_typed(words: Sequence[str], version: str | None, library: Library, notify: Notify) -> list[str]:
     """Like `translate`, for a command line of words, settings in front; raises `BadInput` where it is no engine's."""
     command = command_of(words)
     engine = recognise(command.argv, library)
     translated, notes = translate(engine, command, engine.version(version))
     for note in notes:
-        tell(note)
+        notify(note)
     return translated.typed() if notes else list(words)
 
 
@@ -128,7 +127,7 @@ class _Translation:
         return held and (not name.is_flag or name.name in self._flags)
 
     def _target(self, name: str, *, is_flag: bool) -> Name | None:
-        """The nearest name, over any number of renamings, that works; None when the given one does, or none does."""
+        """Find the nearest name, over any renamings, that works; None when the given one does, or none does."""
         start = Name(name, is_flag)
         if self._works(start):
             return None

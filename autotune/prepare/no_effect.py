@@ -1,6 +1,6 @@
 """Find the settings of a command that have no effect on a server's speed, by rule, without a launch that shows it.
 
-Three kinds: options listed under ``idle`` in the engine card (parsers of the answers' text, flags without their
+Three kinds: options listed under ``no_effect`` in the engine card (parsers of the answers' text, flags without their
 condition), settings of a typed command that the engine overrides or ignores, and pins (``--set``) without effect in
 the configuration.
 """
@@ -37,7 +37,7 @@ def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEff
         # A server that somebody else runs, or options that only the installed version knows.
         return
     scope = space.context.scope(trial.configuration.knobs)
-    for option in space.card.idle:
+    for option in space.card.no_effect:
         if in_range(trial.engine_version, option.versions) and evaluate(option.when, scope):
             for flag in option.flags:
                 name = flag.lstrip("-").replace("-", "_")

@@ -1,4 +1,4 @@
-"""What a configuration is judged against: the model, the node and the load."""
+"""The context of an evaluation: the model, the node, the version and the load."""
 
 from __future__ import annotations
 

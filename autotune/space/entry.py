@@ -1,4 +1,4 @@
-"""What every part of an engine's file is made of: entries that refuse unknown keys, and version ranges."""
+"""The base of the schemas: entries that refuse unknown keys, versions and version ranges."""
 
 from __future__ import annotations
 

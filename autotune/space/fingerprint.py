@@ -84,16 +84,16 @@ def effective(card: EngineCard, configuration: Configuration, context: Context) 
 
 
 def unsuited(card: EngineCard, context: Context) -> str | None:
-    """Why an engine does not run on this hardware, or not this model there, whatever its options; None when it does."""
+    """Say why an engine cannot run this model on this hardware, whatever its options; None when it can."""
     scope = context.scope({})
     return next((need.reason for need in card.requires if not evaluate(need.expect, scope)), None)
 
 
 def broken_rules(card: EngineCard, configuration: Configuration, context: Context) -> list[Rule]:
-    """The rules that a configuration breaks, in the file's order."""
+    """List the rules that a configuration breaks, in the file's order."""
     return Normaliser(card, context).broken(context.scope(configuration.knobs))
 
 
 def as_failure(rule: Rule) -> Failure:
-    """What the engine would do with a configuration that breaks a rule."""
+    """Turn a broken rule into the failure that a launch would end in."""
     return Failure(rule.kind, f"{rule.reason} (rule {rule.name}; {rule.source})", rule.message)

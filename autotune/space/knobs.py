@@ -24,7 +24,7 @@ def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
 
 
 def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[Scalar, ...]:
-    """What enumeration tries; of several cases the first that holds, the default alone when none does."""
+    """List the values to try; of several cases the first that holds, the default alone when none does."""
     plain: list[Scalar] = []
     for entry in knob.search if knob.exists_in(version) else ():
         if not isinstance(entry, Values):
@@ -50,7 +50,7 @@ _RANKS = ("tensor_parallel", "data_parallel", "pipeline_parallel")
 
 
 def gpus_of(configuration: Configuration, most: int) -> int:
-    """The GPUs that a configuration's server takes: the product of its parallel sizes, at most ``most``.
+    """Count the GPUs of a configuration's server: the product of its parallel sizes, at most ``most``.
 
     One that names no size, as of a replayed table, takes all.
     """

@@ -38,7 +38,7 @@ def canonical(engine: str) -> str:
 
 
 def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
-    """The files of a kind in a folder laid out like ``search_spaces``, each with its name.
+    """List the files of a kind in a folder laid out like ``search_spaces``, each with its name.
 
     An engine's lie in a folder of its own (``vllm/engine.yaml``) or, as a user may have them, beside other engines'
     (``engines/vllm.yaml``).
@@ -49,13 +49,13 @@ def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
 
 
 def packaged(kind: str, name: str) -> Path:
-    """Where a packaged document of a kind lies, or would lie."""
+    """The path of a packaged document, whether it exists or not."""
     inside = Path(name, _ENGINE_FILES[kind]) if kind in _ENGINE_FILES else Path(kind, f"{name}.yaml")
     return spaces_root() / inside
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A YAML file whose top level is a mapping; raises `MalformedFile` with the line."""
+    """Read a YAML file whose top level is a mapping; raises `MalformedFile` with the line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -116,7 +116,7 @@ def line_of(path: Path, location: Sequence[str | int]) -> int | None:
 
 
 def kind_of(path: Path) -> str:
-    """The kind of a document, one of `KINDS`, by its keys; raises `MalformedFile` otherwise."""
+    """Tell the kind of a document, one of `KINDS`, by its keys; raises `MalformedFile` otherwise."""
     document = read_document(path)
     for key, kind in _KIND_BY_KEY.items():
         if key in document:
@@ -183,22 +183,22 @@ class Library:
         yield from self.own_files(kind)
 
     def own_files(self, kind: str) -> list[Path]:
-        """The single files of the user's own that are of a kind."""
+        """List the user's single files of a kind."""
         return [path for path, its_kind in self._files.items() if its_kind == kind]
 
     @cached_property
     def models(self) -> dict[str, ModelCard]:
-        """By Hugging Face id."""
+        """The models' cards, by Hugging Face id."""
         return {card.id: card for card in (_cached(path, ModelCard) for path in self.paths("models"))}
 
     @cached_property
     def hardware(self) -> dict[str, HardwareCard]:
-        """By name."""
+        """The cards, by name."""
         return {card.name: card for card in (_cached(path, HardwareCard) for path in self.paths("hardware"))}
 
     @cached_property
     def engines(self) -> dict[str, EngineCard]:
-        """By name."""
+        """The cards, by name."""
         return {card.engine: card for card in (_cached(path, EngineCard) for path in self.paths("engines"))}
 
     @cached_property
@@ -209,7 +209,7 @@ class Library:
 
     @cached_property
     def narrowed(self) -> dict[str, NarrowedEngine]:
-        """What space files narrow the engines to, by engine; empty when there is none."""
+        """The narrowings of space files, by engine; empty when there is none."""
         narrowed: dict[str, NarrowedEngine] = {}
         for path in self.paths("narrowings"):
             for name, part in load(path, Narrowing).narrow.items():
@@ -222,7 +222,7 @@ class Library:
         return narrowed
 
     def model(self, name: str, model_id: str | None = None) -> ModelCard:
-        """A model by id, alias, or path; a path by its ``config.json``, else by its last component.
+        """Find a model by id, alias, or path; a path by its ``config.json``, else by its last component.
 
         Raises `UnknownName` saying which file would describe the model.
         """
@@ -254,7 +254,7 @@ class Library:
         return None
 
     def node(self, name: str) -> HardwareCard:
-        """Hardware by name or alias, or a YAML file of one's own."""
+        """Find a node's card by name or alias, or read a YAML file."""
         if name.endswith((".yaml", ".yml")):
             return load(Path(name), HardwareCard)
         for card in self.hardware.values():
@@ -267,7 +267,7 @@ class Library:
         raise UnknownName("hardware", name, [*self.hardware, LOCAL], hint)
 
     def engine(self, name: str) -> EngineCard:
-        """An engine's card by its name or alias."""
+        """Find an engine's card by its name or alias."""
         name = canonical(name)
         if name not in self.engines:
             raise UnknownName("engine", name, self.engines)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, AliasChoices, Field
 
 from autotune.space.entry import Entry, KnownVersion, VersionRange, in_range
 from autotune.space.expression import Expression, Template
@@ -21,7 +21,7 @@ from autotune.trial import FailureKind, Scalar
 
 
 class Addition(Entry):
-    """Something to put on the command line. ``args`` and the leaves of ``env`` and ``config`` are templates."""
+    """An addition to the command line. ``args`` and the leaves of ``env`` and ``config`` are templates."""
 
     when: Expression = "True"
     versions: VersionRange = "*"
@@ -96,12 +96,12 @@ class Knob(Entry):
 
     @property
     def _is_whole(self) -> bool:
-        """Whether it counts something: no value that is tried has a fraction."""
+        """Whether the knob is a count: no value that is tried has a fraction."""
         tried = [v for entry in self.search for v in (entry.values if isinstance(entry, Values) else [entry])]
         return not any(isinstance(value, float) for value in tried)
 
     def refuses(self, value: Scalar) -> str | None:
-        """Why a value cannot be, in words; None when it can. A knob with bounds takes numbers, or None."""
+        """Say why a value is refused; None when it is allowed. A knob with bounds takes numbers, or None."""
         if self.choices is not None and value not in self.choices:
             return f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
         if self.minimum is None and self.maximum is None:
@@ -147,7 +147,7 @@ class Rule(Entry):
 
 
 class Effect(Entry):
-    """What the engine makes of a setting by itself: where ``when`` holds, the knobs in ``set`` have these values."""
+    """A setting that the engine changes by itself: where ``when`` holds, the knobs in ``set`` have these values."""
 
     name: str
     when: Expression
@@ -157,11 +157,11 @@ class Effect(Entry):
     source: str
 
 
-class IdleOption(Entry):
+class NoEffectOption(Entry):
     """Options that cannot change how fast the engine is: they serve another purpose, or nothing at all."""
 
     flags: list[str] = Field(min_length=1, description="long spellings; those of a table in options/")
-    when: Expression = Field(default="True", description="of the configuration; only where it holds they are idle")
+    when: Expression = Field(default="True", description="of the configuration; elsewhere they count")
     versions: VersionRange = "*"
     reason: str
     source: str
@@ -229,7 +229,11 @@ class EngineCard(Entry):
     always: list[Addition] = []
     knobs: dict[str, Knob]
     effects: list[Effect] = []
-    idle: list[IdleOption] = Field(default=[], description="told as doing nothing where they stand on a command line")
+    no_effect: list[NoEffectOption] = Field(
+        default=[],
+        validation_alias=AliasChoices("no_effect", "idle"),
+        description="told as doing nothing where they stand on a command line; `idle` in cards of earlier versions",
+    )
     rules: list[Rule] = []
     starts: list[Start] = []
     serving: Serving = Serving()
@@ -248,7 +252,7 @@ class EngineCard(Entry):
 
 
 class NarrowedEngine(Entry):
-    """What of one engine's space is tried: the knobs that are named, with these values; the rest keeps its default."""
+    """The part of one engine's space to try: the named knobs with these values; the rest keeps its default."""
 
     search: dict[str, list[Scalar]]
     starts: list[Start] = []

@@ -63,7 +63,7 @@ def test_a_typed_setting_and_a_pin_without_effect_say_what_they_need() -> None:
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: str(card.engine))
 def test_idle_options_exist_under_the_name_they_are_read_by(card: EngineCard) -> None:
     """In some version that they are given for; what is read is an option's destination."""
-    for option in card.idle:
+    for option in card.no_effect:
         tables = [engine(card.engine).table(v) for v in card.versions if in_range(v, option.versions)]
         for flag in option.flags:
             found = [o for table in tables for o in table.options if flag in o.flags]

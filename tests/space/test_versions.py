@@ -7,10 +7,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from autotune.engines import engine
+from autotune.engines import Engine, engine
 from autotune.engines.installed_options import nearest
+from autotune.errors import BadInput
 from autotune.space.context import Context
 from autotune.space.entry import in_range
+from autotune.space.knobs import search_values
+from autotune.space.schema import EngineCard, Knob
+from autotune.trial import Configuration
 from tests.engines.settings import LIBRARY
 
 RELEASES = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(lambda parts: ".".join(map(str, parts)))
@@ -66,3 +70,40 @@ def test_candidates_of_tensorrt_llm_take_the_older_name_of_the_file_s_option(ver
     kind = engine("tensorrt_llm", LIBRARY)
     judged = Context(LIBRARY.model("deepseek-ai/DeepSeek-R1"), LIBRARY.node("h200"), 8, version)
     assert flag in kind.command_with(kind.card.knobs["torch_compile"].emit, judged.scope({}), judged).argv
+
+
+def test_before_its_version_a_knob_keeps_its_default_and_cannot_be_set_or_read() -> None:
+    known = LIBRARY.engine("vllm")
+    knob = Knob.model_validate(
+        {"help": "", "since": "0.13", "default": "a", "search": ["a", "b"], "read": "'b'", "emit": [{"args": ["--x"]}]}
+    )
+    kind = type(engine("vllm"))(known.model_copy(update={"knobs": {**known.knobs, "x": knob}}))
+    command = kind.command(with_x(kind, "0.13.0", "a"), setting("0.13.0"))
+    for version, searched, read in (("0.11.0", ("a",), "a"), ("0.13.0", ("a", "b"), "b")):
+        judged = setting(version)
+        assert search_values(knob, judged.scope({}), version) == searched
+        assert kind.knobs(kind.parse(command, version), judged).knobs["x"] == read
+    assert "--x" in kind.command(with_x(kind, "0.13.0", "b"), setting("0.13.0")).argv
+    with pytest.raises(BadInput, match=r"vllm 0\.11\.0 has no option for x='b'"):
+        kind.command(with_x(kind, "0.11.0", "b"), setting("0.11.0"))
+
+
+def setting(version: str) -> Context:
+    return Context(LIBRARY.model("deepseek-ai/DeepSeek-R1"), LIBRARY.node("h200"), 8, version)
+
+
+def with_x(kind: Engine, version: str, value: str) -> Configuration:
+    return Configuration(kind.name, kind.default_knobs(setting(version), {"x": value}))
+
+
+def test_since_is_a_version_and_no_range() -> None:
+    with pytest.raises(ValueError, match=r"not a version: '>=0\.13'"):
+        Knob.model_validate({"help": "", "since": ">=0.13", "search": [1], "read": "None"})
+
+
+def test_a_card_of_an_earlier_version_may_say_idle_and_name_the_help() -> None:
+    known = LIBRARY.engine("tensorrt_llm").model_dump(exclude={"no_effect", "installation"}, exclude_unset=True)
+    option = {"flags": ["--x"], "reason": "", "source": ""}
+    old = {"distributions": ["tensorrt_llm"], "help": ["serve", "--help"], "parser": "click"}
+    card = EngineCard.model_validate({**known, "idle": [option], "installation": old})
+    assert [entry.flags for entry in card.no_effect] == [["--x"]]
