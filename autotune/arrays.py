@@ -25,15 +25,9 @@ def argmax(values: Floats, seed: Sequence[int]) -> int:
     return int(np.random.default_rng(list(seed)).choice(np.flatnonzero(compared == compared.max())))
 
 
-def descending(values: Floats, seed: Sequence[int] | None = None) -> Ints:
-    """The indices from the largest value to the smallest, shape ``(values,)``; ties ascending, or at random.
-
-    Args:
-        seed: of the order of ties; None: by index.
-    """
-    count = len(values)
-    order = np.arange(count) if seed is None else np.random.default_rng(list(seed)).permutation(count)
-    return np.asarray(np.lexsort((order, -_rounded(values))), dtype=np.int64)
+def descending(values: Floats) -> Ints:
+    """The indices from the largest value to the smallest, ties ascending; shape ``(values,)``."""
+    return np.argsort(-_rounded(values), kind="stable")
 
 
 def _rounded(values: Floats) -> Floats:

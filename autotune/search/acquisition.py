@@ -1,8 +1,8 @@
-"""Which candidate to launch next: expected improvement, times the odds that it counts, over what it costs.
+"""Acquisition: expected improvement, times the probability of being feasible, over the launch's cost.
 
-It counts when it starts and keeps every SLO. Launches that run now count as if they came out as predicted, those that
-start: what is nearly a copy of them is not expected to improve on them (the kriging believer of Ginsbourger, Le Riche
-and Carraro, Kriging Is Well-Suited to Parallelize Optimization, 2010, each belief with its odds).
+A candidate is feasible when it starts and keeps every SLO. Launches that run now count as if they came out as
+predicted, those that start: what is nearly a copy of them is not expected to improve on them (the kriging believer of
+Ginsbourger, Le Riche and Carraro, Kriging Is Well-Suited to Parallelize Optimization, 2010, each belief with its odds).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ HEDGE = 3
 and wrong about the best, the launches that they choose do not show it."""
 _NOTHING_RUNS = 0.5
 EVERY = 6000
-"""Spaces up to this size are looked at whole."""
+"""Spaces up to this size are searched whole."""
 _BY_MEAN, _AT_RANDOM, _STEPS = 1200, 600, 2
 _LEADERS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What is known, as numbers.
+    """The launches of a study as the acquisition functions read them.
 
     Attributes:
         measured: position and score (logarithm, more is better) of every measured launch.
@@ -117,10 +117,10 @@ def suggest(kernels: Kernels, seen: Observations, seed: int, number: int) -> Sug
 def shortlist(
     kernels: Kernels, posterior: Posterior, done_with: Collection[int], measured: Sequence[int], seed: Sequence[int]
 ) -> Ints:
-    """The candidates, in ascending order, among which the next launch is chosen; none that is done with.
+    """Candidates among which the next launch is chosen, ascending; none that is done with.
 
-    In a large space those that a rough mean puts highest (priors and each knob's own effect, without what knobs do
-    together), some at random, and what is one knob away from the best that were measured or looked at.
+    In a large space those with the highest additive mean (priors and each knob's own effect), some at random, and what
+    is one knob away from the best that were measured or looked at.
     """
     free = np.ones(len(kernels.encoding), dtype=np.bool_)
     free[list(done_with)] = False
@@ -128,16 +128,16 @@ def shortlist(
         return np.flatnonzero(free)
     generator = np.random.default_rng([*seed, len(free)])
     rough = np.where(free, posterior.additive_mean(), -np.inf)
-    chosen = descending(rough, seed)[:_BY_MEAN]
+    chosen = descending(rough)[:_BY_MEAN]
     chosen = np.union1d(chosen, generator.choice(len(free), _AT_RANDOM, replace=False))
     if measured:
         known = np.unique(np.array(measured, dtype=np.int64))
-        leaders = known[descending(posterior.mean(known), seed)[:_LEADERS]]
+        leaders = known[descending(posterior.mean(known))[:_LEADERS]]
         chosen = np.union1d(chosen, neighbours(kernels, leaders))
     new = chosen[free[chosen]]
     chosen, worth = new, posterior.ucb(new)
     for _ in range(_STEPS):
-        leaders = chosen[descending(worth, seed)[:_LEADERS]]
+        leaders = chosen[descending(worth)[:_LEADERS]]
         new = np.setdiff1d(neighbours(kernels, leaders), chosen)
         new = new[free[new]]
         chosen, worth = np.concatenate([chosen, new]), np.concatenate([worth, posterior.ucb(new)])
@@ -163,7 +163,7 @@ def p_feasible(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0) 
 
 
 def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incumbent: float) -> Floats:
-    """By how much each candidate is expected to exceed the incumbent, in score units (Jones et al. 1998).
+    """Expected improvement of each candidate on the incumbent, in score units (Jones et al. 1998).
 
     Args:
         predicted: as `Posterior.predict` gives it.
@@ -194,7 +194,7 @@ def _incumbent(posterior: Posterior, seen: Observations) -> float | None:
 
 
 def _incumbents(posterior: Posterior, kernels: Kernels, seen: Observations, seed: int) -> list[tuple[float, float]]:
-    """What there will be to improve on, as probabilities and posterior means; empty where there may be nothing.
+    """Incumbents, pending launches included, as probabilities and posterior means; empty where there may be none.
 
     The best that was measured and kept the SLOs, or what runs now and is expected to exceed it, if that starts and
     keeps them too.

@@ -1,6 +1,6 @@
-"""Which launches ran one and the same configuration, by the engines' own word.
+"""Find candidates that an engine resolves to one configuration.
 
-Two candidates that the engine resolves to the same thing are twins: the launches of one are repeats of the other.
+Two candidates that the engine resolves to the same thing are equivalent: the launches of one are repeats of the other.
 A candidate that was launched counts as the one whose fingerprint the engine's answer has; where that is no candidate,
 or became something else when it was launched itself, as the first launched one that the engine resolved alike. A
 candidate's first answer decides, and all its launches go together, so that no measurement of a configuration is ever
@@ -19,7 +19,7 @@ from autotune.trial import Launch, Scalar
 
 
 def canonical_of(launches: Iterable[Launch], candidates: Container[str], baseline: str | None = None) -> dict[str, str]:
-    """Fingerprint to the one that it counts as, for those that count as another.
+    """Map a fingerprint to its canonical one, where that is another.
 
     Args:
         candidates: the fingerprints of what may be launched.

@@ -1,4 +1,4 @@
-"""What failures teach: which values of knobs, alone or in pairs, make a configuration fail.
+"""Learn from failures which values of knobs, alone or in pairs, make a configuration fail.
 
 Every failure is laid to one of its causes: a trait, a pair of traits, or chance. A trait is a knob's value,
 or, for sizes, being at least or at most so large (who lacks memory at 16384 tokens lacks it at 32768). A

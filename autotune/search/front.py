@@ -1,4 +1,4 @@
-"""Which candidate to launch next where two goals are traded: by how much the front of both is expected to grow.
+"""Acquisition for two goals: expected hypervolume improvement of their Pareto front.
 
 The front are the configurations that no other one beats in one goal without losing in the other. What it is worth is
 the area between it and a reference point, its hypervolume, here in units of logarithms squared. A candidate's two
@@ -35,7 +35,7 @@ Mixture = Sequence[tuple[float, Floats, Floats]]
 
 
 def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) -> Suggestion | None:
-    """What to launch next to find the front, or None when every candidate is spent.
+    """Suggest the next launch for the Pareto front; None when every candidate is spent.
 
     In turns: where the front is expected to grow most; the best of the first goal, which is what is recommended; the
     best of the second. The last two are the ends of the front, beyond which the first one would hardly look. A turn
@@ -68,7 +68,7 @@ def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) 
 
 
 def _posteriors(kernels: Kernels, seen: Observations, seed: int) -> tuple[Posterior, Posterior]:
-    """Of both goals. The priors are of the first; for the second they may say something, in either direction."""
+    """Posteriors of both goals. The priors are of the first; for the second their weights may have either sign."""
     one = seen.posterior(kernels, seed)
     positions, scores = [p for p, _ in seen.second], [s for _, s in seen.second]
     two = Posterior(kernels, positions, scores, Trust.OTHER, seed=seed)
@@ -79,7 +79,7 @@ def _posteriors(kernels: Kernels, seen: Observations, seed: int) -> tuple[Poster
 
 
 def _worths(one: Posterior, two: Posterior, measured: Ints, rows: Ints) -> tuple[Floats, Floats]:
-    """What candidates are expected to add to the front, and to the best of the second goal; shapes ``(rows,)``."""
+    """Expected growth of the front, and expected improvement of the second goal; shapes ``(rows,)``."""
     front = non_dominated(np.stack([one.mean(measured), two.mean(measured)], axis=1))
     reference = reference_point(front)
     seconds = two.predict(rows)
@@ -125,7 +125,7 @@ def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats
 
 
 def _steps(front: Floats, reference: Floats) -> Iterator[tuple[float, float, float]]:
-    """From where to where in the first score the front has which height in the second; beyond its end none."""
+    """Steps of the front's staircase: from, to (first score), height (second score)."""
     edges = [float(reference[0]), *front[:, 0].tolist(), np.inf]
     heights = [*front[:, 1].tolist(), float(reference[1])]
     return zip(edges, edges[1:], heights, strict=False)

@@ -1,4 +1,4 @@
-"""A study's history as the numbers that suggestions are made of."""
+"""Turn a study's history into the observations of the acquisition functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.search.history import History
 
 
 def observations(history: History) -> Observations:
-    """What is known of the candidates, launches of twins together."""
+    """Observations of a history; launches of equivalent candidates count for one."""
     history = history.excused()
     measured = [e for e in history if e.score is not None]
     return Observations(

@@ -1,4 +1,4 @@
-"""What is believed of the candidates before the first launch, and how sure it is."""
+"""Priors: predictions of the candidates' scores before the first launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the leaders is best, and whether launching one of them again tells more than another candidate.
+"""Rank the leaders, and value a repeat of one of them against a new candidate (knowledge gradient).
 
 A single launch may be lucky, and the best of many launches usually was. So the leader is the best by the model's mean,
 which shrinks lucky launches, and a leader is launched again when that is expected to change the choice for more than
@@ -48,7 +48,7 @@ def ranked(model: Posterior, history: History) -> list[int]:
 
 
 def gradients(means: Floats, covariance: Floats, noise: float) -> Floats:
-    """By how much a launch of each is expected to raise the best mean; shape ``(rows,)``, score units.
+    """Knowledge gradients: expected rise of the best mean by a launch of each; shape ``(rows,)``, score units.
 
     Args:
         means, covariance: of the true scores.

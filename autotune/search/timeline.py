@@ -11,7 +11,7 @@ _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
 
 
 def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int, float]:
-    """Number of a launch to when it began, seconds; since the epoch where real time passed.
+    """Start time of each launch by its number, seconds; since the epoch where real time passed.
 
     Where it did not, every launch begins, in the order of their numbers, as soon as those before it have begun and its
     GPUs are free. The same GPUs of a node run one after the other, also where a clock was set back; all else side by

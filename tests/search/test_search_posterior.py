@@ -1,4 +1,4 @@
-"""The process: what it learns of knobs, priors and noise, and what large spaces and parallel launches do to it."""
+"""The posterior: what it learns of knobs, priors and noise, and what large spaces and parallel launches do to it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from search_landscapes import grid, ridge, scores
 
+from autotune.arrays import argmax, descending
 from autotune.search.acquisition import EVERY, Observations, neighbours, shortlist, suggest
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
@@ -63,7 +64,7 @@ def test_trust_in_priors_is_learned() -> None:
     assert misled < 0.5 * right
 
 
-def test_what_an_opinion_thinks_lost_counts_as_lost_before_anything_failed() -> None:
+def test_what_a_prior_thinks_lost_counts_as_lost_before_anything_failed() -> None:
     best = int(np.argmax(TRUTH))
     odds = np.ones(len(GRID))
     odds[best] = 0.01
@@ -151,3 +152,34 @@ def test_without_any_launch_priors_decide() -> None:
     found = suggest(kernels, Observations(), 0, 0)
     assert found is not None
     assert TRUTH[found.position] > math.log(0.9) + TRUTH.max()
+
+
+def test_one_suggestion_of_three_leaves_priors_out() -> None:
+    """A prior that never heard of the best half of the space: the hedge is what looks there."""
+    kernels = Kernels(ENCODING, [Prior("misled", -TRUTH)])
+    some = spread_out(6)
+    seen = Observations(measured=[(p, float(TRUTH[p])) for p in some], feasible=[True] * 6, spent=frozenset(some))
+    with_prior = [suggest(kernels, seen, 0, number) for number in range(4, 10)]
+    without = [suggest(kernels.without_prior, seen, 0, number) for number in range(4, 10)]
+    same = [one == other for one, other in zip(with_prior, without, strict=True)]
+    assert same == [False, True, False, False, True, False]
+
+
+def test_suggestions_do_not_depend_on_the_last_digits() -> None:
+    """As another processor's exponentials would change them."""
+    shaken = TRUTH * (1 + 1e-14 * np.random.default_rng(0).standard_normal(len(TRUTH)))
+    some = spread_out(6)
+    found = []
+    for truth in (TRUTH, shaken):
+        kernels = Kernels(ENCODING, [Prior("rough", np.round(truth, 1))])
+        measured = [(p, float(truth[p])) for p in some]
+        seen = Observations(measured=measured, feasible=[True] * 6, spent=frozenset(some))
+        found.append([suggest(kernels, seen, 0, number) for number in range(6)])
+    assert [one.position for one in found[0] if one] == [one.position for one in found[1] if one]
+
+
+def test_last_digits_break_no_ties() -> None:
+    values = np.array([0.3, 1.0, 0.1 + 0.2, 1.0 - 1e-12, -np.inf])
+    first = {argmax(values, (seed,)) for seed in range(20)}
+    assert first == {1, 3}
+    assert descending(values).tolist() == [1, 3, 0, 2, 4]

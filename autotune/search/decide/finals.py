@@ -122,12 +122,12 @@ def next_of_pair(history: History, position: int, left: int) -> int | None:
         left: launches that may still be made.
     """
     base = history.candidates.baseline
-    mine, theirs = len(finals_of(history, position)), len(finals_of(history, base))
-    if mine != theirs:
-        return position if mine < theirs else base
+    finalists, baselines = len(finals_of(history, position)), len(finals_of(history, base))
+    if finalists != baselines:
+        return position if finalists < baselines else base
     if any(e.pending for e in history.of_role(Role.FINAL)):
         return None
-    return position if mine % 2 == 0 or left < 2 else base
+    return position if finalists % 2 == 0 or left < 2 else base
 
 
 def next_on_nodes(history: History, position: int, left: int, places: Sequence[str]) -> tuple[int, str] | None:

@@ -1,4 +1,4 @@
-"""Which configuration has won, and whether that can be told from the baseline.
+"""Judge which configuration has won, and whether it differs from the baseline.
 
 One finalist was put to the test (`finals`), so no interval needs widening for a choice among several. Where the test
 stopped at a bound the finalist is better; else it cannot be told from the baseline, and of the two the one with the

@@ -1,6 +1,6 @@
-"""What a study has learnt beside its winner: what each knob adds, what did nothing, what is believed but not tried.
+"""Explain a study: what each knob adds, and which had no effect.
 
-All of it comes from one process over all launches. Contributions are the parts of `decomposition`, anchored to the
+All of it comes from one posterior after all launches. Contributions are the parts of `decomposition`, anchored to the
 measured gain. A knob did nothing where the engine says so, or where its effect, averaged over some of the
 launched configurations, lies within `LAUNCH_NOISE` of zero with 95 %.
 """
@@ -27,7 +27,7 @@ KnownNoEffects = Callable[[Trial], Sequence[NoEffect]]
 BASES = 3
 """Launched configurations over which a knob's effect is averaged, the winner first."""
 LEAST_DEGREES = 3
-"""Of freedom: what the process is taken to know of the noise where nothing was repeated."""
+"""Of freedom: what the posterior is taken to know of the noise where nothing was repeated."""
 _NAMED = 8
 """Launch numbers named in a sentence."""
 
@@ -54,8 +54,8 @@ def contributions(
 ) -> list[Contribution]:
     """The engine's and each knob's share of the gain, the largest first; their logarithms add up to that of the gain.
 
-    Without a measured gain the process alone speaks. Intervals are Student's t on the degrees of freedom on which the
-    spread of a launch is known, as the gain's are.
+    Without a measured gain the parts are the posterior's. Intervals are Student's t on the degrees of freedom on which
+    the spread of a launch is known, as the gain's are.
 
     Args:
         measured: the winner's gain over the baseline, and the spread of a launch.

@@ -1,4 +1,4 @@
-"""What the process believes of candidates that nobody has launched: predicted gain, and the odds of running."""
+"""Predict candidates that nobody has launched: gain, and the probability of starting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotune.study.recommendation import Prediction
 from autotune.trial import Command, Scalar
 
 UNTRIED = 3
-"""Candidates that are told of."""
+"""Candidates that are reported."""
 LIKELY = 0.5
 """Odds of starting and keeping the limits below which a candidate is not worth telling of, while others are."""
 

@@ -1,4 +1,4 @@
-"""How alike candidates are, knob by knob, and their priors: the data that the Gaussian process computes with."""
+"""Kernel tables of the candidates, knob by knob, and their priors."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Kernels:
 
 
 def _centred(mean: Floats) -> Floats:
-    """Where nothing is known the middle of what is known stands."""
+    """Centre a prior's mean; unknown values are the median of the known ones."""
     known = np.isfinite(mean)
     if not known.any():
         return np.zeros(len(mean))

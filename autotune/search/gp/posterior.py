@@ -33,7 +33,7 @@ _FEW = 3
 
 
 class Trust(Enum):
-    """What is thought of the priors."""
+    """How the priors' weights are learned."""
 
     OBJECTIVE = "they are about this score"
     OTHER = "they are about another metric, which may go with this one or against it"

@@ -1,4 +1,4 @@
-"""What is believed of a study's candidates before its first launch: the search's priors.
+"""Make the priors of a study's candidates.
 
     simulated   the calibrated simulator, where trials are measured or replayed; the unfitted roofline, everywhere
     earlier     launches of earlier studies and of files, ``--from``

@@ -1,15 +1,13 @@
 """A process that stands in for an engine on a node with GPUs: ``autotune emulate -- vllm serve …``.
 
     launch.py    the engine's command line, as the engine's version reads it
-    startup.py   the log of a start, and of the ways in which it fails
+    startup.py   the log of a start, and the faults that are asked for
     process.py   port, signals, exit codes
     http.py      a lean HTTP server
     api.py       the engine's endpoints
-    requests.py  what is asked of them
-    answers.py   what they write
+    requests.py  bodies of requests, and what answers them
     engine.py    the simulated node by the wall clock
     prefix.py    prefix caching by token ids
-    faults.py    what goes wrong on request
     card.py      the engines' dialects: search_spaces/<engine>/emulator.yaml
 
 The HTTP server is our own small protocol on httptools and uvloop. With 1000 streams it sends 16,000 tokens/s with 14 %

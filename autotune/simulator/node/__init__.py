@@ -6,15 +6,12 @@
     memory.py        the memory plan, and out-of-memory
     steptime.py      seconds per step: rooflines, communication, host
     frontend.py      tokeniser and detokeniser: one process each way
-    scheduling.py    continuous batching: what a step computes and changes; also the emulator's
-    dispatch.py      which attention replica a request goes to
+    scheduling.py    continuous batching: what a step computes and changes, on which replica; also the emulator's
     replica.py       one attention replica: queue, admission, KV pool
-    batches.py       what each rank computes in a step
-    graphs.py        which CUDA graph holds a step, and its padding
-    prefix.py        its prefix cache
-    batching.py      the loop over it in virtual time
-    recording.py     when tokens came
-    loads.py         a load point summed up
+    batches.py       what each rank computes in a step, and the CUDA graph that holds it
+    prefix.py        the prefix cache of a replica
+    batching.py      the loop over the scheduler in virtual time, and when tokens came
+    loads.py         the summary of a load point
     fluid.py         a load without the loop: ramp, full batch, drain
     steady.py        a fast prediction of all candidates with it, the search's prior
     roofline.py      a cruder prediction, the search's prior where the simulator is the evidence
