@@ -140,3 +140,6 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
         yield launch
         results.append(launch.result)
         retire_bad_node(results, executor)
+        for node, why in study.off_nodes.items():
+            if {*executor.nodes, *executor.busy} - {node}:
+                executor.retire(node, why)
