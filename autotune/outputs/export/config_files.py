@@ -12,7 +12,6 @@ https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html.
 
 from __future__ import annotations
 
-import copy
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -103,18 +102,14 @@ def render_config(winner: Winner) -> str:
     about = heading(winner) + _usage(choice, [*program, "--config", name, *parts.rest], choice.files)
     about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
     flags = any(value is True for value in document.values())
-    if flags and not _is_in(choice.engine_version, kind.flags_in_file):
+    try:
+        reads_flags = in_range(choice.engine_version, kind.flags_in_file)
+    except InvalidVersion:  # as of a replayed table
+        reads_flags = False
+    if flags and not reads_flags:
         title, since = kind.card.title, kind.flags_in_file.removeprefix(">=")
         about.append(f"{title} before {since} misreads flags in this file: export the shell format instead")
     return comment(about) + _dump(document)
-
-
-def _is_in(version: str, versions: str) -> bool:
-    """Whether a version is surely in a range; one that cannot be read, as of a replayed table, is only in ``*``."""
-    try:
-        return in_range(version, versions)
-    except InvalidVersion:
-        return False
 
 
 def _usage(choice: Choice, command: Sequence[str], files: Iterable[str]) -> list[str]:
@@ -140,7 +135,9 @@ def render_trtllm(winner: Winner) -> str:
     parts = _parse(model_first(choice, engine(choice.engine, library_of(winner.spec))))
     named = [name for name in _known()["config_options"] if name in parts.options]
     own = [str(parts.options.pop(name)) for name in named]
-    document = _own_document(choice, own)
+    # The config file that the command line names, where autotune wrote it.
+    content = next((choice.files[name] for name in own if name in choice.files), "")
+    document: dict[str, Any] = yaml.safe_load(content) or {}
     remaining: list[str] = []
     for name, value in parts.options.items():
         field = _known()["fields"].get(name)
@@ -153,15 +150,6 @@ def render_trtllm(winner: Winner) -> str:
     about = heading(winner) + _usage(choice, command, set(choice.files) - set(own))
     about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
     return comment(about) + _dump(document)
-
-
-def _own_document(choice: Choice, names: list[str]) -> dict[str, Any]:
-    """The config file that the command line names, where autotune wrote it."""
-    for name in names:
-        if name in choice.files:
-            document: dict[str, Any] = yaml.safe_load(choice.files[name]) or {}
-            return copy.deepcopy(document)
-    return {}
 
 
 def _set(document: dict[str, Any], path: list[str], value: Any) -> None:

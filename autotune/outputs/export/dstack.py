@@ -68,9 +68,8 @@ def _commands(container: Container) -> list[str]:
     commands ``dstack apply`` alone replaces anything, and takes ``$$`` for one ``$``
     (``dstack/_internal/utils/interpolator.py``).
     """
-    lines = (
-        [f"mkdir -p {FILES_FOLDER} && cd {FILES_FOLDER}", *shell.writing(container.files)] if container.files else []
-    )
+    lines = [f"mkdir -p {FILES_FOLDER} && cd {FILES_FOLDER}"] if container.files else []
+    lines += shell.writing(container.files)
     settings = [f"{name}={_quoted(value)}" for name, value in container.env.items() if "$" in value]
     started = ["exec env", *settings] if settings else ["exec"]
     lines.append(" ".join([*started, *map(_quoted, container.argv)]))
@@ -86,10 +85,7 @@ def _quoted(word: str) -> str:
 
 def _resources(winner: Winner, container: Container) -> dict[str, Any]:
     hardware = winner.spec.hardware
-    resources: dict[str, Any] = {
-        "shm_size": f"{SHARED_MEMORY_GIB}GB",
-        "disk": f"{container.storage_gib + _IMAGE_GB}GB..",
-    }
+    resources = {"shm_size": f"{SHARED_MEMORY_GIB}GB", "disk": f"{container.storage_gib + _IMAGE_GB}GB.."}
     if hardware.vendor == "cpu":
         return {"gpu": 0, **resources}
     gpu: dict[str, Any] = {"vendor": hardware.vendor}
@@ -102,11 +98,8 @@ def _resources(winner: Winner, container: Container) -> dict[str, Any]:
 
 def _volumes(container: Container) -> list[dict[str, Any]]:
     """Folders of the instance; where a backend has none, the run begins without them."""
-    caches = docker_card().caches
-    kept = {f"{_INSTANCE}/{container.caches[folder]}": folder for folder in caches}
+    kept = {f"{_INSTANCE}/{container.caches[folder]}": folder for folder in docker_card().caches}
     # Weights are the same for every image.
     kept[f"{_INSTANCE}/huggingface"] = container.models
-    volumes: list[dict[str, Any]] = [
-        {"instance_path": place, "path": folder, "optional": True} for place, folder in kept.items()
-    ]
-    return volumes + [{"instance_path": path, "path": path} for path in container.mounts]
+    optional = [{"instance_path": place, "path": folder, "optional": True} for place, folder in kept.items()]
+    return optional + [{"instance_path": path, "path": path} for path in container.mounts]
