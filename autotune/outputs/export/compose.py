@@ -55,7 +55,7 @@ def _service(winner: Winner, container: Container, limit_s: int) -> dict[str, An
     for option in (*card.options, *card.devices[winner.spec.hardware.vendor]):
         _set_option(service, option[0], option[-1])
     volumes = [f"{name}:{folder}" for folder, name in container.caches.items()]
-    volumes.append(f"{_literal(container.weights or '~/.cache/huggingface')}:{container.models}")
+    volumes.append(f"{_literal(container.weights or '~/.cache/huggingface')}:{docker_card().models}")
     volumes += [_literal(f"{path}:{path}:ro") for path in container.mounts]
     if winner.spec.hardware.vendor == "nvidia":
         device = {"driver": "nvidia", "count": winner.gpus, "capabilities": ["gpu"]}
@@ -82,7 +82,7 @@ def _environment(winner: Winner, container: Container) -> dict[str, str | None]:
         names = [name for name in names if not chooses_gpus(name)]
         own = dict(container.env)
     return {
-        "HF_HOME": container.models,
+        "HF_HOME": docker_card().models,
         **dict.fromkeys(names),
         **{name: _value(value) for name, value in own.items()},
     }

@@ -53,7 +53,7 @@ class Parts:
 
 def _parse(argv: list[str]) -> Parts:
     """Take a command line apart: program and positional words first, then options, as autotune writes it."""
-    groups = words.groups(argv, words.program_length(argv))
+    groups = words.groups(argv)
     parts = Parts(program=groups[0])
     seen = [group[0].partition("=")[0] for group in groups[1:]]
     for group in groups[1:]:
@@ -64,15 +64,9 @@ def _parse(argv: list[str]) -> Parts:
         elif not name.startswith("--") or seen.count(name) > 1:
             parts.rest += group
         else:
-            parts.options[name[2:]] = _value(values)
+            scalars = [_scalar(word) for word in values] or [True]
+            parts.options[name[2:]] = scalars if len(scalars) > 1 else scalars[0]
     return parts
-
-
-def _value(given: list[str]) -> Any:
-    if not given:
-        return True
-    values = [_scalar(word) for word in given]
-    return values[0] if len(values) == 1 else values
 
 
 def _scalar(word: str) -> int | float | str:
@@ -142,24 +136,17 @@ def render_trtllm(winner: Winner) -> str:
     for name, value in parts.options.items():
         field = _known()["fields"].get(name)
         if field is None:
-            remaining += _words(name, value)
+            values = value if isinstance(value, list) else [] if value is True else [value]
+            remaining += [f"--{name}", *map(str, values)]
         else:
-            _set(document, field.split("."), value)
+            *parents, last = field.split(".")
+            nested = document
+            for parent in parents:
+                nested = nested.setdefault(parent, {})
+            # The file wins over the command line.
+            nested.setdefault(last, value)
     flag = named[0] if named else _known()["config_options"][0]
     command = [*parts.program, f"--{flag}", "trtllm.yaml", *remaining, *parts.rest]
     about = heading(winner) + _usage(choice, command, set(choice.files) - set(own))
     about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
     return comment(about) + _dump(document)
-
-
-def _set(document: dict[str, Any], path: list[str], value: Any) -> None:
-    """Set a nested field unless the file has it: the file wins over the command line."""
-    for name in path[:-1]:
-        document = document.setdefault(name, {})
-    document.setdefault(path[-1], value)
-
-
-def _words(name: str, value: Any) -> list[str]:
-    if value is True:
-        return [f"--{name}"]
-    return [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]

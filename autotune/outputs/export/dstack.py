@@ -29,7 +29,7 @@ def service(winner: Winner) -> str:
     container = container_of(winner)
     probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
     # Without probes of its own a service with a model is asked for a completion every time.
-    more = {"port": PORT, "model": container.served, "probes": [probe]}
+    more = {"port": PORT, "model": container.command.served, "probes": [probe]}
     said = start_limit_s(winner)[1]
     return _render(winner, container, "service", more, [f"dstack waits for it as long as it takes; {said}"])
 
@@ -47,12 +47,16 @@ def _render(winner: Winner, container: Container, kind: str, more: dict[str, Any
         f"taken from the environment of that command: {', '.join(secrets)}; leave {_TOKEN} out for an open model",
         *notes,
     ]
-    settings = {name: value for name, value in container.env.items() if "$" not in value}
+    settings = {"HF_HOME": docker_card().models}
+    settings |= {name: value for name, value in container.env.items() if "$" not in value}
     document = {
         "type": kind,
         "name": container.name,
         "image": container.image,
-        "env": [*secrets, *(f"{name}={value}" for name, value in {"HF_HOME": container.models, **settings}.items())],
+        "env": [
+            *secrets,
+            *(f"{name}={value}" for name, value in settings.items()),
+        ],
         "commands": _commands(container),
         **more,
         "resources": _resources(winner, container),
@@ -100,6 +104,6 @@ def _volumes(container: Container) -> list[dict[str, Any]]:
     """Folders of the instance; where a backend has none, the run begins without them."""
     kept = {f"{_INSTANCE}/{container.caches[folder]}": folder for folder in docker_card().caches}
     # Weights are the same for every image.
-    kept[f"{_INSTANCE}/huggingface"] = container.models
+    kept[f"{_INSTANCE}/huggingface"] = docker_card().models
     optional = [{"instance_path": place, "path": folder, "optional": True} for place, folder in kept.items()]
     return optional + [{"instance_path": path, "path": path} for path in container.mounts]

@@ -30,16 +30,15 @@ def render(winner: Winner) -> str:
     container = container_of(winner)
     argv: list[str] = []
     left_out: list[str] = []
-    words_of_server = container.argv[:-_ADDRESS_WORDS]
-    for group in words.groups(words_of_server, words.program_length(words_of_server)):
+    for group in words.groups(container.argv[:-_ADDRESS_WORDS]):
         if words.asked_for(group, {}):
             left_out.append(group[0].partition("=")[0])
         else:
             argv += group
     env = {name: value for name, value in container.env.items() if words.reference_in(value)[1] is None}
-    source = {"source": "huggingface", "huggingface_repo_id": container.model}
-    if container.is_local:
-        source = {"source": "local_path", "local_path": container.model}
+    source = {"source": "huggingface", "huggingface_repo_id": container.command.model}
+    if container.command.is_local:
+        source = {"source": "local_path", "local_path": container.command.model}
     backend = None if container.files else _BACKENDS.get(winner.choice.engine)
     document = {
         "name": container.name,
@@ -95,7 +94,7 @@ def _entries(group: list[str]) -> list[str]:
 
 def _run_command(winner: Winner, container: Container, argv: list[str]) -> dict[str, Any]:
     """The whole command, which GPUStack splits as a shell does; a shell inside writes the files first."""
-    argv = ["{{model_path}}" if word == container.model else word for word in argv]
+    argv = ["{{model_path}}" if word == container.command.model else word for word in argv]
     serving = engine(winner.choice.engine, library_of(winner.spec)).card.serving
     command = [*argv, serving.host_flag, "{{worker_ip}}", serving.port_flag, "{{port}}"]
     if not container.files:

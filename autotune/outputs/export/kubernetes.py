@@ -63,7 +63,7 @@ def _about(winner: Winner, container: Container, said: str) -> list[str]:
         # A hostPath would bind the pod to one node's disk and wants a right that clusters seldom give.
         "The claim keeps weights and compiled kernels: one pod at a time, on whatever node it is.",
     ]
-    if not container.is_local:
+    if not container.command.is_local:
         about.append("The weights are fetched before the server starts, so that its start is the one that was seen.")
     keys = [_TOKEN, *(name for name in container.secrets if name != _TOKEN)]
     literals = " ".join(f'--from-literal={key}="${key}"' for key in keys)
@@ -92,7 +92,7 @@ def _deployment(winner: Winner, container: Container, limit_s: int) -> dict[str,
     }
     # Kubernetes sets NAME_PORT and the like for every service, and engines read variables of such names.
     pod: dict[str, Any] = {"enableServiceLinks": False}
-    if not container.is_local:
+    if not container.command.is_local:
         pod["initContainers"] = [_fetch(container)]
     pod |= {"containers": [_server(winner, container, limit_s)], "volumes": _volumes(container)}
     spec = {
@@ -108,7 +108,7 @@ def _deployment(winner: Winner, container: Container, limit_s: int) -> dict[str,
 
 def _fetch(container: Container) -> dict[str, Any]:
     """Fetches the weights that the server will ask for; the server may be told to be offline, this container is not."""
-    wanted = [container.model, *([container.revision] if container.revision else [])]
+    wanted = [container.command.model, *([container.command.revision] if container.command.revision else [])]
     environment = [row for row in _environment(container) if row["name"].startswith("HF_")]
     return {
         "name": "fetch-weights",
@@ -158,7 +158,7 @@ def _security(vendor: str) -> dict[str, Any]:
 def _environment(container: Container) -> list[dict[str, Any]]:
     """The variables; those to which arguments and other variables refer come first."""
     given = {name: words.reference_in(value) for name, value in container.env.items()}
-    rows: list[dict[str, Any]] = [{"name": "HF_HOME", "value": container.models}]
+    rows: list[dict[str, Any]] = [{"name": "HF_HOME", "value": docker_card().models}]
     behind = dict.fromkeys((_TOKEN, *container.secrets))
     rows += [_secret(container, name, name) for name in behind if name not in given]
     for name, (prefix, variable) in given.items():

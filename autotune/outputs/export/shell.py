@@ -53,7 +53,7 @@ def render_docker(winner: Winner) -> str:
     lines += [f"--volume {volume}" for volume in _volumes(container)]
     inside = {**container.gpu_choice, **inside}
     inherited = [name for name in card.variables if name not in inside]
-    named = [f"HF_HOME={container.models}", *inherited, *(f"{n}={v}" for n, v in inside.items()), *secret]
+    named = [f"HF_HOME={card.models}", *inherited, *(f"{n}={v}" for n, v in inside.items()), *secret]
     lines += [f"--env {shlex.quote(setting)}" for setting in dict.fromkeys(named)]
     if container.files:
         lines.append(f"--workdir {FILES_FOLDER}")
@@ -65,7 +65,7 @@ def render_docker(winner: Winner) -> str:
 def _volumes(container: Container) -> list[str]:
     caches = [shlex.quote(f"{name}:{folder}") for folder, name in container.caches.items()]
     weights = shlex.quote(container.weights) if container.weights else '"${HF_HOME:-$HOME/.cache/huggingface}"'
-    models = f"{weights}:{container.models}"
+    models = f"{weights}:{docker_card().models}"
     mounts = [shlex.quote(f"{path}:{path}:ro") for path in container.mounts]
     files = [f'"$folder"/{shlex.quote(f"{name}:{FILES_FOLDER}/{name}:ro")}' for name in container.files]
     return [*caches, models, *mounts, *files]
