@@ -190,13 +190,11 @@ def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_n
     prepare_environment(own_cluster)
     try:
         # Imported when asked for: it takes seconds.
-        import ray.tune  # noqa: F401
+        from autotune.executors.ray import RayExecutor
     except ImportError as error:
         raise BadInput(
             f"--executor {name} needs Ray Tune ({error}); install it with: pip install 'autotune[ray]'"
         ) from error
-    from autotune.executors.ray import RayExecutor
-
     return RayExecutor(address, own_cluster, setup, needs, most_nodes)
 
 
