@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_landscapes import make_spec, small
 
-from autotune.search.acquisition import Suggestion
 from autotune.search.decide import control_runs
 from autotune.search.decide.estimate import Spread
 from autotune.search.decide.verdict import judge
@@ -18,6 +17,7 @@ from autotune.search.gp.kernels import Kernels
 from autotune.search.history import Entry, History
 from autotune.search.nodes import additive_spread, contrast, node_offsets
 from autotune.search.plan import Plan, Step, Wait
+from autotune.search.sampler import CandidateSampler
 from autotune.trial import Role
 
 SMALL = small()
@@ -95,8 +95,11 @@ def test_the_search_takes_scores_less_the_offset_and_launches_nothing_more_on_a_
     assert not once.off_nodes
     sure = placed([*rows, (Role.CONTROL, 0, "d", -0.21)])
     assert sure.off_nodes == sure.adjusted().off_nodes == {"d"}
-    plan = Plan(Kernels(Encoding(SMALL)), lambda history, _: Suggestion(1, None))
-    assert plan.next(sure, ["a"]) == Step(Role.SEARCH, 1)
+    kernels = Kernels(Encoding(SMALL))
+    plan = Plan(kernels, CandidateSampler(kernels, seed=0))
+    step = plan.next(sure, ["a"])
+    assert isinstance(step, Step)
+    assert step.role is not Role.CONTROL
     running = replace(sure, entries=(*sure.entries, Entry(5, Role.SEARCH, 2, pending=True, node="a")))
     assert plan.next(running, ["d"]) == Wait(), "the others will have room"
     assert isinstance(plan.next(sure, ["d"]), Step), "where it is the only one left, it must do"
