@@ -63,7 +63,7 @@ class Checked:
 
 def _no_objective(name: str, objective: str, metrics: Mapping[str, Any] | None) -> Iterator[str]:
     if metrics is None:
-        yield f"{name}: it was not measured, and the launch is told as complete"
+        yield f"{name}: it was not measured, but the launch is reported as complete"
     elif metrics.get(objective) is None:
         yield f"{name}: there is no {objective} among its metrics, and it is the objective"
     elif not _is_possible(metrics[objective]):

@@ -79,8 +79,10 @@ class Simulated:
         """Compare the simulated engine's configuration with the trial's; passed-through arguments may differ."""
         kind = engine(trial.configuration.engine, self.library)
         made = resolved.effective.configuration
-        found = compare(kind, trial.configuration, resolved.context, trial.command, ReportedKnobs(made.knobs, made))
-        return Resolved(found.fingerprint, found.differs, "the simulated engine", found.notes)
+        comparison = compare(
+            kind, trial.configuration, resolved.context, trial.command, ReportedKnobs(made.knobs, made)
+        )
+        return Resolved(comparison.fingerprint, comparison.differs, "the simulated engine", comparison.notes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,12 +59,12 @@ def read_back(
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
         return None
     ran = parse_reported(engine, asked, context, {source.name: source.settings for source in sources})
-    found = compare(engine, asked, context, trial.command, ran)
+    comparison = compare(engine, asked, context, trial.command, ran)
     origin = " and ".join(dict.fromkeys(source.origin for source in sources))
-    resolved = Resolved(found.fingerprint, found.differs, origin, found.notes)
+    resolved = Resolved(comparison.fingerprint, comparison.differs, origin, comparison.notes)
     # A server of somebody else's knows nothing of the command.
-    known = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
-    _keep(folder, redact.document(_document(trial, sources, ran, resolved), known))
+    all_secrets = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
+    _keep(folder, redact.document(_document(trial, sources, ran, resolved), all_secrets))
     return resolved if ran.values else None
 
 
@@ -78,20 +78,20 @@ def fetch_reported(
     """
     documents: dict[str, Any] = {}
     text = ""
-    found: dict[str, ReportedSettings] = {}
+    reported: dict[str, ReportedSettings] = {}
     for source in sources:
-        if source.name in found or not in_range(version, source.versions):
+        if source.name in reported or not in_range(version, source.versions):
             continue
         if source.path is not None:
             if source.path not in documents:
                 documents[source.path] = client.get_json(source.path)
-            said = of_answer(source, documents[source.path])
+            answer = of_answer(source, documents[source.path])
         else:
             text = text or (read_head(log, offset) if log is not None else "")
-            said = of_log(source, text)
-        if said is not None and said.settings:
-            found[source.name] = said
-    return list(found.values())
+            answer = of_log(source, text)
+        if answer is not None and answer.settings:
+            reported[source.name] = answer
+    return list(reported.values())
 
 
 def of_answer(source: ResolvedSource, document: Any) -> ReportedSettings | None:

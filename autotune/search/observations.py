@@ -14,11 +14,9 @@ from autotune.search.history import History
 
 def observations(history: History) -> Observations:
     """Observations of a history; launches of equivalent candidates count for one."""
-    history = history.excused()
     measured = [e for e in history if e.score is not None]
     return Observations(
         measured=[(e.position, e.score) for e in measured if e.score is not None],
-        sds=[e.node_sd for e in measured],
         feasible=[history.feasible(e.position) for e in measured],
         slos={str(slo): scaled(slo, _violations(history, slo)) for slo in history.spec.slos},
         second=[(e.position, e.second) for e in history if e.second is not None],

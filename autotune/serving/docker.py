@@ -97,9 +97,9 @@ class ContainerServer(ProcessServer):
 
     def _docker_failure(self, code: int, started_at: str) -> Failure:
         offset = self._context.log_offset
-        known = known_failure(self.log, LogPatterns(docker_card().failures), offset)
-        if known is not None:
-            return known
+        in_log = known_failure(self.log, LogPatterns(docker_card().failures), offset)
+        if in_log is not None:
+            return in_log
         if self._first_pid or not started_at.startswith("0001"):
             return replace(unknown_exit(self.log, code, "The container", offset), kind=FailureKind.INFRASTRUCTURE)
         failure = unknown_exit(self.log, code, "Docker", offset)

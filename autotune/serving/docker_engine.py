@@ -164,8 +164,8 @@ def choose_images(
             image = asked[card.engine]
             version = known_version(engine(card.engine, library), _version_in(image, card))
             chosen[card.engine] = (version, image)
-        elif (found := newest_image(card, hardware)) is not None:
-            chosen[card.engine] = found
+        elif (newest := newest_image(card, hardware)) is not None:
+            chosen[card.engine] = newest
     return chosen
 
 

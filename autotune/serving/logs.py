@@ -1,7 +1,7 @@
 """From a server's log to the reason why it failed.
 
 The root cause is rarely the last line: engines end with "see root cause above" and the noise of their shutdown. So the
-first line that matches one of the engine's known patterns (``failures:`` in its YAML) counts, else the first line that
+first line that matches one of the engine's patterns (``failures:`` in its YAML) counts, else the first line that
 looks like an exception, else the first that is marked as an error, else the last line. A line that its engine marks as
 a warning or less never counts: a vLLM that runs well warns of "Too many open files".
 

@@ -143,11 +143,11 @@ class ProcessServer(Server):
     def _failure_in_log(self) -> Failure | None:
         """Find the cause in the log, or what kept the server from writing one."""
         card, offset = self._context.card, self._context.log_offset
-        known = known_failure(self.log, patterns_of(card), offset, self._served)
-        if known is None and (problem := log_problem(self.log)):
+        in_log = known_failure(self.log, patterns_of(card), offset, self._served)
+        if in_log is None and (problem := log_problem(self.log)):
             message = f"Nobody can tell what {card.title} did: {problem}."
             return Failure(FailureKind.INFRASTRUCTURE, message)
-        return known
+        return in_log
 
     def _explain_exit(self, code: int) -> Failure:
         title, offset = self._context.card.title, self._context.log_offset
@@ -167,9 +167,9 @@ class ProcessServer(Server):
         return Failure(FailureKind.PORT, message)
 
     def _explain_hang(self, failure: Failure) -> Failure:
-        known = self._failure_in_log()
-        if known is not None:
-            return replace(known, message=f"{known.message} ({failure.message})")
+        in_log = self._failure_in_log()
+        if in_log is not None:
+            return replace(in_log, message=f"{in_log.message} ({failure.message})")
         last = last_line(self.log, self._context.log_offset)
         last_words = f"Its last line: {last}" if last else "Its log is empty."
         return Failure(failure.kind, f"{failure.message} {last_words}", last)

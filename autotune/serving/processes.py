@@ -78,11 +78,11 @@ class Membership:
     def alive(self) -> list[Process]:
         """List the members that live, without the watchdog and the caller."""
         table = process_table()
-        found = {pid for pid in table if self._is_member(table[pid])} if self.leader else set()
-        found |= {pid for pid in table if pid not in found and is_marked(pid, self.marker)}
-        roots = {*found, self.ancestor} if self.ancestor else found
-        found |= descendants(table, roots)
-        return [table[pid] for pid in sorted(found - {self.ancestor, os.getpid()}) if table[pid].alive]
+        members = {pid for pid in table if self._is_member(table[pid])} if self.leader else set()
+        members |= {pid for pid in table if pid not in members and is_marked(pid, self.marker)}
+        roots = {*members, self.ancestor} if self.ancestor else members
+        members |= descendants(table, roots)
+        return [table[pid] for pid in sorted(members - {self.ancestor, os.getpid()}) if table[pid].alive]
 
     def _is_member(self, process: Process) -> bool:
         return self.leader in (process.session, process.group)
@@ -134,14 +134,14 @@ def descendants(table: dict[int, Process], roots: Collection[int]) -> set[int]:
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
-    found: set[int] = set()
+    reached: set[int] = set()
     waiting = list(roots)
     while waiting:
         for child in children.get(waiting.pop(), []):
-            if child not in found:
-                found.add(child)
+            if child not in reached:
+                reached.add(child)
                 waiting.append(child)
-    return found
+    return reached
 
 
 def end(
@@ -231,17 +231,17 @@ def remove_container(launch: Container, exit_code: int | None, limit_s: float) -
     was_empty = exit_code is not None
     seen = False
     while True:
-        found = containers(launch, max(1.0, deadline - time.monotonic()))
-        if found == [] and was_empty:
+        ids = containers(launch, max(1.0, deadline - time.monotonic()))
+        if ids == [] and was_empty:
             return ()
-        seen = seen or bool(found)
+        seen = seen or bool(ids)
         if time.monotonic() >= deadline:
-            if found is None and exit_code == DOCKER_FAILED and not seen:
+            if ids is None and exit_code == DOCKER_FAILED and not seen:
                 return ()  # A daemon that has not answered for so long did not answer at the start either.
-            return ("its container (Docker does not answer)",) if found is None else _named(found)
-        if found:
-            ask_docker(launch, ["rm", "--force", "--volumes", *found], deadline - time.monotonic())
-        was_empty = found == []
+            return ("its container (Docker does not answer)",) if ids is None else _named(ids)
+        if ids:
+            ask_docker(launch, ["rm", "--force", "--volumes", *ids], deadline - time.monotonic())
+        was_empty = ids == []
         time.sleep(_SETTLE_S if was_empty else _DOCKER_POLL_S)
 
 
@@ -252,8 +252,8 @@ def containers(launch: Container, limit_s: float) -> list[str] | None:
     return None if output is None else output.split()
 
 
-def _named(found: list[str]) -> tuple[str, ...]:
-    return tuple(f"container {identity[:12]}" for identity in found)
+def _named(ids: list[str]) -> tuple[str, ...]:
+    return tuple(f"container {identity[:12]}" for identity in ids)
 
 
 def ask_docker(container: Container, words: list[str], limit_s: float) -> str | None:

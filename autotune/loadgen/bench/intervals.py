@@ -12,7 +12,7 @@ from autotune.loadgen.request_file import RequestTable
 
 Interval = tuple[float, float]
 
-ERROR_RATE = 0.05
+INTERVAL_ERROR = 0.05
 MIN_REQUESTS = 20
 """With fewer requests the resampled means say little of the real ones."""
 
@@ -52,10 +52,10 @@ def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
 
 
 def _student(degrees: float) -> float:
-    """Student's t that the mean leaves on either side in `ERROR_RATE` of all cases."""
+    """Student's t that the mean leaves on either side in `INTERVAL_ERROR` of all cases."""
     from scipy.special import stdtrit  # Half a second to load, for those who repeat.
 
-    return float(stdtrit(degrees, 1 - ERROR_RATE / 2))
+    return float(stdtrit(degrees, 1 - INTERVAL_ERROR / 2))
 
 
 def _moments(values: Floats) -> tuple[float, float]:
@@ -80,7 +80,7 @@ def latency_intervals(a: RequestTable, b: RequestTable, seed: int = 0) -> dict[s
         drawn_a, drawn_b = (_resampled(v, w, resamples, rng) for v, w in ((values_a, loads_a), (values_b, loads_b)))
         for statistic, low, high in zip(("mean", "median"), drawn_a, drawn_b, strict=True):
             if low.min() > 0:
-                ends = np.percentile(high / low - 1, (100 * ERROR_RATE / 2, 100 * (1 - ERROR_RATE / 2)))
+                ends = np.percentile(high / low - 1, (100 * INTERVAL_ERROR / 2, 100 * (1 - INTERVAL_ERROR / 2)))
                 intervals[f"{statistic}_{name}_ms"] = (100 * float(ends[0]), 100 * float(ends[1]))
     return intervals
 

@@ -16,8 +16,6 @@ from autotune.search.history import Entry, History
 
 EVERY = 10
 """Launches after which the baseline is due again."""
-MOST_ON_NODE = 3
-"""Launches of the baseline on a node that may be slow."""
 LEAST_RUNS = 4
 """Launches of the baseline before a change is looked for."""
 CHANGE_ERROR_RATE = 0.01
@@ -58,14 +56,14 @@ def change(history: History) -> float | None:
 
 
 def _doubted(history: History, on: Mapping[str, Sequence[Entry]]) -> str | None:
-    """A node whose offset is neither sure nor unlikely; None: there is none.
+    """A node that was seen to be off once; None: there is none.
 
     Args:
         on: node to the launches of the baseline there.
     """
-    for node, effect in history.node_effects().items():
+    for node, offset in history.node_offsets.items():
         there = on.get(node, ())
-        if effect.suspicious and 0 < len(there) < MOST_ON_NODE and not any(e.pending for e in there):
+        if there and offset.doubtful and not any(e.pending for e in there):
             return node
     return None
 
