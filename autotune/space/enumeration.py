@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,19 +95,17 @@ class _Walk:
             return None
         return search_values(knob, self.context.scope({}), self.context.version)
 
-    def _choices(self, position: int) -> tuple[Scalar, ...]:
-        name = self.order[position]
-        knob = self.card.knobs[name]
-        if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, self.scope):
-            return (default_of(knob, self.scope, self.context.version),)
-        return self.values[position] or search_values(knob, self.scope, self.context.version)
-
     def descend(self, position: int) -> None:
         if position == len(self.order):
             self._leaf()
             return
         name = self.order[position]
-        for value in self._choices(position):
+        knob = self.card.knobs[name]
+        if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, self.scope):
+            values: Sequence[Scalar] = (default_of(knob, self.scope, self.context.version),)
+        else:
+            values = self.values[position] or search_values(knob, self.scope, self.context.version)
+        for value in values:
             self.scope[name] = value
             rule = next((r for r in self.rules_at[position] if evaluate(r.forbid, self.scope)), None)
             if rule is None:
