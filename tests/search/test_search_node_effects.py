@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from search_landscapes import make_spec, small
 
 from autotune.metrics.formulas import Slo
+from autotune.search.acquisition import observations
 from autotune.search.decide.estimate import Spread
 from autotune.search.decide.verdict import judge
 from autotune.search.history import Entry, History
 from autotune.search.nodes import Effect, additive_spread, contrast, effects
-from autotune.search.observations import observations
 from autotune.search.repeats import challengers
 from autotune.study.recommendation import Verdict
 from autotune.trial import Role
