@@ -15,8 +15,8 @@ from autotune.search.decide.estimate import Spread, mean, percent
 from autotune.search.decide.verdict import Judgement
 from autotune.search.front import dominated
 from autotune.search.history import History
-from autotune.search.nodes import Effect, contrast
-from autotune.study.recommendation import Choice, FrontPoint, MatrixCell, MatrixRow, NodeChange, NodeShare, Objective
+from autotune.search.nodes import contrast
+from autotune.study.recommendation import Choice, FrontPoint, MatrixCell, MatrixRow, NodeShare, Objective
 from autotune.trial import Launch, Role
 
 Measured = Callable[[int], Sequence[Launch]]
@@ -54,10 +54,10 @@ def _column(
 ) -> dict[int, MatrixCell]:
     """One workload: position to its cell, of those that were measured on it."""
     spec, base = history.spec, history.candidates.baseline
-    places = {entry.number: history.place(entry) for entry in history}
+    nodes_of = {entry.number: entry.node for entry in history}
     placed = {
         position: [
-            (places[row.trial.number], s) for row in rows if (s := objective.score(spec, row, workload)) is not None
+            (nodes_of[row.trial.number], s) for row in rows if (s := objective.score(spec, row, workload)) is not None
         ]
         for position, rows in launches.items()
     }
@@ -92,8 +92,8 @@ def nodes(history: History) -> list[NodeShare]:
     names = sorted({entry.node for entry in history if entry.node})
     if len(names) < 2:
         return []
-    base, known = history.candidates.baseline, history.node_effects()
-    scores = {name: [score for node, score in history.placed(base) if node == name] for name in names}
+    base, known = history.candidates.baseline, history.node_offsets
+    scores = {name: [score for node, score in history.node_scores(base) if node == name] for name in names}
     means = {name: mean(found) for name, found in scores.items() if found}
     shares = []
     for name in names:
@@ -105,19 +105,11 @@ def nodes(history: History) -> list[NodeShare]:
                 launches=sum(entry.node == name for entry in history),
                 baseline=objective.from_score(history.spec, means[name]) if name in means else None,
                 difference_percent=difference,
-                offset_percent=percent(known[name].now.offset) if name in known else 0.0,
-                certain=name in history.off,
-                changed=_changed(known[name]) if name in known else None,
+                offset_percent=percent(known[name].offset) if name in known else 0.0,
+                certain=name in history.off_nodes,
             )
         )
     return shares
-
-
-def _changed(effect: Effect) -> NodeChange | None:
-    if effect.changed is None:
-        return None
-    by = effect.now.offset - effect.stages[0].offset
-    return NodeChange(before=effect.changed.before, after=effect.changed.after, percent=percent(by))
 
 
 def front(history: History, measured: Measured, chosen: Chosen) -> list[FrontPoint]:

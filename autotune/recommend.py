@@ -24,7 +24,7 @@ from autotune.search.decide.estimate import mean, percent
 from autotune.search.decide.sequential_test import Outcome
 from autotune.search.decide.verdict import Judgement, evidence, judge, settings_of
 from autotune.search.history import BASELINE_ROLES, History
-from autotune.search.nodes import Placed, contrast
+from autotune.search.nodes import NodeScore, contrast
 from autotune.space.candidates import CandidateSet
 from autotune.study.recommendation import (
     Choice,
@@ -152,7 +152,7 @@ class _Sheet:
         entries = [e for e in self._history.at(position) if e.measured]
         roles = BASELINE_ROLES if position == self._base else (Role.FINAL,)
         chosen = [e for e in entries if e.role in roles] or entries
-        return [self._launches[e.number] for e in self._history.alike(chosen) or chosen]
+        return [self._launches[e.number] for e in self._history.on_normal_nodes(chosen) or chosen]
 
     def workloads(self) -> dict[str, WorkloadComparison]:
         """Every workload before and after."""
@@ -160,8 +160,8 @@ class _Sheet:
 
     def _comparison(self, workload: str) -> WorkloadComparison:
         winner = self._judgement.winner
-        before = self._placed(self._base, workload)
-        after = self._placed(winner, workload) if winner is not None else []
+        before = self._node_scores(self._base, workload)
+        after = self._node_scores(winner, workload) if winner is not None else []
         gain = percent(contrast(after, before)[0]) if before and after else None
         if gain is not None and self._judgement.gain and list(objective.weights(self._spec)) == [workload]:
             gain = percent(self._judgement.gain.log)
@@ -171,15 +171,13 @@ class _Sheet:
             gain_percent=gain,
         )
 
-    def _placed(self, position: int, workload: str) -> list[Placed]:
-        """The scores with the places where they were measured."""
+    def _node_scores(self, position: int, workload: str) -> list[NodeScore]:
+        """The scores with the nodes where they were measured."""
         if not self._history.scores(position):
             return []
-        places = {entry.number: self._history.place(entry) for entry in self._history}
-        rows = [
-            (places[row.trial.number], objective.score(self._spec, row, workload)) for row in self._measured(position)
-        ]
-        return [(place, score) for place, score in rows if score is not None]
+        nodes, rows = {entry.number: entry.node for entry in self._history}, self._measured(position)
+        scores = [(nodes[row.trial.number], objective.score(self._spec, row, workload)) for row in rows]
+        return [(node, score) for node, score in scores if score is not None]
 
     def _metrics(self, position: int, workload: str) -> Metrics | None:
         """Means over the launches of every metric that is a number in all of them."""
@@ -190,7 +188,7 @@ class _Sheet:
             return None
         means = {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
         # Goals have one mean everywhere, the geometric one that gains are ratios of.
-        scores = [score for _, score in self._placed(position, workload)]
+        scores = [score for _, score in self._node_scores(position, workload)]
         if workload in objective.weights(self._spec) and scores:
             means[self._spec.objective] = objective.from_score(self._spec, mean(scores))
         seconds = [s for launch in self._measured(position) if (s := objective.second(self._spec, launch)) is not None]
@@ -220,15 +218,13 @@ def _explained(stop_reason: str, judgement: Judgement, challenged: bool) -> str:
 
 
 def _off(node: NodeShare) -> str:
-    """What is to be said of a node that is not like the others, or was not; empty of one that is."""
-    if node.changed is not None:
-        return f"node {node.node} {node.changed.words}"
+    """What is to be said of a node that is not like the others; empty of one that is."""
     if not node.certain:
         return ""
     how = "slower" if node.offset_percent < 0 else "faster"
     return (
-        f"node {node.node} is {abs(node.offset_percent):.0f} % {how} than the others: its launches in the search are "
-        "corrected for it, and do not count as evidence where others do"
+        f"node {node.node} is {abs(node.offset_percent):.0f} % {how} than the others: nothing more was launched "
+        "there, and scores of its launches are corrected"
     )
 
 

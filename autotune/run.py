@@ -28,7 +28,7 @@ from autotune.search.budget import most_nodes
 from autotune.search.priors import keep, priors_of, sources_of
 from autotune.search.study import Study
 from autotune.serving.docker_engine import fetch_images
-from autotune.space.knobs import gpus_of
+from autotune.space.context import gpus_of
 from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import Lock
@@ -140,3 +140,6 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
         yield launch
         results.append(launch.result)
         retire_bad_node(results, executor)
+        for node, why in study.off_nodes.items():
+            if {*executor.nodes, *executor.busy} - {node}:
+                executor.retire(node, why)

@@ -1,9 +1,8 @@
 """How often a study on several nodes decides rightly: ``python benchmarks/decisions_nodes.py [--only NAME]``.
 
 As `decisions.py`, whose figures and words these are, with four nodes that make launches at the same time, each of a
-random duration, and end them in any order. They are alike, or one is slower by a fifth, or every node differs from the
-next by a few percent; or one, or all of them, change by a fifth at a launch that is drawn for each study. Beside the
-verdicts stands how often a node is said to be off that is not, and how often the slow one is.
+random duration, and end them in any order. They are alike, or one is slower by a fifth. Beside the verdicts stands how
+often a node is said to be off that is not, and how often the slow one is.
 """
 
 from __future__ import annotations
@@ -25,43 +24,25 @@ from autotune.search.plan import Plan, Step
 from autotune.search.sampler import CandidateSampler
 
 NODES = ("a", "b", "c", "d")
-SLOW: Mapping[str, Mapping[str, float]] = {
-    "alike": {},
-    "one 20 % slower": {"d": math.log(0.8)},
-    "one 5 % slower": {"d": math.log(0.95)},
-    "all different": {"a": 0.04, "b": -0.04, "c": 0.02, "d": -0.02},
-    "one slows": {"d": math.log(0.8)},
-    "one recovers": {"d": math.log(0.8)},
-    "all slow down": dict.fromkeys(NODES, math.log(0.8)),
-}
-"""What the nodes are like: for the whole study, except for `FROM` and `UNTIL` a launch that each study draws."""
-FROM, UNTIL = ("one slows", "all slow down"), ("one recovers",)
-FIRST_CHANGE, LAST_CHANGE = 4, 20
-"""Launches between which that one lies."""
-
-
-def slowness(nodes: str, node: str, number: int, change: int) -> float:
-    """What a launch has less on a node, score units; ``change`` is the launch from which on things are different."""
-    there = number >= change if nodes in FROM else number < change or nodes not in UNTIL
-    return SLOW[nodes].get(node, 0.0) * there
+SLOW: Mapping[str, Mapping[str, float]] = {"alike": {}, "one 20 % slower": {"d": math.log(0.8)}}
+"""What a launch has more on a node, score units."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """A study's end, the nodes that are said to be off or to have been, and those said to have changed."""
+class Outcome:
+    """A study's end, the nodes that are said to be off, and how long it took in mean launches."""
 
     played: Played
     off: frozenset[str]
-    changed: frozenset[str]
     rounds: float
 
 
-def play(index: int, seed: int) -> Told:
+def play(index: int, seed: int) -> Outcome:
     """One study of a scenario from its first launch to its verdict, on four nodes."""
     scenario, nodes = scenarios()[index]
     candidates, spec, kernels = prepared(scenario.candidates, scenario.launches)
     rng = np.random.default_rng(seed)
-    truth, change = scenario.truth(rng, candidates), int(rng.integers(FIRST_CHANGE, LAST_CHANGE))
+    truth = scenario.truth(rng, candidates)
 
     sampler = OneChallenger(kernels) if len(candidates) == 2 else CandidateSampler(kernels, seed=seed)
     plan, history = Plan(kernels, sampler), History(spec, candidates, ())
@@ -80,7 +61,7 @@ def play(index: int, seed: int) -> Told:
             now, number, node = min(running)
             running.remove((now, number, node))
             free.append(node)
-            score = truth[history.entries[number].position] + slowness(nodes, node, number, change)
+            score = truth[history.entries[number].position] + SLOW[nodes].get(node, 0.0)
             done = replace(
                 history.entries[number],
                 score=float(score + scenario.noise * rng.standard_normal()),
@@ -90,10 +71,7 @@ def play(index: int, seed: int) -> Told:
             )
             entries = history.entries
             history = replace(history, entries=(*entries[:number], done, *entries[number + 1 :]))
-    effects = history.node_effects()
-    off = frozenset(name for name, effect in effects.items() if any(stage.certain for stage in effect.stages))
-    changed = frozenset(name for name, effect in effects.items() if effect.changed)
-    return Told(Played(truth, judge(history), len(history), 0), off, changed, now)
+    return Outcome(Played(truth, judge(history), len(history), 0), history.off_nodes, now)
 
 
 def scenarios() -> list[tuple[Scenario, str]]:
@@ -122,14 +100,11 @@ def main() -> None:
             count = chosen.studies or scenario.studies
             seeds = [int(s.generate_state(1)[0]) for s in np.random.SeedSequence([chosen.seed, index]).spawn(count)]
             begin = time.perf_counter()
-            told = list(pool.map(play, [index] * count, seeds, chunksize=5))
-            report(scenario, [one.played for one in told], time.perf_counter() - begin)
-            # Where all change none is off.
-            wrong = sum(bool(one.off - (set() if nodes == "all slow down" else SLOW[nodes].keys())) for one in told)
-            print(f"  said off   the slow one {rate(sum('d' in one.off for one in told), count)}; others {wrong}")
-            others = sum(bool(one.changed - {"d"}) for one in told)
-            print(f"  changed    the slow one {rate(sum('d' in one.changed for one in told), count)}; others {others}")
-            print(f"  rounds     mean {np.mean([one.rounds for one in told]):.1f}", flush=True)
+            found = list(pool.map(play, [index] * count, seeds, chunksize=5))
+            report(scenario, [one.played for one in found], time.perf_counter() - begin)
+            others = sum(bool(one.off - SLOW[nodes].keys()) for one in found)
+            print(f"  said off   the slow one {rate(sum('d' in one.off for one in found), count)}; others {others}")
+            print(f"  rounds     mean {np.mean([one.rounds for one in found]):.1f}", flush=True)
 
 
 if __name__ == "__main__":

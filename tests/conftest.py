@@ -59,7 +59,6 @@ SLOW_FIRST = (
     "engines/test_conformance.py",
     "simulator/fit/test_command.py",
     "loadgen/bench/test_bench_command.py",
-    "loadgen/bench/test_early_stop.py",
 )
 """Files that take long, the longest first; those that are not here take a few seconds each."""
 

@@ -172,8 +172,6 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option(
     "--min-success-rate", type=float, default=1.0, show_default=True, help="Fewer successes: the load failed."
 )
-@click.option("--must-beat", type=float, help="Stop when so many total tokens per second can no longer be exceeded.")
-@click.option("--stop-early", is_flag=True, help="Stop when an --slo can no longer be kept.")
 @click.option("--keep-cache", is_flag=True, help="Do not empty the server's prefix cache before each load.")
 @click.option("--same-prompts", is_flag=True, help="Every repeat sends the same prompts.")
 @click.option("--endpoint", type=click.Choice(["/v1/completions", "/v1/chat/completions"]), default="/v1/completions")

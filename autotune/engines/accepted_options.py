@@ -80,9 +80,7 @@ class Parser:
                 additions = engine.always(scope, context)
             else:
                 additions = engine.knob_additions(part.knob, scope, context.version)
-            if not any(addition.args or addition.config for addition in additions):
-                return None
-            if not self._knows:
+            if not self._knows or not any(addition.args or addition.config for addition in additions):
                 return None
             command = engine.command_with(additions, scope, context)
             parsed = engine.parse(command, context.version)

@@ -33,8 +33,7 @@ def settings(text: str) -> dict[str, Any]:
     reader = _Reader(text)
     if not text.startswith("{"):
         return reader.fields("")
-    found = reader.entries()
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in reader.entries().items()}
 
 
 class _Reader:
@@ -69,7 +68,10 @@ class _Reader:
         while not self._ends("}"):
             try:
                 key = self._value()
-                self._expect(":")
+                self._skip()
+                if self._peek() != ":":
+                    raise _Unreadable
+                self._at += 1
                 found[key if isinstance(key, str | int | float | bool | None) else str(key)] = self._value()
             except _Unreadable:
                 self._give_up()
@@ -89,14 +91,13 @@ class _Reader:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise _Unreadable
+        opener = self._peek()
         try:
-            return self._bracketed() if self._peek() in _CLOSERS else self._single()
+            if opener == "{":
+                return self.entries()
+            return self._items(_CLOSERS[opener]) if opener in _CLOSERS else self._single()
         finally:
             self._depth -= 1
-
-    def _bracketed(self) -> Any:
-        opener = self._peek()
-        return self.entries() if opener == "{" else self._items(_CLOSERS[opener])
 
     def _single(self) -> Any:
         text = self._take(_STRING)
@@ -144,12 +145,6 @@ class _Reader:
     def _ends(self, closer: str) -> bool:
         self._skip()
         return self._peek() in ("", closer)
-
-    def _expect(self, sign: str) -> None:
-        self._skip()
-        if self._peek() != sign:
-            raise _Unreadable
-        self._at += 1
 
     def _give_up(self) -> None:
         """Read no further: what follows might belong elsewhere than it seems."""

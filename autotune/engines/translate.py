@@ -15,7 +15,6 @@ from autotune.engines import Engine, command_of, recognise, settings_in_front
 from autotune.notify import Notify
 from autotune.space.entry import in_range
 from autotune.space.library import Library
-from autotune.space.schema import Renamed
 from autotune.trial import Command
 
 
@@ -84,7 +83,7 @@ class _Translation:
                     known = f"{self._engine.card.title} {self._version}"
                     self.notes.append(f"left out {name}, which is empty and would be {target.name} for {known}")
                     continue
-                if target.is_flag and not self._has(words, target.name):
+                if target.is_flag and target.name not in {self._spelled(word.partition("=")[0]) for word in words}:
                     words += [target.name, target.values.get(value, value)]
                 self._note(name, target.name)
         return self._flagged(words, env), env
@@ -96,11 +95,8 @@ class _Translation:
             spelling, equals, value = word.partition("=")
             name = self._spelled(spelling)
             target = self._target(name, is_flag=True) if name.startswith("--") and name not in self._flags else None
-            if target is None:
-                out.append(word)
-                continue
-            given = value if equals else next(rest, None)
-            if given is None:
+            given = None if target is None else value if equals else next(rest, None)
+            if target is None or given is None:
                 out.append(word)
                 continue
             self._note(spelling, target.name)
@@ -110,9 +106,6 @@ class _Translation:
             else:
                 out += [f"{target.name}={given}"] if equals else [target.name, given]
         return out
-
-    def _has(self, words: Sequence[str], flag: str) -> bool:
-        return any(self._spelled(word.partition("=")[0]) == flag for word in words)
 
     def _spelled(self, flag: str) -> str:
         return flag.replace("_", "-") if self._engine.hyphens and flag.startswith("--") else flag
@@ -149,11 +142,7 @@ class _Translation:
                 yield Name(entry.new, True, _joined(here.values, entry.values))
             elif entry.new == here.name:
                 backwards = {new: old for old, new in entry.values.items()}
-                yield Name(entry.old, _is_flag(entry), _joined(here.values, backwards))
-
-
-def _is_flag(entry: Renamed) -> bool:
-    return entry.kind == "flag"
+                yield Name(entry.old, entry.kind == "flag", _joined(here.values, backwards))
 
 
 def _joined(first: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str]:

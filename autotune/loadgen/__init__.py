@@ -11,9 +11,8 @@
 
     workloads      what is sent and when: lengths, arrivals, files
     requests, prompts, tokenizers   the requests of one load in numbers, and what they say
-    measuring      `measure`: warm-up, loads, judgement; results: its options and results
+    measuring      `measure`: warm-up and loads; results: its options and results
     workers        processes that send a load together; client: what runs in them
-    early_stop     whether a load under way can still reach what is asked of it
     prefix_cache   emptied before a load, its hits counted during it
     server_client  single calls to a server; request_file: one row per request, in a columnar file
     bench          ``autotune bench`` and ``autotune compare``

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from autotune.loadgen.client.generator import allow_open_files
 from autotune.loadgen.client.health import ClientHealth, HealthLimits
-from autotune.loadgen.client.messages import LoadState, WorkerTask
-from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome
+from autotune.loadgen.client.messages import WorkerTask
+from autotune.loadgen.client.outcomes import RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.early_stop import EarlyStop, LoadTotals, stop_reason
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.results import (
@@ -27,15 +27,11 @@ from autotune.loadgen.results import (
 )
 from autotune.loadgen.workers import WorkerDied, Workers, processors, workers_for
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.formulas import Slo
 
 _WARM_UP_CONCURRENCY = 128
 _WARM_UP_OUTPUT = 32
 _WARM_UP_INPUT_TOKENS = 200_000
 """Bounds of the warm-up: it must touch every code path and batch size, not cost as much as the load."""
-
-_TEXT_MAY_BE_LONGER = 2.0
-"""By what factor the server may count more tokens of a text than we do, templates included: a stop must be certain."""
 
 _TRIES = 3
 """At one load point, each but the first with twice the workers of the one before."""
@@ -57,7 +53,10 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
     """
     options = options or LoadOptions()
     target = Target.parse(url, options.api_key)
-    _check_open_files(workload, options)
+    for point in workload.points:  # before the first load, as the last one may be the one that needs the most
+        streams = min(point.arrival.concurrency or point.prompts, point.prompts)
+        if not point.arrival.open_loop:
+            allow_open_files(math.ceil(streams / (options.workers or workers_for(streams))))
     drawn = [workload.draw(position, seed, options.tokenizer) for position in range(len(workload.points))]
     loads: list[LoadResult] = []
     failed: tuple[RequestOutcome, ...] = ()
@@ -71,14 +70,6 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
     metrics = pooled_metrics(loads, options.slos)
     metrics["failed"] += len(failed)
     return Measurement(workload.name, seed, metrics, tuple(loads), sender.warm_up_s, failed, options.min_success_rate)
-
-
-def _check_open_files(workload: Workload, options: LoadOptions) -> None:
-    """Before the first load, as the last one may be the one that needs the most."""
-    for point in workload.points:
-        streams = min(point.arrival.concurrency or point.prompts, point.prompts)
-        if not point.arrival.open_loop:
-            allow_open_files(math.ceil(streams / (options.workers or workers_for(streams))))
 
 
 class _Sender:
@@ -106,11 +97,12 @@ class _Sender:
 
     def send(self, requests: Requests, position: int) -> LoadResult:
         """Send a load; one in which the client does not keep up is discarded and sent again by more workers."""
-        discarded: list[DiscardedLoad] = []
+        discarded, options = list[DiscardedLoad](), self._options
         for attempt, workers in enumerate(self._worker_counts(requests)):
             result = self._send_once(requests, position, workers, attempt)
-            if not result.client_bound or self._failed(result.log):
-                break
+            good = sum(outcome.ok for outcome in result.log.outcomes)
+            if not result.client_bound or good < needed_successes(options.min_success_rate, len(result.log)):
+                break  # with too few successes the server, not the client, is to blame
             discarded.append(DiscardedLoad(workers, result.client_bound))
         if discarded and result.client_bound == discarded[-1].reason:
             discarded.pop()  # the last one stays, for what it is worth
@@ -119,19 +111,14 @@ class _Sender:
     def _send_once(self, requests: Requests, position: int, workers: int, attempt: int) -> LoadResult:
         options, point = self._options, self._workload.points[position]
         emptied, before = options.cache.empty(), options.cache.read()
-        watch = _Watch(options, self._workload, position, requests)
+        on_progress = partial(options.on_progress, point.label) if options.on_progress is not None else None
         try:
-            log, clients = self._workers.send(self._task(requests, position, attempt), workers, watch.keep_on)
+            log, clients = self._workers.send(self._task(requests, position, attempt), workers, on_progress)
         except WorkerDied as error:
             return LoadResult.of(point, RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), str(error))
         client = self._note_pace(requests, clients)
         report = options.cache.report(requests, log, before, emptied)
-        return LoadResult.of(point, log, clients, client.excess(HealthLimits()), report, options.slos, watch.stopped)
-
-    def _failed(self, log: RequestLog) -> bool:
-        """Whether too few succeeded of those that were not given up: then the server, not the client, is to blame."""
-        ended = [outcome for outcome in log.outcomes if outcome.kind is not OutcomeKind.STOPPED]
-        return sum(outcome.ok for outcome in ended) < needed_successes(self._options.min_success_rate, len(ended))
+        return LoadResult.of(point, log, clients, client.excess(HealthLimits()), report, options.slos)
 
     def _worker_counts(self, requests: Requests) -> Iterator[int]:
         """How many workers send each attempt; no more than there are processors."""
@@ -172,46 +159,6 @@ class _Sender:
         client = ClientHealth.of_all(clients)
         self._chunks_per_stream = client.chunks / client.span_s / min(requests.concurrency, len(requests))
         return client
-
-
-class _Watch:
-    """Watches a load under way: reports its progress, and whether it can still reach what is asked of it.
-
-    Attributes:
-        stopped: why it cannot.
-    """
-
-    def __init__(self, options: LoadOptions, workload: Workload, position: int, requests: Requests) -> None:
-        self._options, self._point = options, workload.points[position]
-        self._judges = len(workload.points) == 1 and (options.must_beat is not None or options.stop_on_lost_slo)
-        self._requests = requests
-        self.stopped: EarlyStop | None = None
-
-    def keep_on(self, state: LoadState) -> bool:
-        if self._options.on_progress is not None:
-            self._options.on_progress(self._point.label, state.progress)
-        if self._judges:
-            self.stopped = self._judge(state)
-        return self.stopped is None
-
-    def _judge(self, state: LoadState) -> EarlyStop | None:
-        snapshot, options, requests = state.snapshot(), self._options, self._requests
-        if not len(snapshot) or state.now_s == -math.inf:
-            return None
-        exact = not options.as_text and "chat" not in options.endpoint and not requests.contents
-        planned = LoadTotals(
-            requests=len(requests),
-            input_tokens=float(requests.input_tokens.sum()) * (1.0 if exact else _TEXT_MAY_BE_LONGER),
-            output_tokens=float(requests.output_tokens.sum()),
-            last_send_s=float(snapshot.sent_s.min() + requests.send_s[-1])
-            if self._point.arrival.open_loop
-            else -math.inf,
-        )
-        slos: list[Slo] = []
-        if options.stop_on_lost_slo:
-            may_fail = len(requests) - needed_successes(options.min_success_rate, len(requests))
-            slos = [*options.slos, Slo(metric="failed", sense="<=", limit=may_fail)]
-        return stop_reason(snapshot, state.now_s, planned, options.must_beat, slos, state.heard_s())
 
 
 def _warm_up_requests(requests: Requests, streams: int) -> Requests:

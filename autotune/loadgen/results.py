@@ -11,7 +11,6 @@ from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.messages import Progress, RequestTimeouts
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, failure_sentence, tally
 from autotune.loadgen.client.request_log import RequestLog
-from autotune.loadgen.early_stop import EarlyStop
 from autotune.loadgen.prefix_cache import CacheReport, CacheUse, PrefixCache
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import LoadPoint
@@ -42,9 +41,6 @@ class LoadOptions:
             keep one load from finding another's.
         warm_up: whether to send requests that are not counted before a load of more streams than any before.
         slos: limits for ``request_goodput``.
-        must_beat: total token throughput in tokens per s; a load that can no longer exceed it is stopped. Only for
-            workloads of one load point.
-        stop_on_lost_slo: whether a load that can no longer keep an SLO is stopped, too.
         workers: worker processes that send each load; None = as many as it needs, and more when the client did not
             keep up.
         min_success_rate: with a smaller share of requests that succeed the load has failed.
@@ -60,8 +56,6 @@ class LoadOptions:
     cache: PrefixCache = field(default_factory=PrefixCache)
     warm_up: bool = True
     slos: Sequence[Slo] = ()
-    must_beat: float | None = None
-    stop_on_lost_slo: bool = False
     workers: int | None = None
     min_success_rate: float = 1.0
     on_progress: Callable[[str, Progress], None] | None = None
@@ -89,10 +83,9 @@ class LoadResult:
         client_bound: what of the client was beyond its limits; empty when it kept up.
         cache: the part that the server's prefix cache had in it.
         metrics: of the whole run, under the names of `autotune.metrics.formulas.METRICS`, with ``client_bound``, and
-            ``cache_hit_rate`` when the server reports it; requests that were given up count in nothing.
+            ``cache_hit_rate`` when the server reports it.
         steady: its steady state.
         steady_drift: see `autotune.metrics.steady.halves_disagree`.
-        stopped: why it was not run to its end; the metrics are then those of what had ended.
         discarded: loads before this one in which the client did not keep up.
     """
 
@@ -105,7 +98,6 @@ class LoadResult:
     metrics: Metrics
     steady: SteadyState
     steady_drift: float | None
-    stopped: EarlyStop | None = None
     discarded: tuple[DiscardedLoad, ...] = ()
 
     @classmethod
@@ -117,16 +109,15 @@ class LoadResult:
         client_bound: str = "",
         cache: CacheReport | None = None,
         slos: Sequence[Slo] = (),
-        stopped: EarlyStop | None = None,
     ) -> LoadResult:
         """Compute the metrics of a load that has ended."""
-        cache, counted = cache or CacheReport(), log.counted
-        metrics = summarize(counted, slos)
+        cache, records = cache or CacheReport(), log.records
+        metrics = summarize(records, slos)
         metrics["client_bound"] = bool(client_bound)
         if cache.use is not None:
             metrics["cache_hit_rate"] = cache.use.hit_rate
-        arrival, drift = point.arrival.describe(), halves_disagree(counted)
-        return cls(point.label, arrival, log, workers, client_bound, cache, metrics, steady(counted), drift, stopped)
+        arrival, drift = point.arrival.describe(), halves_disagree(records)
+        return cls(point.label, arrival, log, workers, client_bound, cache, metrics, steady(records), drift)
 
     @property
     def client(self) -> ClientHealth:
@@ -148,7 +139,6 @@ class LoadResult:
                 "drift": self.steady_drift,
                 **self.steady.metrics,
             },
-            "stopped": {**asdict(self.stopped), "verdict": self.stopped.sentence()} if self.stopped else None,
             "workers": [worker.to_json() for worker in self.workers],
             "thrown_away": [asdict(load) for load in self.discarded],
         }
@@ -156,7 +146,7 @@ class LoadResult:
 
 def pooled_metrics(loads: Sequence[LoadResult], slos: Sequence[Slo]) -> Metrics:
     """Metrics of several loads, one after the other, as one run without pauses."""
-    metrics = summarize_loads([load.log.counted for load in loads], slos)
+    metrics = summarize_loads([load.log.records for load in loads], slos)
     metrics["client_bound"] = any(load.client_bound for load in loads)
     use = CacheUse.total([load.cache.use for load in loads])
     return metrics if use is None else {**metrics, "cache_hit_rate": use.hit_rate}
@@ -195,7 +185,7 @@ class Measurement:
     @property
     def failure(self) -> str:
         """One sentence on the requests that failed; empty when enough succeeded."""
-        outcomes = [outcome for outcome in self.outcomes if outcome.kind is not OutcomeKind.STOPPED]
+        outcomes = self.outcomes
         good = sum(outcome.ok for outcome in outcomes)
         return failure_sentence(outcomes) if good < needed_successes(self.min_success_rate, len(outcomes)) else ""
 
@@ -209,11 +199,9 @@ class Measurement:
         """Why the numbers say nothing of the server: token counts that are missing or not as asked for, a client that
         did not keep up, prompts that an earlier load had left in the cache; empty when they are sound, or when requests
         failed in ways that are the server's."""
-        failed = [o for o in self.outcomes if not o.ok and o.kind is not OutcomeKind.STOPPED]
-        if self.failure and all(outcome.kind is OutcomeKind.NO_USAGE for outcome in failed):
-            return self.failure
         if self.failure:
-            return ""
+            uncounted = all(outcome.ok or outcome.kind is OutcomeKind.NO_USAGE for outcome in self.outcomes)
+            return self.failure if uncounted else ""
         for log in (point.log for point in self.points):
             if log.length_error > _MAX_LENGTH_ERROR:
                 return _LENGTHS.format(*log.mean_lengths)

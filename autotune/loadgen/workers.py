@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from time import perf_counter_ns
@@ -23,7 +23,7 @@ from autotune.child import IMPORT_FOLDER
 from autotune.errors import BadInput
 from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
 from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.messages import READY, STOP, LoadState, Report, TaskResult, WorkerTask
+from autotune.loadgen.client.messages import READY, Progress, TaskResult, WorkerTask
 from autotune.loadgen.client.request_log import RequestLog
 
 STREAMS_PER_WORKER = 250
@@ -84,15 +84,15 @@ class _Process:
         with suppress(ConnectionError):  # `receive` raises why it ended
             self.tasks.send(message)
 
-    def receive(self) -> TaskResult | Report | str:
+    def receive(self) -> TaskResult | Progress | str:
         try:
-            message: TaskResult | Report | str | BadInput = self.answers.recv()
+            message: TaskResult | Progress | str | BadInput = self.answers.recv()
         except (EOFError, OSError) as error:
             code = self.process.wait(_END_S)
             raise WorkerDied(f"a worker process of the load ended with code {code}") from error
         if isinstance(message, BadInput):
             raise message
-        assert isinstance(message, TaskResult | Report) or message == READY
+        assert isinstance(message, TaskResult | Progress) or message == READY
         return message
 
     def end(self) -> None:
@@ -149,13 +149,13 @@ class Workers:
             process.end()
 
     def send(
-        self, task: WorkerTask, workers: int, keep_on: Callable[[LoadState], bool] | None = None
+        self, task: WorkerTask, workers: int, on_progress: Callable[[Progress], None] | None = None
     ) -> tuple[RequestLog, tuple[ClientHealth, ...]]:
         """Send a load point with so many workers and wait for every answer; no fault of the server raises.
 
         Args:
             task: the load, as if one worker sent it all.
-            keep_on: called whenever a worker reports; False gives the load up.
+            on_progress: called with the sum over all workers whenever one reports.
 
         Raises:
             BadInput: too few open files are allowed, or the host has no address.
@@ -175,19 +175,21 @@ class Workers:
             start_ns = perf_counter_ns() + HEAD_START_NS
             for process in processes:
                 process.send(start_ns)
-            results = _results(task, processes, keep_on or (lambda _: True))
+            results = _results(len(task.requests), processes, on_progress)
         except BaseException:
             self.close()  # a worker in the middle of a load is of no use for the next
             raise
         return RequestLog.merged([one.log for one in results]), tuple(one.health for one in results)
 
 
-def _results(task: WorkerTask, processes: Sequence[_Process], keep_on: Callable[[LoadState], bool]) -> list[TaskResult]:
-    """Each worker's result, once all have one; meanwhile their reports."""
-    state = LoadState(len(task.requests), task.requests.input_tokens, len(processes))
+def _results(
+    requests: int, processes: Sequence[_Process], on_progress: Callable[[Progress], None] | None
+) -> list[TaskResult]:
+    """Each worker's result, once all have one; meanwhile their progress."""
+    shares = [len(range(number, requests, len(processes))) for number in range(len(processes))]
+    progress = [Progress(0, 0, 0, share, 0) for share in shares]
     pipes = {process.answers: number for number, process in enumerate(processes)}
     results: dict[int, TaskResult] = {}
-    stopped = False
     while len(results) < len(processes):
         for pipe in wait([pipe for pipe, number in pipes.items() if number not in results]):
             assert isinstance(pipe, Connection)
@@ -195,10 +197,8 @@ def _results(task: WorkerTask, processes: Sequence[_Process], keep_on: Callable[
             message = processes[number].receive()
             if isinstance(message, TaskResult):
                 results[number] = message
-            elif isinstance(message, Report):
-                state.add(number, message)
-        if not stopped and len(results) < len(processes) and not keep_on(state):
-            stopped = True
-            for process in processes:
-                process.send(STOP)
+            elif isinstance(message, Progress):
+                progress[number] = message
+                if on_progress is not None:
+                    on_progress(Progress(*map(sum, zip(*map(astuple, progress), strict=True))))
     return [results[number] for number in range(len(processes))]

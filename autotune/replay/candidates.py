@@ -13,8 +13,7 @@ from autotune.loadgen.workloads import Workload, load_workload
 from autotune.replay.reader import engine_name
 from autotune.replay.table import ENGINE, PLAIN, UNKNOWN, VERSION, Table, cell_text, matches, same_value, value_at
 from autotune.space.candidates import Candidate, CandidateSet
-from autotune.space.context import Context
-from autotune.space.knobs import default_of
+from autotune.space.context import Context, default_of
 from autotune.space.library import Library
 from autotune.space.schema import Knob
 from autotune.study.recommendation import STAND_IN

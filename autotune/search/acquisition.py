@@ -41,7 +41,6 @@ class Observations:
 
     Attributes:
         measured: position and score (logarithm, more is better) of every measured launch.
-        sds: beside each of `measured`: what it adds to a launch's own standard deviation; empty: nothing.
         feasible: beside each of `measured`: whether it kept every SLO.
         slos: SLO to position and slack-free violation of every launch that measured it, in logarithms of the
             metric over its limit, or any unit in which 0 is the limit and less is good.
@@ -53,7 +52,6 @@ class Observations:
     """
 
     measured: Sequence[tuple[int, float]] = ()
-    sds: Sequence[float] = ()
     feasible: Sequence[bool] = ()
     slos: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     second: Sequence[tuple[int, float]] = ()
@@ -68,24 +66,19 @@ class Observations:
 
     def posterior(self, kernels: Kernels, seed: int = 0) -> Posterior:
         """The posterior of the score; the latest few are cached, as decisions share them."""
-        return _posterior(kernels, tuple(self.measured), tuple(self.sds), seed)
+        return _posterior(kernels, tuple(self.measured), seed)
 
 
 @lru_cache(maxsize=3)
-def _posterior(
-    kernels: Kernels, measured: tuple[tuple[int, float], ...], sds: tuple[float, ...], seed: int
-) -> Posterior:
-    positions, scores = [p for p, _ in measured], [s for _, s in measured]
-    return Posterior(kernels, positions, scores, Trust.OBJECTIVE, sds or None, seed)
+def _posterior(kernels: Kernels, measured: tuple[tuple[int, float], ...], seed: int) -> Posterior:
+    return Posterior(kernels, [p for p, _ in measured], [s for _, s in measured], seed=seed)
 
 
 def observations(history: History) -> Observations:
     """Observations of a history; launches of equivalent candidates count for one."""
-    history = history.excused()
     measured = [e for e in history if e.score is not None]
     return Observations(
         measured=[(e.position, e.score) for e in measured if e.score is not None],
-        sds=[e.node_sd for e in measured],
         feasible=[history.feasible(e.position) for e in measured],
         slos={str(slo): _scaled(slo, history) for slo in history.spec.slos},
         second=[(e.position, e.second) for e in history if e.second is not None],

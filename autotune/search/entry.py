@@ -27,7 +27,6 @@ class Entry:
         seconds: that it took.
         began_s: when, on the study's own clock (`timeline.start_times`).
         node: where it ran, or must run; empty: not known, or the study knows one place only.
-        node_sd: how unsure the correction of `score` for its node is, score units.
     """
 
     number: int
@@ -43,7 +42,6 @@ class Entry:
     seconds: float = 0.0
     began_s: float = 0.0
     node: str = ""
-    node_sd: float = 0.0
 
     @property
     def measured(self) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autotune.search import equivalents, objective
+from autotune.search import equivalents
 from autotune.search.decide.estimate import Spread
 from autotune.search.entry import Entry as Entry
 from autotune.search.entry import entry_of, mean_violation
-from autotune.search.nodes import Effect, Placed, additive_spread, effects
+from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from autotune.search.timeline import start_times
 from autotune.space.candidates import CandidateSet
 from autotune.study.spec import StudySpec
@@ -29,14 +29,14 @@ class History:
 
     Attributes:
         canonical_of: position of a candidate to that of its twin, for which all its launches count.
-        offsets: node to what it does to scores, where they are corrected for it.
+        adjusted_by: what was taken from the scores, node by node; None: they are as measured.
     """
 
     spec: StudySpec
     candidates: CandidateSet
     entries: tuple[Entry, ...]
     canonical_of: Mapping[int, int] = field(default_factory=dict)
-    offsets: Mapping[str, Effect] | None = None
+    adjusted_by: Mapping[str, NodeOffset] | None = None
 
     @classmethod
     def of(
@@ -90,7 +90,7 @@ class History:
         The baseline was not, and has one group.
         """
         rows = [
-            ((e.position, e.role is Role.FINAL and e.position != self.candidates.baseline), self.place(e), e.score)
+            ((e.position, e.role is Role.FINAL and e.position != self.candidates.baseline), e.node, e.score)
             for e in self.entries
             if e.score is not None
         ]
@@ -106,65 +106,29 @@ class History:
         """Whether launches on more than one node were measured."""
         return len({e.node for e in self.entries if e.measured and e.node}) > 1
 
-    def node_effects(self) -> Mapping[str, Effect]:
-        """Node to what it does to scores, by the baseline's launches and the fresh ones of finalists."""
-        if self.offsets is not None:
-            return self.offsets
-        fresh = [e for e in self.entries if self._fresh(e)]
-        return effects(tuple((e.position, e.node, e.number, e.score) for e in fresh if e.score is not None))
-
-    def _fresh(self, entry: Entry) -> bool:
-        """Whether a launch on a node was not chosen for its outcome."""
-        chosen = entry.position != self.candidates.baseline and entry.role is not Role.FINAL
-        return entry.measured and bool(entry.node) and not chosen
-
-    @property
-    def off(self) -> frozenset[str]:
-        """The nodes that now are slower or faster than the rest beyond noise."""
-        return frozenset(name for name, effect in self.node_effects().items() if effect.now.certain)
-
     @cached_property
-    def _places(self) -> Mapping[int, str]:
-        found = self.node_effects()
-        return {e.number: found[e.node].place(e.node, e.number) if e.node in found else e.node for e in self.entries}
-
-    def place(self, entry: Entry) -> str:
-        """Launches of the same place are compared with each other: its node's, before that changed or after it."""
-        return self._places[entry.number]
+    def node_offsets(self) -> Mapping[str, NodeOffset]:
+        """Node to what it adds to scores, by the baseline's launches there."""
+        if self.adjusted_by is not None:
+            return self.adjusted_by
+        scores: dict[str, list[float]] = {}
+        for entry in self.entries:
+            if entry.node and entry.score is not None and entry.position == self.candidates.baseline:
+                scores.setdefault(entry.node, []).append(entry.score)
+        return node_offsets(scores)
 
     @property
-    def closed(self) -> frozenset[str]:
-        """The places where nothing runs any more: nodes as they were before they changed."""
-        return frozenset(self._places.values()) - {e.node for e in self.entries}
+    def off_nodes(self) -> frozenset[str]:
+        """The nodes that are slower or faster than the rest beyond noise."""
+        return frozenset(node for node, found in self.node_offsets.items() if found.off)
 
     def adjusted(self) -> History:
-        """The scores as they would be on a node like the others; itself where there is one node."""
-        if self.offsets is not None or not self.several:
+        """The history with each score less the offset of its node; itself where there is one node."""
+        if self.adjusted_by is not None or not self.several:
             return self
-        found, entries = self.node_effects(), []
-        for entry in self.entries:
-            if entry.score is not None and entry.node in found:
-                effect = found[entry.node]
-                stage = effect.level(entry.number) if self._fresh(entry) else effect.at(entry.number)
-                entry = replace(entry, score=entry.score - stage.offset, node_sd=stage.sd)
-            entries.append(entry)
-        return replace(self, entries=tuple(entries), offsets=found)
-
-    def excused(self) -> History:
-        """What the search made on a node that is slow for certain kept the limits, if it would on one like the others.
-
-        For the search alone: it must not lose a candidate to its node. What the finals measure stands as it is.
-        """
-        slow = {name: effect for name, effect in self.node_effects().items() if any(s.slow for s in effect.stages)}
-        if not slow or not self.spec.slos:
-            return self
-        entries = [
-            replace(e, violations=objective.on_usual_node(self.spec, e.violations, stage.offset))
-            if e.violations and e.node in slow and not self._fresh(e) and (stage := slow[e.node].at(e.number)).slow
-            else e
-            for e in self.entries
-        ]
-        return replace(self, entries=tuple(entries))
+        offsets = {node: found.offset for node, found in self.node_offsets.items()}
+        entries = [e if e.score is None else replace(e, score=e.score - offsets.get(e.node, 0.0)) for e in self.entries]
+        return replace(self, entries=tuple(entries), adjusted_by=self.node_offsets)
 
     @cached_property
     def by_position(self) -> dict[int, list[Entry]]:
@@ -207,10 +171,10 @@ class History:
         entries = [e for e in self.at(position) if e.measured]
         return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
 
-    def placed(self, position: int, *roles: Role) -> list[Placed]:
-        """As `scores`, with the places (`place`)."""
+    def node_scores(self, position: int, *roles: Role) -> list[NodeScore]:
+        """As `scores`, with the nodes."""
         entries = [e for e in self.at(position) if e.measured]
-        return [(self.place(e), e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
+        return [(e.node, e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
         """The measured launches of a candidate of these roles, else of any; not those of nodes that were off.
@@ -219,12 +183,11 @@ class History:
         """
         whole = [e for e in self.at(position) if e.measured]
         chosen = [e for e in whole if e.role in roles] or whole
-        return self.alike(chosen) or chosen
+        return self.on_normal_nodes(chosen) or chosen
 
-    def alike(self, entries: Iterable[Entry]) -> list[Entry]:
-        """The launches that were made while their node was like the others, as far as is known."""
-        found = self.node_effects()
-        return [e for e in entries if e.node not in found or found[e.node].says(e.number)]
+    def on_normal_nodes(self, entries: Iterable[Entry]) -> list[Entry]:
+        """The launches on nodes that are like the others."""
+        return [e for e in entries if e.node not in self.off_nodes]
 
     def broke(self, position: int) -> bool:
         return any(e.broke for e in self.at(position))
@@ -239,7 +202,7 @@ class History:
         if not chosen:
             return False
         names = {str(slo) for slo in self.spec.slos}
-        chosen = (self.alike(chosen) if names else chosen) or chosen
+        chosen = (self.on_normal_nodes(chosen) if names else chosen) or chosen
         return all(mean_violation(chosen, name) <= 0 for name in names)
 
     def feasible(self, position: int, *roles: Role) -> bool:

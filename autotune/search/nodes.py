@@ -1,195 +1,85 @@
 """Whether the nodes that run a study are alike, and how launches on several of them are compared.
 
-A throttled GPU or a slow link makes one of several nodes slower, from the beginning or in the middle of a study. Most
-nodes are alike, a few are off by any amount: every way to divide the nodes so, and for each node every launch from
-which on or until which it is off, is given its probability by the launches of one and the same configuration
-(`divisions`; the baseline's, and fresh ones of finalists; a mixture with a point mass, Mitchell and Beauchamp, J. Am.
-Stat. Assoc. 83, 1988), averaged over what the spread of a launch may be. A node's offset at a launch is the mean over
-all that: next to nothing where noise explains the launches, nearly the whole difference where it cannot.
+The baseline is launched on each node. A node whose mean is far from the median of all is off by that much: the search
+takes the scores of its launches less this offset. Once a second launch there says the same, nothing more runs there.
 
-The search takes scores less their node's offset. The finals do not rely on it: there a configuration is compared with
-the baseline on the same node only (`contrast`), before it changed or after that, and the spread of a launch is what a
-node and a configuration, each with a part of its own, leave unexplained (`additive_spread`). Both follow from least
-squares with a constant for each node, so that successive looks have the joint distribution that the test of
-`sequential` counts on.
+The finals do not rely on it: there a configuration is compared with the baseline on the same node only (`contrast`),
+and the spread of a launch is what a node and a configuration, each with a part of its own, leave unexplained
+(`additive_spread`). Both follow from least squares with a constant for each node, so that successive looks have the
+joint distribution that the test of `sequential_test` counts on.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from statistics import median, median_high
 
 import numpy as np
 
-from autotune.search.decide.estimate import Spread, mean
-from autotune.search.divisions import Found, Fresh, weigh
+from autotune.search.decide.estimate import LAUNCH_NOISE, Spread, mean
 
-Placed = tuple[str, float]
-"""A launch's place, which is its node or one before or after that changed, and its score."""
+NodeScore = tuple[str, float]
+"""A launch's node and its score."""
 
-CERTAIN = 0.99
-"""Odds from which on a node is said to be off, or to have changed."""
-SUSPICIOUS = 0.2
-"""Odds from which on, up to `CERTAIN`, the baseline is launched there once more."""
-WORTH = 0.03
-"""An offset below which that is not worth a launch; 3 %."""
+CLEAR = 4.0
+"""Standard errors by which a node's mean must miss the median to be off."""
+LEAST_LAUNCHES = 2
+"""Launches of the baseline before a node is said to be off: one may have failed to be typical."""
+_MAD_TO_SD = 1.4826
+_LEAST_NODES_FOR_MAD = 3
+"""Of two nodes each is as far from the middle as the other."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """What a node does to the score of a launch.
+class NodeOffset:
+    """By how much scores on a node differ from those on the others.
 
     Attributes:
-        offset: what the launch has more than on a node as the others are, score units.
-        sd: how unsure that is.
-        odds: that the node is off at all.
+        offset: score units, negative is slower; 0 within noise.
+        launches: of the baseline there.
     """
 
     offset: float
-    sd: float
-    odds: float
+    launches: int
 
     @property
-    def certain(self) -> bool:
-        """Whether the node is said to be off."""
-        return self.odds >= CERTAIN
+    def off(self) -> bool:
+        """Whether the node is said to be slower or faster than the others."""
+        return self.offset != 0 and self.launches >= LEAST_LAUNCHES
 
     @property
-    def slow(self) -> bool:
-        """Whether it is said to be slower than the others."""
-        return self.certain and self.offset < 0
+    def doubtful(self) -> bool:
+        """Whether another launch of the baseline there would settle it."""
+        return self.offset != 0 and self.launches < LEAST_LAUNCHES
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A node that was not the same all the time.
+def node_offsets(baseline: Mapping[str, Sequence[float]]) -> dict[str, NodeOffset]:
+    """The offset of each node from the median node; of two nodes from the faster one.
 
-    Attributes:
-        before: number of the last launch of which it is known that it had not changed.
-        after: of the first of which it is known that it had.
-        odds: that it did change.
-    """
-
-    before: int
-    after: int
-    odds: float
-
-    @property
-    def certain(self) -> bool:
-        """Whether it is said to have changed."""
-        return self.odds >= CERTAIN
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a node does to scores in the course of a study.
-
-    Attributes:
-        numbers: of the launches there that it is known by, ascending.
-        stages: at each of them.
-        change: the likeliest, however unlikely; None with fewer than two launches, or odds too small for a number.
-    """
-
-    numbers: tuple[int, ...] = (0,)
-    stages: tuple[Stage, ...] = (Stage(0.0, 0.0, 0.0),)
-    change: Change | None = None
-
-    @property
-    def now(self) -> Stage:
-        """At the latest launch."""
-        return self.stages[-1]
-
-    @property
-    def changed(self) -> Change | None:
-        """The change, if it is certain."""
-        return self.change if self.change is not None and self.change.certain else None
-
-    @property
-    def suspicious(self) -> bool:
-        """Whether another launch of the baseline there is worth making."""
-        return SUSPICIOUS <= self.now.odds < CERTAIN and abs(self.now.offset) >= WORTH
-
-    @property
-    def recent(self) -> tuple[int, ...]:
-        """The launches since it is as it is now: since it changed, where that is likelier than that it always was."""
-        if self.change is None or self.change.odds < self.now.odds / 2:
-            return self.numbers
-        return tuple(number for number in self.numbers if number >= self.change.after) or self.numbers[-1:]
-
-    def at(self, number: int) -> Stage:
-        """At any launch: between two that it is known by it changed at any with equal chance, if it did."""
-        right = bisect_right(self.numbers, number)
-        if right in (0, len(self.numbers)):
-            return self.stages[min(right, len(self.numbers) - 1)]
-        (first, last), (one, two) = self.numbers[right - 1 : right + 1], self.stages[right - 1 : right + 1]
-        share = (number - first) / (last - first)
-        offset = one.offset + share * (two.offset - one.offset)
-        square = (1 - share) * (one.sd**2 + one.offset**2) + share * (two.sd**2 + two.offset**2)
-        odds = one.odds + share * (two.odds - one.odds)
-        return Stage(offset, math.sqrt(max(0.0, square - offset**2)), odds)
-
-    def level(self, number: int) -> Stage:
-        """At a launch it is known by, the same for all that are compared: constant but for a change that is certain."""
-        return self.stages[0] if self.changed is not None and number <= self.changed.before else self.now
-
-    def place(self, node: str, number: int) -> str:
-        """What a launch on this node may be compared within: the node; where it changed before or after that."""
-        if self.changed is None or number >= self.changed.after:
-            return node
-        return f"{node} before" if number <= self.changed.before else f"{node} at launch {number}"
-
-    def says(self, number: int) -> bool:
-        """Whether a launch is evidence: made while the node was like the others for all that is known."""
-        in_doubt = self.changed is not None and self.changed.before < number < self.changed.after
-        return not (in_doubt or self.at(number).certain)
-
-
-@lru_cache(maxsize=32)
-def effects(launches: tuple[Fresh, ...]) -> dict[str, Effect]:
-    """Node to what it does to scores, for the nodes on which any of these ran that tell something of it.
+    The spread of a launch is the largest of what is usual, what repeats on one node show, and what the nodes'
+    median absolute deviation shows.
 
     Args:
-        launches: by number; configurations differ in means of their own, so that one launch of one tells nothing.
+        baseline: node to the baseline's scores there, one or more.
     """
-    often = Counter(what for what, _, _, _ in launches)
-    launches = tuple(row for row in launches if often[row[0]] > 1)
-    names = sorted({node for _, node, _, _ in launches})
-    if len(names) < 2:
-        return {name: Effect() for name in names}
-    found = weigh(launches, names)
-    on = np.stack([column.on if column.node >= 0 else np.zeros_like(column.on) for column in found.columns])
-    odds, offsets, squares = (total @ on for total in (found.odds, found.means, found.squares))
-    sds = np.sqrt(np.maximum(squares - offsets**2, 0.0))
-    known: dict[str, Effect] = {}
-    for k, name in enumerate(names):
-        rows = [i for i, (_, node, _, _) in enumerate(launches) if node == name]
-        stages = tuple(Stage(float(offsets[i]), float(sds[i]), min(1.0, float(odds[i]))) for i in rows)
-        known[name] = Effect(tuple(launches[i][2] for i in rows), stages, _change(found, k))
-    return known
+    means = {node: mean(scores) for node, scores in baseline.items()}
+    if len(means) < 2:
+        return {node: NodeOffset(0.0, len(baseline[node])) for node in means}
+    middle = median_high(means.values())
+    spread = max(LAUNCH_NOISE, Spread.pooled(baseline.values()).sd)
+    if len(means) >= _LEAST_NODES_FOR_MAD:
+        spread = max(spread, _MAD_TO_SD * median(abs(value - middle) for value in means.values()))
+    total, found = sum(map(len, baseline.values())), {}
+    for node, scores in baseline.items():
+        error = spread * math.sqrt(1 / len(scores) + 1 / (total - len(scores)))
+        offset = means[node] - middle
+        found[node] = NodeOffset(offset if abs(offset) > CLEAR * error else 0.0, len(scores))
+    return found
 
 
-def _change(found: Found, node: int) -> Change | None:
-    """When a node changed, if it did: all but the least likely launches, which together are no more than chance."""
-    odds: dict[tuple[int, int], float] = {}
-    for column, chance in zip(found.columns, found.odds, strict=True):
-        if column.node == node and column.before >= 0:
-            odds[column.before, column.after] = odds.get((column.before, column.after), 0.0) + float(chance)
-    total, spans = math.fsum(odds.values()), sorted(odds)
-    if not total:
-        return None
-    sums = list(itertools.accumulate(odds[span] for span in spans))
-    tail = (1 - CERTAIN) / 2 * total
-    first = next(i for i, done in enumerate(sums) if done > tail)
-    last = next(i for i, done in enumerate(sums) if done >= total - tail)
-    return Change(spans[first][0], spans[last][1], min(1.0, total))
-
-
-def contrast(mine: Sequence[Placed], theirs: Sequence[Placed]) -> tuple[float, float]:
+def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[float, float]:
     """The difference of two configurations' means by launches on the same nodes, and its information.
 
     The difference has the variance of one launch over the information, ``1 / (1/n + 1/m)`` summed over the nodes; 0
@@ -207,14 +97,14 @@ def contrast(mine: Sequence[Placed], theirs: Sequence[Placed]) -> tuple[float, f
     return math.fsum(difference * weight for difference, weight in parts) / information, information
 
 
-def planned(mine: Sequence[str], theirs: Sequence[str], more: int, closed: Collection[str] = ()) -> float:
+def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collection[str] = ()) -> float:
     """The information of `contrast` after so many more launches, in pairs on the nodes that have had fewest.
 
     Args:
-        closed: places where nothing runs any more, unless there are no others.
+        off: nodes where nothing more runs, unless there are no others.
     """
     counts = {node: [mine.count(node), theirs.count(node)] for node in sorted({*mine, *theirs})}
-    alive = [count for node, count in counts.items() if node not in closed] or list(counts.values())
+    alive = [count for node, count in counts.items() if node not in off] or list(counts.values())
     for number in range(0, more, 2):
         fewest = min(alive, key=lambda count: count[0])
         fewest[0] += 1
@@ -226,7 +116,7 @@ def additive_spread(launches: Sequence[tuple[Hashable, str, float]]) -> Spread:
     """The spread of a launch where configurations and nodes each add a part of their own.
 
     Args:
-        launches: of each its configuration, place and score.
+        launches: of each its configuration, node and score.
     """
     if not launches:
         return Spread.of(0.0, 0)

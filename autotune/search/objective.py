@@ -8,7 +8,6 @@ workload counts for more because its figures are larger.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from autotune.metrics.formulas import METRICS, check_metric
 from autotune.study.spec import StudySpec
@@ -102,21 +101,6 @@ def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:
     """SLO to how far the launch was beyond its limit (<= 0 keeps it), for the SLOs that were measured."""
     measured = {slo: value(launch, slo.metric, spec.workloads[0]) for slo in spec.slos}
     return {str(slo): slo.violation(number) for slo, number in measured.items() if number is not None}
-
-
-def on_usual_node(spec: StudySpec, found: Mapping[str, float], offset: float) -> dict[str, float]:
-    """`violations` of a launch on a slow node as they would be on one like the others; never more than they were.
-
-    Args:
-        offset: what the node does to a score. A node that is slower by a factor is so in every rate and time.
-    """
-    limits = {str(slo): slo for slo in spec.slos}
-    excused = {}
-    for name, violation in found.items():
-        slo, power = limits[name], METRICS[limits[name].metric].time_power
-        value = slo.limit + violation if slo.sense == "<=" else slo.limit - violation
-        excused[name] = min(violation, slo.violation(value * math.exp(-power * offset)))
-    return excused
 
 
 def broke(launch: Launch) -> bool:

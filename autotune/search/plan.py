@@ -6,8 +6,9 @@ more, and the baseline now and then to see whether the node drifts; it ends when
 and leaves the finals what they need, at most half of the budget.
 
 With several nodes the baseline is launched once on each, later ones too, before anything else runs there as far as can
-be told; pairs of the finals run side by side, as do launches with single knobs put back; and while the last launches of
-the search run, the other nodes make the baseline's first launches for the finals.
+be told. Nothing more runs on a node that is off. Pairs of the finals run side by side, as do launches with single
+knobs put back; and while the last launches of the search run, the other nodes make the baseline's first launches for
+the finals.
 """
 
 from __future__ import annotations
@@ -89,8 +90,9 @@ class Plan:
         budget = capacity(history)
         if len(history) >= budget:
             return Wait() if history.pending else Stop(self._ending(history))
-        known = [e.node for e in history.at(history.candidates.baseline) if e.node]
-        places = usable_nodes(nodes, history.spec.launches, known)
+        off = history.off_nodes
+        known = [e.node for e in history.at(history.candidates.baseline) if e.node and e.node not in off]
+        places = usable_nodes([n for n in nodes if n not in off], history.spec.launches, known)
         if nodes and not places:
             if history.pending:
                 return Wait()
@@ -195,11 +197,7 @@ class Plan:
         if not places:
             position = finals.next_of_pair(history, finalist, left)
             return None if position is None else Step(Role.FINAL, position)
-        alike = [node for node in places if node not in history.off]
-        # Where only a node that is off has room, one that is like the others will have some.
-        if not alike and history.pending:
-            return None
-        found = finals.next_on_nodes(history, finalist, left, alike or places)
+        found = finals.next_on_nodes(history, finalist, left, places)
         return None if found is None else Step(Role.FINAL, *found)
 
     def _next_ablation(self, history: History) -> int | None:
@@ -246,6 +244,5 @@ def _baseline(history: History, places: Sequence[str]) -> Step | None:
 def _meanwhile(history: History, places: Sequence[str]) -> Decision:
     """What to do while the last launches of the search run: the baseline's half of a pair of the finals, on a node."""
     base = history.candidates.baseline
-    alike = [node for node in places if node not in history.off]
-    node = finals.next_control_node(history, alike) if challengers(history) and history.feasible(base) else None
+    node = finals.next_control_node(history, places) if challengers(history) and history.feasible(base) else None
     return Wait() if node is None else Step(Role.CONTROL, base, node)

@@ -6,12 +6,13 @@ killed makes the very same decisions as an undisturbed one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from autotune.errors import BadInput, UnknownName
 from autotune.search import SAMPLERS, objective
+from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import KnownNoEffects, explain, predictions
 from autotune.search.gp.encoding import Encoding
@@ -144,6 +145,13 @@ class Study:
                 return found
             untried = predictions(history, model, self._kernels, judgement.winner, self._command_of)
         return found.model_copy(update={"untried": untried})
+
+    @property
+    def off_nodes(self) -> Mapping[str, str]:
+        """The nodes that are slower or faster than the others beyond noise, with the reason to retire them."""
+        history = self._history(self.launches)
+        offsets = {node: percent(history.node_offsets[node].offset) for node in history.off_nodes}
+        return {node: f"the baseline is {offset:+.0f} % off there, beyond noise" for node, offset in offsets.items()}
 
     def close(self) -> None:
         """Release the study's lock; the study can be opened again."""

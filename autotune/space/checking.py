@@ -93,9 +93,8 @@ def _case_conditions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], 
 def _expressions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for name, knob in card.knobs.items():
         yield ("knobs", name, "active"), knob.active
-        readings = [knob.read] if isinstance(knob.read, str) else [reading.value for reading in knob.read]
-        for i, reading in enumerate(readings):
-            yield ("knobs", name, "read", i), reading
+        for i, reading in enumerate(knob.read):
+            yield ("knobs", name, "read", i), reading.value
         for i, emit in enumerate(knob.emit):
             yield ("knobs", name, "emit", i, "when"), emit.when
     for i, rule in enumerate(card.rules):

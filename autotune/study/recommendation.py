@@ -196,41 +196,16 @@ class Resolution(_Value):
     repeats_of: int | None
 
 
-class NodeChange(_Value):
-    """A node that became slower or faster in the middle of a study, beyond noise.
-
-    Attributes:
-        before: number of the last launch of which it is known that it ran before that.
-        after: of the first of which it is known that it ran after that.
-        percent: by how much; negative is slower.
-    """
-
-    before: int
-    after: int
-    percent: float
-
-    @property
-    def words(self) -> str:
-        """The predicate of a sentence about the node, and what follows from it."""
-        how = "slower" if self.percent < 0 else "faster"
-        return (
-            f"became {abs(self.percent):.0f} % {how} after launch {self.before} and by launch {self.after}: its "
-            "launches in the search are corrected for what it was like then, and those made while it was off, or may "
-            "have been, do not count as evidence where others do"
-        )
-
-
 class NodeShare(_Value):
     """One of several nodes that ran a study.
 
     Attributes:
         launches: that ran there, the failed ones included.
-        baseline: the baseline's objective there, the geometric mean; None where it gave no figure. On a node that
-            changed this and what follows are what it was at the end.
+        baseline: the baseline's objective there, the geometric mean; None where it gave no figure.
         difference_percent: of that from the mean of the other nodes, as measured; negative is slower.
-        offset_percent: of it what is no noise: what scores of the search are corrected by.
-        certain: whether it is off beyond noise: then it makes no launches of the finals, and its are no evidence.
-        changed: None: nothing shows that it did.
+        offset_percent: what scores of the search are corrected by; 0 within noise.
+        certain: whether it is off beyond noise: then nothing more was launched there.
+        changed: only in recommendations of earlier versions: between which launches it changed, and by how much.
     """
 
     node: str
@@ -239,7 +214,7 @@ class NodeShare(_Value):
     difference_percent: float | None
     offset_percent: float
     certain: bool
-    changed: NodeChange | None = None
+    changed: dict[str, float] | None = None
 
 
 class Exclusion(_Value):

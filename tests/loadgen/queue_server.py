@@ -1,4 +1,4 @@
-"""A server in virtual time, small enough to be checked by eye: what the windows and the early stop are tried on.
+"""A server in virtual time, small enough to be checked by eye: what the windows are tried on.
 
 It computes in steps, as engines do: each step gives every running answer one token and computes up to `CHUNK` prompt
 tokens; at most `slots` requests are in the batch, the others wait in order.

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.loadgen import LoadOptions, measure
-from autotune.loadgen.client.messages import LoadState, RequestTimeouts, WorkerTask
+from autotune.loadgen.client.messages import Progress, RequestTimeouts, WorkerTask
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.workers import WorkerDied, Workers, workers_for
@@ -87,31 +87,31 @@ def test_workers_send_together_and_serve_the_next_load_too():
         assert len(workers.pids) == 2
 
 
-def test_progress_is_told_while_a_load_runs_and_a_load_can_be_given_up():
-    seen: list[LoadState] = []
+def test_progress_is_told_while_a_load_runs():
+    class EnoughError(Exception):
+        pass
 
-    def until_every_first_token(overview: LoadState) -> bool:
-        seen.append(overview)
-        return overview.progress.chunks < 6
+    seen: list[Progress] = []
+
+    def until_every_first_token(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.chunks == 6:
+            raise EnoughError
 
     with Server(silent) as server, Workers() as workers:
-        log, _ = workers.send(task_of(server.url, "random:3:2:6", 6), 2, until_every_first_token)
-        assert log.tally == {"stopped": 6}
-        snapshot = seen[-1].snapshot()
-        assert len(snapshot) == 6
-        assert (snapshot.first_token_s >= snapshot.sent_s).all()
-        assert not snapshot.ok.any()
-        after, _ = workers.send(task_of(server.url, "random:3:2:4", 2), 2, lambda _: False)
-    assert after.tally["stopped"] == len(after) <= 4
+        with pytest.raises(EnoughError):
+            workers.send(task_of(server.url, "random:3:2:6", 6), 2, until_every_first_token)
+        assert seen[-1] == Progress(sent=6, finished=0, failed=0, total=6, chunks=6)
+        assert all(progress.total == 6 for progress in seen)
+        assert workers.pids == []
 
 
 def test_a_worker_that_is_killed_makes_the_load_invalid_not_the_program_fail():
     with Server(silent) as server, Workers() as workers:
 
-        def kill_one(overview: LoadState) -> bool:
-            if overview.progress.chunks == 4:
+        def kill_one(progress: Progress) -> None:
+            if progress.chunks == 4:
                 os.kill(workers.pids[1], signal.SIGKILL)
-            return True
 
         with pytest.raises(WorkerDied, match="code -9"):
             workers.send(task_of(server.url, "random:3:2:4", 4), 2, kill_one)
@@ -133,9 +133,8 @@ def test_workers_die_with_the_process_that_started_them(tmp_path):
         "from tests.loadgen.test_workers import task_of\n"
         "from autotune.loadgen.workers import Workers\n"
         "with Workers() as workers:\n"
-        "    def tell(overview):\n"
-        "        if overview.progress.chunks == 4: print(*workers.pids, flush=True)\n"
-        "        return True\n"
+        "    def tell(progress):\n"
+        "        if progress.chunks == 4: print(*workers.pids, flush=True)\n"
         "    workers.send(task_of(sys.argv[1], 'random:3:2:4', 4), 2, tell)\n"
     )
     root = Path(__file__).parents[2]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.space.context import defaults
 from autotune.space.enumeration import enumerate_engine, why_empty
 from autotune.space.fingerprint import Normaliser, broken_rules, effective
-from autotune.space.knobs import defaults
 from autotune.space.schema import Case
 from autotune.trial import Configuration
 

@@ -30,7 +30,7 @@ from autotune.executors.ray.result_queue import Ended, Event, Message, Started, 
 from autotune.executors.ray.searcher import Task, TuneThread
 from autotune.executors.ray.worker import run_trial
 from autotune.notify import silent
-from autotune.space.knobs import gpus_of
+from autotune.space.context import gpus_of
 from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
 
 POLL_S = 1.0

@@ -10,7 +10,6 @@ from autotune.errors import BadInput
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.results import LoadOptions
 from autotune.loadgen.server_client import tokenizer_for
-from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.metrics.formulas import Slo, check_metric
@@ -28,8 +27,6 @@ class BenchOptions:
         prompts: ``ids`` or ``text``; None leaves it to the endpoint.
         workers: processes that send the load; None = as many as it needs.
         slo: limits as texts.
-        must_beat: total tokens per s; a load that can no longer exceed it is stopped.
-        stop_early: a load that can no longer keep a limit is stopped, too.
         keep_cache: the server's prefix cache is not emptied before a load.
         same_prompts: every repeat has the first one's seed.
     """
@@ -49,8 +46,6 @@ class BenchOptions:
     api_key_env: str | None
     workers: int | None
     slo: tuple[str, ...]
-    must_beat: float | None
-    stop_early: bool
     min_success_rate: float
     keep_cache: bool
     same_prompts: bool
@@ -85,22 +80,12 @@ class BenchOptions:
         if self.concurrency and self.request_rate is not None:
             raise BadInput("--concurrency and --request-rate exclude each other: a load is closed or open")
         if self.concurrency:
-            workload = workload.with_concurrencies(self.concurrency)
-        else:
-            arrival = arrival_of(None, self.request_rate, self.burstiness, self.ramp_from)
-            workload = workload if self.request_rate is None else workload.with_arrival(arrival)
-        if len(workload.points) > 1 and (self.must_beat is not None or self.stop_early):
-            raise BadInput("--must-beat and --stop-early are for one load; this workload has several load points")
-        return workload
+            return workload.with_concurrencies(self.concurrency)
+        arrival = arrival_of(None, self.request_rate, self.burstiness, self.ramp_from)
+        return workload if self.request_rate is None else workload.with_arrival(arrival)
 
     def check(self) -> None:
         """Raise `BadInput` for an option that is out of range, or a result file that cannot be written."""
-        if self.must_beat is not None and not self.must_beat > 0:
-            raise BadInput(f"--must-beat {self.must_beat:g}: give total tokens per second, more than 0")
-        if self.stop_early and not self.slo:
-            raise BadInput(
-                "--stop-early stops when a limit is lost: give one with --slo, e.g. --slo 'p99_ttft_ms<=2000'"
-            )
         if self.prompts == "ids" and "chat" in self.endpoint:
             raise BadInput(f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions")
         if self.workers is not None and self.workers < 1:
@@ -115,26 +100,18 @@ class BenchOptions:
             raise BadInput(f"--save-result {path}: cannot be written; give a file in a folder that exists")
 
     def load_options(self, workload: Workload, target: Target) -> LoadOptions:
-        """How the workload is sent."""
+        """How the workload is sent; only text, and no token ids, needs a tokenizer."""
+        text = "chat" in self.endpoint or self.prompts == "text" or workload.has_text
         return LoadOptions(
             endpoint=self.endpoint,
             api_key=target.api_key,
             vocabulary=_vocabulary(self.model),
-            tokenizer=self._tokenizer(workload, target),
+            tokenizer=tokenizer_for(self.tokenizer, target, self.model) if text or self.tokenizer else None,
             as_text=self.prompts == "text",
             workers=self.workers,
             slos=self.slos,
-            must_beat=self.must_beat,
-            stop_on_lost_slo=self.stop_early,
             min_success_rate=self.min_success_rate,
         )
-
-    def _tokenizer(self, workload: Workload, target: Target) -> Tokenizer | None:
-        """Counts the tokens of text; None where only token ids are sent."""
-        text = "chat" in self.endpoint or self.prompts == "text" or workload.has_text
-        if not text and self.tokenizer is None:
-            return None
-        return tokenizer_for(self.tokenizer, target, self.model)
 
 
 def _vocabulary(model: str) -> int | None:

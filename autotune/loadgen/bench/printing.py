@@ -62,8 +62,6 @@ def table(result: Mapping[str, Any]) -> list[str]:
     """The whole table of a result; several load points come as a curve first."""
     lines = [*curve(result["points"]), ""] if len(result["points"]) > 1 else []
     emulated = result["evidence"] != Evidence.MEASURED
-    if result["stopped"]:
-        lines.append(f"{result['stopped']['verdict']}; what follows is of the part that ran")
     title = f" Serving Benchmark Result{' (' + result['evidence'].upper() + ')' if emulated else ''} "
     lines.append(title.center(_WIDTH, "="))
     lines += _figures(result, _COUNTS)

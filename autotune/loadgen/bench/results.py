@@ -16,7 +16,7 @@ from typing import Any
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.bench.options import BenchOptions
-from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, failure_sentence, tally
+from autotune.loadgen.client.outcomes import RequestOutcome, failure_sentence, tally
 from autotune.loadgen.request_file import LoadLog, requests_path, write_requests
 from autotune.loadgen.results import Measurement, pooled_metrics
 from autotune.loadgen.tokenizers import Tokenizer
@@ -54,7 +54,6 @@ def result(
         "evidence": evidence.value,
         "steady": _steady(whole),
         "cache": _cache(whole, options.keep_cache),
-        "stopped": next((point["stopped"] for point in whole["points"] if point["stopped"]), None),
         **whole,
         # As in vLLM's: no goodput where no limit was asked for.
         "request_goodput": whole["request_goodput"] if options.slo else None,
@@ -174,8 +173,7 @@ class Repeats:
     @property
     def failure(self) -> str:
         """One sentence on the requests that failed; empty when enough of every repeat succeeded."""
-        ended = [outcome for outcome in self.outcomes if outcome.kind is not OutcomeKind.STOPPED]
-        return failure_sentence(ended) if any(run.failure for run in self.runs) else ""
+        return failure_sentence(self.outcomes) if any(run.failure for run in self.runs) else ""
 
     @property
     def invalid(self) -> str:
@@ -261,7 +259,6 @@ def _joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     hits = sum(cache["hits"] for cache in counted)
     known = bool(counted) and len(counted) == len(caches)
     return {
-        "stopped": _first(row["stopped"] for row in rows),
         "cache": {
             **reset,
             "hits": hits if known else None,
@@ -273,7 +270,3 @@ def _joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "thrown_away": [tried for row in rows for tried in row["thrown_away"]],
         "steady": None,
     }
-
-
-def _first(values: Iterable[Any]) -> Any:
-    return next((value for value in values if value is not None), None)

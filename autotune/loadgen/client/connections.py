@@ -132,7 +132,6 @@ class StallTimeouts:
         self._limit_s = limit_s
         self._active: dict[Exchange, Connection] = {}
         self._latest_ns = 0
-        self._given_up: RequestOutcome | None = None
 
     @contextmanager
     def watching(self, exchange: Exchange, connection: Connection) -> Iterator[None]:
@@ -154,12 +153,6 @@ class StallTimeouts:
             for exchange, outcome in self.over(perf_counter_ns()):
                 self._active[exchange].abort(outcome)
 
-    def give_up(self, outcome: RequestOutcome) -> None:
-        """End every request, those that only begin now with the next look at them."""
-        self._given_up = outcome
-        for connection in list(self._active.values()):
-            connection.abort(outcome)
-
     def over(self, now_ns: int) -> list[tuple[Exchange, RequestOutcome]]:
         """The requests to be ended at this moment, and how."""
         heard = [exchange.events.heard_ns for exchange in self._active]
@@ -168,8 +161,6 @@ class StallTimeouts:
         return [(exchange, outcome) for exchange, outcome in judged if outcome is not None]
 
     def _judge(self, exchange: Exchange, now_ns: int) -> RequestOutcome | None:
-        if self._given_up is not None:
-            return self._given_up
         if exchange.runs_on:
             return malformed("far more events than tokens asked for")
         limit_s = min(self._limit_s, _AFTER_DONE_S) if exchange.events.done else self._limit_s

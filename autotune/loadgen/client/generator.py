@@ -21,8 +21,7 @@ import uvloop
 from autotune.errors import BadInput
 from autotune.loadgen.client.connections import Connections, StallTimeouts
 from autotune.loadgen.client.health import ClientHealth, LoopMonitor
-from autotune.loadgen.client.messages import Progress, Report, RequestTimeouts, Schedule
-from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome
+from autotune.loadgen.client.messages import Progress, RequestTimeouts, Schedule
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.stream import Exchange
 from autotune.loadgen.client.target import Target
@@ -85,14 +84,12 @@ class Generator:
         self._redacted = target.redacted
         n = len(schedule.requests)
         self._exchanges: list[Exchange] = []
-        self._active: set[int] = set()
-        self._ended: list[int] = []
+        self._active: set[Exchange] = set()
         self._retries = [0] * n
         self._delays_s = np.zeros(n)
         self._slots = asyncio.Semaphore(max(schedule.concurrency, 1))
         self._stalls = StallTimeouts(timeouts.stall_s)
         self._chunks = self._failed = 0
-        self._dispatching: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Generator:
         await self._connections.open_ahead(self._schedule.at_once)
@@ -101,30 +98,24 @@ class Generator:
     async def __aexit__(self, *_: object) -> None:
         await self._connections.close()
 
-    def stop(self) -> None:
-        """Send nothing more and give up what is in flight; those requests end as ``stopped``."""
-        if self._dispatching is not None:
-            self._dispatching.cancel()
-        self._stalls.give_up(RequestOutcome(OutcomeKind.STOPPED, "given up with the whole load"))
-
     async def run(
-        self, start_ns: int = 0, on_report: Callable[[Report], None] | None = None
+        self, start_ns: int = 0, on_progress: Callable[[Progress], None] | None = None
     ) -> tuple[RequestLog, ClientHealth]:
         """Work through the schedule.
 
         Args:
             start_ns: on the clock of `time.perf_counter_ns`, which all processes of a machine share; 0 = at once.
-            on_report: called about twice a second.
+            on_progress: called about twice a second.
         """
         start_ns = start_ns or perf_counter_ns() + HEAD_START_NS
         await _until(start_ns)
         monitor = LoopMonitor()
         async with asyncio.TaskGroup() as watchers:
             background = [watchers.create_task(work) for work in (monitor.run(), self._stalls.watch())]
-            if on_report is not None:
-                background.append(watchers.create_task(self._send_reports(on_report)))
+            if on_progress is not None:
+                background.append(watchers.create_task(self._report(on_progress)))
             async with asyncio.TaskGroup() as group:
-                self._dispatching = group.create_task(self._dispatch(group, start_ns))
+                group.create_task(self._dispatch(group, start_ns))
             for helper in background:
                 helper.cancel()
         sent = len(self._exchanges)
@@ -146,7 +137,7 @@ class Generator:
         schedule = self._schedule
         exchange = Exchange(int(schedule.output_tokens[request]), schedule.streaming)
         self._exchanges.append(exchange)
-        self._active.add(request)
+        self._active.add(exchange)
         group.create_task(self._send(request, exchange))
 
     async def _send(self, request: int, exchange: Exchange) -> None:
@@ -155,8 +146,7 @@ class Generator:
             self._retries[request] = await self._connections.send(exchange, body, self._stalls)
         finally:
             self._slots.release()
-            self._active.discard(request)
-            self._ended.append(request)
+            self._active.discard(exchange)
         outcome = exchange.outcome
         assert outcome is not None
         if not outcome.ok:
@@ -164,19 +154,12 @@ class Generator:
             self._failed += 1
         self._chunks += len(exchange.events.times_ns)
 
-    async def _send_reports(self, on_report: Callable[[Report], None]) -> None:
+    async def _report(self, on_progress: Callable[[Progress], None]) -> None:
         while True:
             await asyncio.sleep(_REPORT_S)
-            on_report(self._report())
-
-    def _report(self) -> Report:
-        active = sorted(self._active)
-        rows, self._ended = active + self._ended, []
-        sent = len(self._exchanges)
-        chunks = self._chunks + sum(len(self._exchanges[request].events.times_ns) for request in active)
-        progress = Progress(sent, sent - len(active), self._failed, len(self._schedule.requests), chunks)
-        columns = np.array([self._exchanges[row].report_row() for row in rows], dtype=np.float64).reshape(-1, 6)
-        return Report(progress, perf_counter_ns() / 1e9, np.array(rows, dtype=np.int64), columns)
+            sent, active = len(self._exchanges), len(self._active)
+            chunks = self._chunks + sum(len(exchange.events.times_ns) for exchange in self._active)
+            on_progress(Progress(sent, sent - active, self._failed, len(self._schedule.requests), chunks))
 
 
 async def _until(due_ns: int) -> None:

@@ -1,8 +1,7 @@
 """Messages between the worker processes of a load and the process that started them.
 
-For each load, in this order: in comes a `WorkerTask`, out goes `READY`, in comes the start in ns or `STOP`, out go
-`Report`s, during which `STOP` may come, out goes a `TaskResult`. A task that cannot be sent is answered with a
-`BadInput`.
+For each load, in this order: in comes a `WorkerTask`, out goes `READY`, in comes the start in ns, out go
+`Progress` about twice a second and at last a `TaskResult`. A task that cannot be sent is answered with a `BadInput`.
 """
 
 from __future__ import annotations
@@ -10,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from autotune.arrays import Floats, Ints
 from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import Requests
-from autotune.metrics.records import RequestRecords
 
 READY = "ready"
-STOP = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,81 +103,8 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Progress of one worker's task, sent about twice a second.
-
-    Attributes:
-        progress: of this worker's requests.
-        now_s: when it was sent, in seconds of ``CLOCK_MONOTONIC``.
-        rows: positions, within the task, of the requests that changed since the last report, shape (k,).
-        columns: of each of them, shape (k, 6): when it was sent, when its first token came, when it finished (seconds
-            of ``CLOCK_MONOTONIC``, NaN = not yet), its output tokens (NaN = not yet known), 1 if it succeeded,
-            and when its last event with a choice came.
-    """
-
-    progress: Progress
-    now_s: float
-    rows: Ints
-    columns: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class TaskResult:
     """Result of a worker's task."""
 
     log: RequestLog
     health: ClientHealth
-
-
-class LoadState:
-    """State of a load under way: the reports of all workers, joined.
-
-    Args:
-        requests: how many the load has.
-        input_tokens: of each, shape (requests,).
-        workers: how many share it; request i is number i // workers of worker i % workers.
-    """
-
-    def __init__(self, requests: int, input_tokens: Ints, workers: int) -> None:
-        self._input_tokens, self._workers = input_tokens, workers
-        self._columns = np.full((requests, 6), np.nan)
-        self._progress = [Progress(0, 0, 0, 0, 0)] * workers
-        self._reported_s = [-np.inf] * workers
-        self._total = requests
-
-    def add(self, worker: int, report: Report) -> None:
-        """Replace what was known of the requests in a worker's report."""
-        self._progress[worker], self._reported_s[worker] = report.progress, report.now_s
-        self._columns[report.rows * self._workers + worker] = report.columns
-
-    @property
-    def progress(self) -> Progress:
-        """The sum over the workers."""
-        sent, finished, failed, chunks = (
-            sum(int(getattr(progress, name)) for progress in self._progress)
-            for name in ("sent", "finished", "failed", "chunks")
-        )
-        return Progress(sent, finished, failed, self._total, chunks)
-
-    @property
-    def now_s(self) -> float:
-        """Until when everything is known: the earliest of the workers' last reports; -inf before each has reported."""
-        return float(min(self._reported_s))
-
-    def heard_s(self) -> Floats:
-        """When the last event of each request of the snapshot came, NaN before the first, shape (requests sent,)."""
-        heard: Floats = self._columns[~np.isnan(self._columns[:, 0]), 5]
-        return heard
-
-    def snapshot(self) -> RequestRecords:
-        """One element per request sent so far, NaN for what has not happened yet."""
-        sent = ~np.isnan(self._columns[:, 0])
-        columns = self._columns[sent]
-        return RequestRecords(
-            columns[:, 0],
-            columns[:, 1],
-            columns[:, 2],
-            self._input_tokens[sent].astype(np.float64),
-            columns[:, 3],
-            ok=columns[:, 4] == 1.0,
-        )

@@ -13,9 +13,8 @@ class OutcomeKind(StrEnum):
 
     ``ok``; ``connect_error``: no connection; ``http_status``: the server refused; ``closed``: the connection ended
     before the answer did; ``stall_timeout``: nothing came for too long; ``malformed``: not the protocol;
-    ``server_error``: the answer reports an error; ``no_usage``: it is whole, but the token counts are missing;
-    ``stopped``: we gave the whole load up. An answer of another length than asked for is no failure:
-    `RequestLog.length_error` judges the mean.
+    ``server_error``: the answer reports an error; ``no_usage``: it is whole, but the token counts are missing. An
+    answer of another length than asked for is no failure: `RequestLog.length_error` judges the mean.
     """
 
     OK = "ok"
@@ -26,7 +25,6 @@ class OutcomeKind(StrEnum):
     MALFORMED = "malformed"
     SERVER_ERROR = "server_error"
     NO_USAGE = "no_usage"
-    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.arrays import Floats, Ints
-from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, tally
+from autotune.loadgen.client.outcomes import RequestOutcome, tally
 from autotune.loadgen.client.stream import Exchange
 from autotune.metrics.records import RequestRecords
 
@@ -87,12 +87,6 @@ class RequestLog:
             joined("chunks"),
             joined("expected_tokens"),
         )
-
-    @property
-    def counted(self) -> RequestRecords:
-        """The records without the requests that we gave up."""
-        kept = np.array([outcome.kind is not OutcomeKind.STOPPED for outcome in self.outcomes], dtype=bool)
-        return self.records if kept.all() else self.records.only(kept)
 
     @property
     def tally(self) -> dict[str, int]:

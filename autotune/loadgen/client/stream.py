@@ -6,7 +6,6 @@ An `asyncio.Protocol` on httptools: each read of the socket is stamped once, bef
 from __future__ import annotations
 
 import asyncio
-from math import nan
 from time import perf_counter_ns
 from typing import cast
 
@@ -88,16 +87,6 @@ class Exchange:
     def fail(self, outcome: RequestOutcome) -> None:
         """End the request without an answer."""
         self._end(outcome, perf_counter_ns())
-
-    def report_row(self) -> tuple[float, float, float, float, float, float]:
-        """A row of `Report.columns`: NaN for what has not happened yet."""
-        times = self.events.times_ns
-        first_s = times[0] / 1e9 if times else nan
-        finished_s = self.finished_ns / 1e9 if self.finished_ns else nan
-        written = float(self.usage[1]) if self.usage is not None else nan
-        ok = float(self.outcome is not None and self.outcome.ok)
-        heard_s = self.events.last_ns / 1e9 if self.events.last_ns else nan
-        return self.sent_ns / 1e9, first_s, finished_s, written, ok, heard_s
 
     def _end(self, outcome: RequestOutcome, at_ns: int) -> None:
         if self.outcome is None:  # the first one stands

@@ -17,56 +17,27 @@ from multiprocessing.connection import Connection
 
 from autotune.errors import AutotuneError, BadInput
 from autotune.loadgen.client.generator import Generator, event_loop
-from autotune.loadgen.client.messages import READY, STOP, Schedule, TaskResult, WorkerTask
+from autotune.loadgen.client.messages import READY, Schedule, TaskResult, WorkerTask
 
 
 def serve(tasks: Connection, answers: Connection) -> None:
     """Work until the other end of `tasks` is closed."""
     while True:
         task = tasks.recv()
-        if task == STOP:
-            continue  # it crossed our last result
         try:
             schedule = task.schedule()
             with event_loop() as runner:
-                result = runner.run(_send(tasks, answers, task, schedule))
+                result: TaskResult | BadInput = runner.run(_send(tasks, answers, task, schedule))
         except AutotuneError as error:
-            answers.send(BadInput(str(error)))
-            continue
-        finally:
-            os.set_blocking(tasks.fileno(), True)  # the loop that polled it had made it otherwise
-        if result is not None:
-            answers.send(result)
+            result = BadInput(str(error))
+        answers.send(result)
 
 
-async def _send(tasks: Connection, answers: Connection, task: WorkerTask, schedule: Schedule) -> TaskResult | None:
-    inbox = _inbox(tasks)
+async def _send(tasks: Connection, answers: Connection, task: WorkerTask, schedule: Schedule) -> TaskResult:
     async with Generator(task.target, schedule, task.timeouts) as generator:
         answers.send(READY)
-        start_ns = await inbox.get()
-        if start_ns == STOP:
-            return None
-        running = asyncio.create_task(generator.run(int(start_ns), answers.send))
-        stopping = asyncio.create_task(inbox.get())
-        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if stopping.done():
-            generator.stop()
-        stopping.cancel()
-        log, health = await running
-    return TaskResult(log, health)
-
-
-def _inbox(tasks: Connection) -> asyncio.Queue[int | str]:
-    inbox: asyncio.Queue[int | str] = asyncio.Queue()
-
-    def read() -> None:
-        try:
-            inbox.put_nowait(tasks.recv())
-        except (EOFError, OSError):
-            os._exit(0)  # nobody is left to answer
-
-    asyncio.get_running_loop().add_reader(tasks.fileno(), read)
-    return inbox
+        start_ns = await asyncio.to_thread(tasks.recv)
+        return TaskResult(*await generator.run(start_ns, answers.send))
 
 
 def main() -> None:

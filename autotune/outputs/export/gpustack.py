@@ -84,7 +84,7 @@ def _parameters(winner: Winner, argv: list[str]) -> dict[str, Any]:
     length = kind.card.knobs["context_length"].emit[0].args[0]
     if not any(group[0].partition("=")[0] == length for group in options):
         # GPUStack would set 8192; the engine's own default, with which this was tuned, is the model's limit.
-        options.append([length, str(winner.spec.model.context_limit)])
+        options.append([length, str(winner.spec.model.architecture.context_limit)])
     return {"backend_parameters": [entry for group in options for entry in _entries(group)]}
 
 

@@ -30,9 +30,8 @@ def nodes(study: StudyRecord) -> str:
         for share in shares
     ]
     note = (
-        "The baseline ran on every node. A difference is corrected as far as it is no noise; a configuration and the "
-        "baseline are compared by launches on the same node, whatever it is like, and where it changed by those before "
-        "that, or after it. The table tells what nodes were like at the end."
+        "The baseline ran on every node. A difference beyond noise is corrected in the search. A configuration and the "
+        "baseline are compared by launches on the same node, whatever it is like."
     )
     off = [sentence for share in shares if (sentence := _sentence(share))]
     said = "\n".join(off) if off else "No node differs from the others beyond noise."
@@ -40,12 +39,10 @@ def nodes(study: StudyRecord) -> str:
 
 
 def _sentence(share: NodeShare) -> str:
-    if share.changed is not None:
-        return f"- Node {text.code(share.node)} {share.changed.words}."
     if not share.certain:
         return ""
     how = "slower" if share.offset_percent < 0 else "faster"
     return (
         f"- Node {text.code(share.node)} is {abs(share.offset_percent):.0f} % {how} than the others, which noise does "
-        "not explain: its launches in the search were corrected for it, and do not count as evidence where others do."
+        "not explain: nothing more was launched there, and scores of its launches are corrected."
     )

@@ -152,7 +152,10 @@ def _unread_knobs(study: StudyRecord) -> list[str]:
         varied = [name for name in dict.fromkeys(chain(*values)) if len({str(one.get(name)) for one in values}) > 1]
         if varied:
             context = Context(spec.model, spec.hardware, spec.gpus, choice.version)
-            resolved = resolve_command(trials[0].command, library, context, choice.version)
+            try:
+                resolved = resolve_command(trials[0].command, library, context, choice.version)
+            except BadInput:
+                continue  # A report is written all the same, whatever the study's commands were.
             read = knobs_read(resolved, resolved.simulate(load_workload("random:64:4:4"), 0))
             found |= dict.fromkeys(name for name in varied if read is not None and name not in read)
     return list(found)

@@ -16,8 +16,6 @@ from autotune.search.history import History
 
 EVERY = 10
 """Launches after which the baseline is due again."""
-MOST_ON_NODE = 3
-"""Launches of the baseline on a node that may be slow."""
 LEAST_RUNS = 4
 """Launches of the baseline before a change is looked for."""
 CHANGE_ERROR_RATE = 0.01
@@ -34,9 +32,9 @@ def next_node(history: History, places: Sequence[str]) -> str | None:
     if not places:
         return "" if _due(history) else None
     on = {node: [e for e in history.at(base) if e.node == node] for node in places}
-    for node, effect in history.node_effects().items():
+    for node, offset in history.node_offsets.items():
         runs = on.get(node, ())
-        if effect.suspicious and 0 < len(runs) < MOST_ON_NODE and not any(e.pending for e in runs):
+        if runs and offset.doubtful and not any(e.pending for e in runs):
             return node
     if not _due(history):
         return None

@@ -4,8 +4,8 @@ The finalist was chosen for its launches in the search, so these do not count he
 its launches do. After each pair of launches the test of `sequential` is looked at.
 
 Where several nodes run a study each pair has its node, and pairs run side by side on different ones. The two of a pair
-are compared with each other and with what else ran there, never across nodes or across a change of one
-(`nodes.contrast`), so that a slow node favours neither.
+are compared with each other and with what else ran there (`nodes.contrast`), never across nodes, so that a slow node
+favours neither.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autotune.search.budget import capacity
 from autotune.search.decide import sequential_test as sequential
 from autotune.search.decide.sequential_test import Look
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
-from autotune.search.nodes import Placed, contrast, planned
+from autotune.search.nodes import NodeScore, contrast, planned
 from autotune.trial import Role
 
 MOST_OF_BASELINE = 3
@@ -86,14 +86,14 @@ def _look(history: History, position: int, left: int) -> Look:
     """
     mine, theirs = _compared(history, position)
     difference, now = contrast(mine, theirs)
-    at_end = planned([place for place, _ in mine], [place for place, _ in theirs], left, history.closed)
+    at_end = planned([node for node, _ in mine], [node for node, _ in theirs], left, history.off_nodes)
     spread = history.spread
     return Look(now / at_end, now, difference, spread.sd, spread.degrees)
 
 
-def _compared(history: History, position: int) -> tuple[list[Placed], list[Placed]]:
+def _compared(history: History, position: int) -> tuple[list[NodeScore], list[NodeScore]]:
     """The launches that count, of a finalist and of the baseline."""
-    return history.placed(position, Role.FINAL), history.placed(history.candidates.baseline, *BASELINE_ROLES)
+    return history.node_scores(position, Role.FINAL), history.node_scores(history.candidates.baseline, *BASELINE_ROLES)
 
 
 def _comparable(history: History, position: int) -> bool:
@@ -165,9 +165,7 @@ def next_control_node(history: History, places: Sequence[str]) -> str | None:
 
 
 def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int, int]]:
-    """Place to the launches for the finals there that said something or still may: of a finalist, and of the baseline.
-
-    A pair that was torn apart because its node changed in between is none.
+    """Node to the launches for the finals there that said something or still may: of a finalist, and of the baseline.
 
     Args:
         start: the number of launches before the finals.
@@ -175,6 +173,6 @@ def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int
     base, counts = history.candidates.baseline, dict[str, tuple[int, int]]()
     for entry in history.entries[start:]:
         if entry.position in (base, position) and not entry.says_nothing:
-            mine, theirs = counts.get(place := history.place(entry), (0, 0))
-            counts[place] = (mine + (entry.position != base), theirs + (entry.position == base))
+            mine, theirs = counts.get(entry.node, (0, 0))
+            counts[entry.node] = (mine + (entry.position != base), theirs + (entry.position == base))
     return counts

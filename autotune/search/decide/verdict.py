@@ -88,7 +88,7 @@ def judge(history: History) -> Judgement:
 def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
     """The challenger's gain, and how its test ended."""
     base = history.candidates.baseline
-    both = [history.placed(p, *_roles(history, p)) or history.placed(p) for p in (challenger, base)]
+    both = [history.node_scores(p, *_roles(history, p)) or history.node_scores(p) for p in (challenger, base)]
     if not both[1]:
         return None, None
     # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a tenth of the interval.

@@ -56,7 +56,6 @@ class Posterior:
         positions: the measured candidates, repeats allowed.
         scores: shape ``(len(positions),)``, natural-logarithm units.
         trust: what is thought of the priors.
-        extra_sd: shape ``(len(positions),)``: what is added to a launch's own standard deviation, e.g. of a short load.
         seed: of the samples of the hyper-parameters.
     """
 
@@ -66,14 +65,11 @@ class Posterior:
         positions: Sequence[int],
         scores: Sequence[float],
         trust: Trust = Trust.OBJECTIVE,
-        extra_sd: Sequence[float] | None = None,
         seed: int = 0,
     ) -> None:
         self._kernels = kernels
         self._positions = np.array(list(positions), dtype=np.int64)
         self._y = np.asarray(scores, dtype=np.float64)
-        extra = np.zeros(len(self._y)) if extra_sd is None else np.asarray(extra_sd, dtype=np.float64)
-        self._extra_variance = extra**2
         self._priors = kernels.priors if trust is not Trust.NONE else kernels.priors[:0]
         varying = kernels.encoding.varying
         names = [kernels.encoding.names[k] for k in varying]
@@ -86,8 +82,7 @@ class Posterior:
 
     def _data(self, launches: Ints) -> _Data:
         rows, kernels = self._positions[launches], self._kernels
-        variance, scale = self._extra_variance[launches], kernels.prior_scale[rows]
-        return _Data(self._y[launches], variance, self._priors[:, rows], *kernels.between(rows, rows), scale)
+        return _Data(self._y[launches], self._priors[:, rows], *kernels.between(rows, rows), kernels.prior_scale[rows])
 
     def _fitted(self, hypers: Sequence[Hyperparameters]) -> list[_Member]:
         data = self._data(np.arange(len(self._y)))
@@ -101,7 +96,6 @@ class Posterior:
         other = copy(self)
         other._positions = np.concatenate([self._positions, rows])
         other._y = np.concatenate([self._y, self.mean(rows)])
-        other._extra_variance = np.concatenate([self._extra_variance, np.zeros(len(rows))])
         other._members = other._fitted([member.hyper for member in self._members])
         return other
 
@@ -178,7 +172,6 @@ class _Data:
     """The launches as the likelihood needs them."""
 
     y: Floats
-    extra_variance: Floats
     priors: Floats
     distances: Floats
     effects: Floats
@@ -198,7 +191,7 @@ class _Data:
 
     def _whitened(self, hyper: Hyperparameters) -> tuple[float, Floats, Floats]:
         k = _covariance(hyper, self.distances, self.effects, self.prior_scale, self.prior_scale)
-        k.flat[:: len(k) + 1] += hyper.noise**2 + self.extra_variance
+        k.flat[:: len(k) + 1] += hyper.noise**2
         residual = self.y - hyper.weights @ self.priors
         offset = float(residual.mean())
         # Straight to LAPACK: this is called some hundred times per suggestion.
