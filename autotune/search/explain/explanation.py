@@ -22,7 +22,7 @@ from autotune.search.explain.attribution import ENGINE, anchored, decompose
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
-from autotune.space.candidates import Candidate
+from autotune.space.enumeration import Candidate
 from autotune.study.recommendation import Contribution, Explanation, NoEffect, Prediction
 from autotune.trial import Command, Launch, Scalar, Trial
 

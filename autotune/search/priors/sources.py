@@ -29,7 +29,7 @@ from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.gp.posterior import Posterior, Trust
 from autotune.search.objective import weights
 from autotune.search.prior import Prior
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.home import write_atomically
 from autotune.study.results import RESULTS, parse_rows
 from autotune.study.spec import StudySpec
