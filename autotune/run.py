@@ -16,8 +16,7 @@ from pathlib import Path
 from autotune.errors import BadInput, CannotGoOn, Interrupted, UnknownName
 from autotune.evaluate import Evaluator
 from autotune.evaluate.offline import Replayed, Simulated
-from autotune.executors import EvaluationSetup, Executor, retire_bad_node
-from autotune.executors.factory import executor_for
+from autotune.executors import EvaluationSetup, Executor, executor_for, retire_bad_node
 from autotune.notify import Notify, silent
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.progress import Progress
@@ -29,7 +28,7 @@ from autotune.search.budget import most_nodes
 from autotune.search.priors import keep, priors_of, sources_of
 from autotune.search.study import Study
 from autotune.serving.docker_engine import fetch_images
-from autotune.space.knobs import gpus_of
+from autotune.space.context import gpus_of
 from autotune.space.library import Library
 from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation

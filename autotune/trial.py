@@ -109,8 +109,8 @@ class Failure:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Failure:
         phase = Phase(row["phase"]) if row.get("phase") else None
-        kind, lasting = FailureKind(row["kind"]), bool(row.get("lasting", False))
-        return cls(kind, row["message"], row.get("log_excerpt", ""), phase, lasting)
+        excerpt, lasting = row.get("log_excerpt", ""), bool(row.get("lasting"))
+        return cls(FailureKind(row["kind"]), row["message"], excerpt, phase, lasting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +290,7 @@ class Launch:
     def to_json(self) -> dict[str, Any]:
         """The row, with the keys that `docs/files.md` promises."""
         t, r = self.trial, self.result
-        optional = {"gpu_ids": list(r.gpu_ids), "bound_node": t.node, "shortened": dict(r.shortened)}
-        optional["quarantine"] = r.quarantine
+        more = {"gpu_ids": [*r.gpu_ids], "bound_node": t.node, "shortened": {**r.shortened}, "quarantine": r.quarantine}
         return {
             "number": t.number,
             "role": t.role.value,
@@ -315,21 +314,20 @@ class Launch:
             "pids": list(r.pids),
             "started_at": r.started_at,
             "resolved": r.resolved.to_json() if r.resolved else None,
-            **{key: value for key, value in optional.items() if value},
+            **{key: value for key, value in more.items() if value},
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Launch:
         """The inverse of `to_json`; raises ``KeyError`` or ``ValueError`` on a row of another shape."""
         container = tuple(row.get("container", ()))
+        argv = tuple(row["argv"])[len(container) :]
         trial = Trial(
             number=int(row["number"]),
             role=Role(row["role"]),
             configuration=Configuration(row["engine"], dict(row["config"])),
             engine_version=row["engine_version"],
-            command=Command(
-                tuple(row["argv"])[len(container) :], dict(row["env"]), dict(row.get("files", {})), container
-            ),
+            command=Command(argv, dict(row["env"]), dict(row.get("files", {})), container),
             workloads=tuple(row["workloads"]),
             launch_index=int(row["launch_index"]),
             node=row.get("bound_node", ""),

@@ -28,7 +28,7 @@ from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from autotune.search.repeats import challengers, model_of, next_repeat, ranked
 from autotune.search.sampler import GAIN, CandidateSampler
-from autotune.space.candidates import CandidateSet
+from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import Verdict
 from autotune.trial import Role
 

@@ -24,7 +24,7 @@ from autotune.search.plan import Plan, Step, Stop, role_of_new
 from autotune.search.prior import Prior
 from autotune.search.repeats import model_of
 from autotune.search.sampler import CandidateSampler
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.recommendation import Explanation
 from autotune.study.results import RESULTS, Lock, Results
 from autotune.study.spec import StudySpec

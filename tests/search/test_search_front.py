@@ -15,7 +15,7 @@ from autotune.search.acquisition import Observations, suggest
 from autotune.search.front import area, dominated, expected_growth, non_dominated, reference_point, suggest_front
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration, Launch
 
 Point = tuple[float, float]

@@ -25,7 +25,7 @@ from search_landscapes import (
 from autotune.recommend import recommend
 from autotune.search.budget import before_confirmation
 from autotune.search.history import History
-from autotune.space.candidates import CandidateSet
+from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import Verdict
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult

@@ -30,7 +30,7 @@ from autotune.search.gp.encoding import Encoding, squared_distances
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import History
 from autotune.search.sampler import CandidateSampler
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration, Launch, Role
 
 GRID = grid()

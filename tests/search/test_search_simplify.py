@@ -17,7 +17,7 @@ from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration, Role
 
 KNOBS = ("big", "three", "idle", "still")

@@ -25,7 +25,7 @@ from autotune.search.history import Entry, History
 from autotune.search.plan import Plan, Step, Stop
 from autotune.search.repeats import gradients
 from autotune.search.sampler import CandidateSampler
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.recommendation import Recommendation, Verdict
 from autotune.trial import Configuration, Role
 

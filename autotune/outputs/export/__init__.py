@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from autotune.errors import BadInput, UnknownName
-from autotune.outputs.export import compose, config_files, docker, dstack, gpustack, kubernetes, shell
+from autotune.outputs.export import compose, config_files, dstack, gpustack, kubernetes, shell
 from autotune.outputs.export.text import render_json
 from autotune.outputs.export.winner import Winner, winner_of
 
@@ -26,7 +26,7 @@ class Format:
     Attributes:
         render: makes the text; raises `BadInput` where this winner cannot be written so.
         filename: what the file is usually called.
-        engine: the only engine that reads it; None = any.
+        engine: the only engine that reads it; None: any.
         executable: whether the file is to be run.
         without_command: whether it can say something of a replayed row of which no command is known.
         container: whether it runs a container image.
@@ -51,7 +51,7 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "shell": Format(shell.render, "serve.sh", executable=True, without_command=True),
-    "docker": Format(docker.render, "docker-run.sh", executable=True, container=True),
+    "docker": Format(shell.render_docker, "docker-run.sh", executable=True, container=True),
     "compose": Format(compose.render, "compose.yaml", container=True),
     "k8s": Format(kubernetes.render, "kubernetes.yaml", container=True),
     "dstack": Format(dstack.service, "service.dstack.yml", container=True),

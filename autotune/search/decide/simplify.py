@@ -21,7 +21,7 @@ from autotune.search.acquisition import expected_improvement
 from autotune.search.decide.estimate import LAUNCH_NOISE, Z
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
-from autotune.space.candidates import CandidateSet
+from autotune.space.enumeration import CandidateSet
 from autotune.trial import Configuration, Scalar
 
 LEAST_GAIN = 0.01

@@ -14,7 +14,7 @@ from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.search.observations import observations
-from autotune.space.candidates import Candidate
+from autotune.space.enumeration import Candidate
 from autotune.study.recommendation import Prediction
 from autotune.trial import Command, Scalar
 

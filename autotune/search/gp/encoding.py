@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from autotune.arrays import Bools, Floats, Ints
-from autotune.space.candidates import CandidateSet
+from autotune.space.enumeration import CandidateSet
 from autotune.trial import Configuration, Scalar
 
 ENGINE = "engine"

@@ -18,7 +18,7 @@ from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.gp.posterior import Posterior, Trust
 from autotune.search.prior import Prior
 from autotune.search.priors.sources import Source
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration, Scalar
 
 
