@@ -179,8 +179,9 @@ class PrefixCache:
     """Access to a server's prefix cache.
 
     Attributes:
-        reset: empties it; None = it is left as it is, and more hits than the prompts allow are no fault.
+        reset: empties it; None = it is left as it is.
         read: reads the server's counters; without them only the answers' own usage tells hits.
+        judged: whether more hits than the prompts allow are a fault.
     """
 
     reset: Callable[[], CacheReset] | None = None
@@ -199,14 +200,6 @@ class PrefixCache:
         read()
         engine = next(iter(by_engine)) if len(by_engine) == 1 else read.engine
         return cls(partial(reset_cache, client, by_engine[engine].serving) if engine else None, read)
-
-    def kept(self) -> PrefixCache:
-        """The same cache, watched but left as it is."""
-        return PrefixCache(None, self.read, judged=False)
-
-    def empty(self) -> CacheReset | None:
-        """Empty it before a load; None when it is left as it is."""
-        return self.reset() if self.reset is not None else None
 
     def report(
         self, requests: Requests, log: RequestLog, before: CacheCounters | None, emptied: CacheReset | None

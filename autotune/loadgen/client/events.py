@@ -48,20 +48,6 @@ class EventStream:
         problem: what ended the stream early, if anything did.
     """
 
-    __slots__ = (
-        "_carry",
-        "_open_cr",
-        "_recent",
-        "_stray",
-        "_usage",
-        "done",
-        "heard_ns",
-        "last_ns",
-        "others",
-        "problem",
-        "times_ns",
-    )
-
     def __init__(self) -> None:
         self.times_ns = array("q")
         self.last_ns = self.heard_ns = self.others = 0
@@ -100,12 +86,9 @@ class EventStream:
             self.feed(b"\n", now_ns)
         left, self._carry = bytes(self._carry).rstrip(b"\n"), bytearray()
         if left and not self.done and self.problem is None:
-            self._last_event(left, now_ns)
-
-    def _last_event(self, event: bytes, now_ns: int) -> None:
-        self._other(event, now_ns)  # decoded even with text, as it may be half of one
-        if self.problem is not None and self.problem.kind is OutcomeKind.MALFORMED:
-            self.problem = malformed(f"the stream ends within an event: {excerpt(event)}")
+            self._other(left, now_ns)  # decoded even with text, as it may be half of one
+            if self.problem is not None and self.problem.kind is OutcomeKind.MALFORMED:
+                self.problem = malformed(f"the stream ends within an event: {excerpt(left)}")
 
     def release(self) -> None:
         """Keep the times and counts, not the bytes, as nothing more will come."""
