@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from autotune.loadgen.client.generator import allow_open_files
-from autotune.loadgen.client.health import ClientHealth, HealthLimits
+from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.messages import WorkerTask
 from autotune.loadgen.client.outcomes import RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
@@ -119,7 +119,7 @@ class _Sender:
             return LoadResult.of(point, RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), str(error))
         client = self._note_pace(requests, clients)
         report = options.cache.report(requests, log, before, emptied)
-        return LoadResult.of(point, log, clients, client.excess(HealthLimits()), report, options.slos)
+        return LoadResult.of(point, log, clients, client.excess(), report, options.slos)
 
     def _worker_counts(self, requests: Requests) -> Iterator[int]:
         """How many workers send each attempt; no more than there are processors."""

@@ -266,8 +266,12 @@ def expected_hit_rate(requests: Requests) -> float:
     shared = np.where((requests.group >= 0) & random, np.minimum(requests.prefix_tokens, tokens), 0.0)
     groups = np.unique(requests.group[random])
     computed = sum(float(shared[random & (requests.group == group)].max()) for group in groups)
-    hits = float(shared.sum()) - computed + _hits_of_texts(texts, tokens.tolist())
-    total = float(tokens.sum())
+    hits, before, total = float(shared.sum()) - computed, "", float(tokens.sum())
+    # Sorted, each text stands behind the one it shares the most with.
+    for text, count in sorted((text, count) for text, count in zip(texts, tokens.tolist(), strict=True) if text):
+        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
+        hits += count * alike / len(text)
+        before = text
     return hits / total if total else 0.0
 
 
@@ -278,16 +282,6 @@ def _characters(content: Content | None) -> str:
     if isinstance(content, str):
         return content
     return "".join(chr(part % 0x110000) if isinstance(part, int) else json.dumps(part) for part in content)
-
-
-def _hits_of_texts(texts: Sequence[str], tokens: Sequence[float]) -> float:
-    """Tokens of texts that begin as another does: sorted, each text stands behind the one it shares the most with."""
-    hits, before = 0.0, ""
-    for text, count in sorted((text, count) for text, count in zip(texts, tokens, strict=True) if text):
-        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
-        hits += count * alike / len(text)
-        before = text
-    return hits
 
 
 def stale(use: CacheUse | None, expected: float) -> str:

@@ -204,18 +204,14 @@ class EventStream:
     def outcome(self) -> RequestOutcome:
         """Outcome of a stream whose body ended in good order, token counts aside."""
         if self.problem is None and not self.times_ns:
-            self._fail_without_token()
+            if not self._is_no_stream():
+                self._fail("an answer without any event that carries a token")
+            with suppress(ValueError):
+                body = parsed(self._stray)
+                if isinstance(body, dict) and is_error(body):
+                    self._fail(error_message(body), OutcomeKind.SERVER_ERROR)
+            self._fail(f"an answer that is no stream of events: {excerpt(self._stray)}")
         return self.problem or OK
-
-    def _fail_without_token(self) -> None:
-        if not self._is_no_stream():
-            self._fail("an answer without any event that carries a token")
-            return
-        with suppress(ValueError):
-            body = parsed(self._stray)
-            if isinstance(body, dict) and is_error(body):
-                self._fail(error_message(body), OutcomeKind.SERVER_ERROR)
-        self._fail(f"an answer that is no stream of events: {excerpt(self._stray)}")
 
 
 def _carries_token(choice: Mapping[str, Any], first: bool) -> bool:
