@@ -48,18 +48,16 @@ def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obje
 
     ``interval90`` is that of total token throughput; it is None when nothing ran.
     """
-    if not metrics:
-        subject = subject_of(setup, workload)
-        nothing = dict.fromkeys(("interval90", *(f"{metric}_interval90" for metric in _LATENCIES)))
-        return {**nothing, "unseen": list(subject.unseen(errors_for(setup)))}
     subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
 
-    def ends(metric: str) -> list[float]:
+    def ends(metric: str) -> list[float] | None:
+        if not metrics:
+            return None
         value = metrics[metric]
         assert isinstance(value, int | float)
         return list(interval90(float(value), sigma(errors, subject, metric)))
 
-    latencies = {f"{metric}_interval90": ends(metric) for metric in _LATENCIES if metric in metrics}
+    latencies = {f"{metric}_interval90": ends(metric) for metric in _LATENCIES if metric in metrics or not metrics}
     return {"interval90": ends(HEADLINE), **latencies, "unseen": list(subject.unseen(errors))}
 
 
@@ -77,9 +75,7 @@ def against(
         return {**found, "gain_percent": None, "gain_interval90": None}
     first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
     ratio = float(mine[1][HEADLINE]) / float(its)
-    low, high = interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second))
-    return {**found, "gain_percent": _percent(ratio), "gain_interval90": [_percent(low), _percent(high)]}
-
-
-def _percent(ratio: float) -> float:
-    return (ratio - 1.0) * 100.0
+    gain, *ends = (
+        (end - 1.0) * 100.0 for end in (ratio, *interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second)))
+    )
+    return {**found, "gain_percent": gain, "gain_interval90": ends}

@@ -90,25 +90,18 @@ def resolve_for(kind: Engine, command: Command, context: Context, version: str) 
     context = Context(context.model, context.hardware, context.gpus, version, context.longest_request)
     raw = kind.knobs(kind.parse(command, version), context)
     refused = _out_of_range(card, raw)
-    if refused is not None and not _divides_unevenly(raw):
+    width = raw.knobs.get("tensor_parallel")
+    # A division's remainder is kept as a fraction, for a rule to say what does not divide.
+    divides = not (isinstance(width, float) and width > 0 and not width.is_integer())
+    if refused is not None and divides:
         return ResolvedCommand(card, context, Effective(raw, ()), refused)
     made = effective(card, raw, context)
     broken = [rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE]
-    return ResolvedCommand(
-        card, context, made, as_failure(broken[0]) if broken else refused or _unsuited(card, context)
-    )
-
-
-def _unsuited(card: EngineCard, context: Context) -> Failure | None:
-    """Why the engine does not run on this hardware, or not this model there, whatever its options."""
-    reason = unsuited(card, context)
-    return None if reason is None else Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
-
-
-def _divides_unevenly(configuration: Configuration) -> bool:
-    """Whether the reader kept the remainder of a division as a fraction, for a rule to say what does not divide."""
-    width = configuration.knobs.get("tensor_parallel")
-    return isinstance(width, float) and width > 0 and not width.is_integer()
+    if broken:
+        refused = as_failure(broken[0])
+    elif refused is None and (reason := unsuited(card, context)) is not None:
+        refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
+    return ResolvedCommand(card, context, made, refused)
 
 
 def _out_of_range(card: EngineCard, configuration: Configuration) -> Failure | None:
@@ -125,12 +118,6 @@ def model_of(command: Command, library: Library, version: str | None = None, mod
     """The model that a command line serves."""
     kind = recognise(command.argv, library)
     return library.model(kind.parse(command, kind.version(version)).model, model_id)
-
-
-def unread_knobs(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[str]:
-    """The changed knobs that the simulator does not read; none where nothing was simulated to the end."""
-    read = knobs_read(resolved, outcome)
-    return [] if read is None else [name for name in resolved.changed_knobs() if name not in read]
 
 
 def knobs_read(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozenset[str] | None:
@@ -152,7 +139,8 @@ def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict
     outcome = resolved.simulate(workload, seed)
     failed = outcome.failure
     sure = intervals(resolved.setup, workload, outcome.metrics)
-    unread = [f"knob {name}" for name in unread_knobs(resolved, outcome)]
+    read = knobs_read(resolved, outcome)
+    unread = [] if read is None else [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
     return {
         **outcome.metrics,
         **dict.fromkeys(MEMORY_KEYS),  # null where a rule failed before there was a plan

@@ -11,8 +11,7 @@
     batches.py       what each rank computes in a step, and the CUDA graph that holds it
     prefix.py        the prefix cache of a replica
     batching.py      the loop over the scheduler in virtual time, and when tokens came
-    loads.py         the summary of a load point
-    fluid.py         a load without the loop: ramp, full batch, drain
+    fluid.py         the summary of a load point, and the load without the loop: ramp, full batch, drain
     steady.py        a fast prediction of all candidates with it, the search's prior
     roofline.py      a cruder prediction, the search's prior where the simulator is the evidence
 
@@ -98,7 +97,7 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int) -> Simula
         runs.append(batching.run())
         tokens = float(requests.input_tokens.sum())
         cached, read = cached + batching.cache_hit_rate * tokens, read + tokens
-        preemptions += batching.preemptions
+        preemptions += batching.scheduler.preemptions
     metrics = summarize_loads(runs)
     metrics["cache_hit_rate"] = cached / read
     metrics["client_bound"] = False

@@ -16,7 +16,7 @@ import numpy as np
 from autotune.arrays import Floats, Ints
 from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.server import SimulatedServer
-from autotune.simulator.node.steptime import RankBatch
+from autotune.simulator.node.steptime import RankBatch, StepTime
 
 
 class Graphs:
@@ -60,7 +60,7 @@ class Batches:
     """Sums up the steps of a server."""
 
     def __init__(self, server: SimulatedServer, sequences: Sequences) -> None:
-        self._state, self._graphs = sequences, Graphs(server)
+        self._state, self._graphs, self._time = sequences, Graphs(server), StepTime(server)
         self._ranks = server.data_parallel
         self._queries = 1 + server.speculative_tokens
         indexer = server.architecture.indexer
@@ -71,8 +71,8 @@ class Batches:
         # Of a sparse model, prompts up to here run in dense kernels.
         self._dense_below = self._top_k if self._sparse and server.coefficients.dense_prompts else 0.0
 
-    def of(self, ids: Ids, chunks: Sequence[Sequence[Chunk]]) -> tuple[list[RankBatch], int]:
-        """A step's batches, one per rank, and the tokens per rank of the CUDA graph that holds it; 0 = none does.
+    def seconds(self, ids: Ids, chunks: Sequence[Sequence[Chunk]] | None = None) -> float:
+        """Duration of a step.
 
         Args:
             ids: the sequences that decode, shape (n,).
@@ -86,12 +86,12 @@ class Batches:
         contexts = self.sums(ids, context)
         kept = contexts if self._top_k == math.inf else self.sums(ids, np.minimum(context, self._top_k))
         entries = [count * self._top_k for count in counts] if self._pads_decode else kept
-        prompts = [self._prefill_sums(pieces) for pieces in chunks]
+        prompts = [self._prefill_sums(pieces) for pieces in chunks or [[]] * self._ranks]
         graph = self._graphs.tokens(counts, [sums[0] for sums in prompts])
         padding = [max(0, graph - n * self._queries - sums[0]) for n, sums in zip(counts, prompts, strict=True)]
         ranks = range(self._ranks)
         batches = [RankBatch(counts[i], contexts[i], kept[i], entries[i], *prompts[i], padding[i]) for i in ranks]
-        return batches, graph
+        return self._time.seconds(batches, bool(graph))
 
     def sums(self, ids: Ids, values: Floats) -> list[float]:
         """Sums of the sequences' values per rank."""

@@ -98,7 +98,7 @@ class Batching:
         self._requests = requests
         self._state = Sequences(requests.input_tokens, requests.output_tokens)
         caches = [GroupCache(server, requests) for _ in range(server.data_parallel)]
-        self._scheduler = Scheduler(server, self._state, caches, capacity)
+        self.scheduler = Scheduler(server, self._state, caches, capacity)
         self._front, self._back = FrontEnd(server), BackEnd(server)
         self._next = 0
         self._now = 0.0
@@ -109,10 +109,10 @@ class Batching:
         """Run until every request has ended."""
         while len(self._seen_s) < len(self._state):
             self._arrive()
-            chunks = self._scheduler.take_chunks()
+            chunks = self.scheduler.take_chunks()
             if any(chunks):
                 self._mixed_step(chunks)
-            elif len(self._scheduler.running):
+            elif len(self.scheduler.running):
                 self._decode_stretch(chunks)
             else:
                 self._now = max(self._now, self._next_arrival_s())
@@ -121,17 +121,7 @@ class Batching:
     @property
     def cache_hit_rate(self) -> float:
         """Prompt tokens taken from the prefix cache, as a share of all prompt tokens."""
-        return self._scheduler.cached_tokens / float(self._requests.input_tokens.sum())
-
-    @property
-    def preemptions(self) -> int:
-        """Sequences that were thrown out of a full pool."""
-        return self._scheduler.preemptions
-
-    @property
-    def peak_used(self) -> float:
-        """Most tokens that were in a pool."""
-        return self._scheduler.peak_used
+        return self.scheduler.cached_tokens / float(self._requests.input_tokens.sum())
 
     # Arrival
 
@@ -145,7 +135,7 @@ class Batching:
             self._front.accept(self._next, sent_s, int(self._state.read[self._next]))
             self._next += 1
         for request in self._front.done(self._now):
-            self._scheduler.add(request)
+            self.scheduler.add(request)
 
     def _next_send_s(self) -> float:
         """When the next request may be sent; infinite while the client keeps as many in flight as it may."""
@@ -164,9 +154,9 @@ class Batching:
 
     def _mixed_step(self, chunks: Sequence[Sequence[Chunk]]) -> None:
         """One step with prompt pieces on some replicas."""
-        step, gain = self._scheduler.begin(chunks), self._scheduler.gain
+        step, gain = self.scheduler.begin(chunks), self.scheduler.gain
         self._now += step.seconds
-        self._scheduler.end(step)
+        self.scheduler.end(step)
         seen_s = self._back.send(self._now, len(step.ids) * gain + len(step.started))
         self._record.step(step.ids, seen_s, gain)
         if step.started:
@@ -175,7 +165,7 @@ class Batching:
 
     def _decode_stretch(self, no_chunks: Sequence[Sequence[Chunk]]) -> None:
         """Decode until something changes."""
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         step = scheduler.begin(no_chunks)
         steps = scheduler.steps_until_change(step.ids)
         until_s = self._next_arrival_s() - self._now
@@ -194,7 +184,7 @@ class Batching:
 
     def _finish(self, seen_s: float) -> None:
         """Take out the sequences that have all their tokens; the client has the last ones at a time."""
-        ended = self._scheduler.take_ended()
+        ended = self.scheduler.take_ended()
         if not len(ended):
             return
         overshoot = float((self._state.written[ended] - self._state.output[ended]).sum())

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -178,13 +177,14 @@ class SpeedCard(Entry):
         return next((era.name for era in self.eras if in_range(version, era.versions)), None)
 
 
+@lru_cache(maxsize=64)
 def speed_card(engine: str) -> SpeedCard:
     """The packaged card of an engine; raises `UnknownName` when there is none."""
     path = packaged("simulation", engine)
     if not path.is_file():
         hint = f"Its figures would stand in {path}; a real server is measured with --on process or autotune bench."
         raise UnknownName("engine for simulation", engine, dict(documents(spaces_root(), "simulation")), hint)
-    return _load(path)
+    return load(path, SpeedCard)
 
 
 def adjusted(
@@ -205,15 +205,7 @@ def adjusted(
     return Coefficients.model_validate(values)
 
 
-_KNOB = re.compile(r"\bknobs\.(\w+)")
-
-
 def conditional_knobs(card: SpeedCard, version: str) -> frozenset[str]:
     """The knobs that the adjustments of a version ask for, under whatever other condition."""
     held = (adjustment.when for adjustment in card.adjustments if in_range(version, adjustment.versions))
-    return frozenset(name for when in held for name in _KNOB.findall(when))
-
-
-@lru_cache(maxsize=64)
-def _load(path: Path) -> SpeedCard:
-    return load(path, SpeedCard)
+    return frozenset(name for when in held for name in re.findall(r"\bknobs\.(\w+)", when))

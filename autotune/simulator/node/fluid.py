@@ -14,19 +14,86 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from autotune.arrays import Floats
+from autotune.loadgen.requests import Requests
 from autotune.simulator.node.batches import Batches
-from autotune.simulator.node.loads import EDGES, LoadSummary
 from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.server import SimulatedServer
-from autotune.simulator.node.steptime import StepTime
 
 _ARRIVALS = 4
 """Rounds in which requests in flight and their latency find each other when requests arrive over time."""
+EDGES = np.array([0.0, 0.25, 0.5, 0.7, 0.85, 0.94, 0.985, 1.0])
+"""Shares of a batch that have ended where the drain is looked at: close where few are left, which takes long."""
+SHARES = (np.arange(12) + 0.5) / 12
+"""Shares of the answers at whose lengths the time per token is looked at: short ones see the full batch alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSummary:
+    """One load point, summed up.
+
+    Attributes:
+        requests: how many.
+        in_flight: at most.
+        read: mean tokens of a prompt.
+        longest_prompt: tokens of the longest.
+        written: mean tokens of an answer.
+        answers: tokens of an answer at `EDGES` of the distribution.
+        lengths: the same at `SHARES`.
+        residuals: as `answers`, of what is left to write of a running answer, at a random moment.
+        alike: how far the answers are of one length, 0 to 1.
+        held: mean tokens of a running sequence at a random moment.
+        span_s: seconds in which the requests arrive; 0 = as many in flight as may be, all the time.
+        shared: tokens that the prompts of a group have in common.
+        groups: how many groups; 0 = nothing is shared.
+    """
+
+    requests: int
+    in_flight: int
+    read: float
+    longest_prompt: int
+    written: float
+    answers: Floats
+    lengths: Floats
+    residuals: Floats
+    alike: float
+    held: float
+    span_s: float
+    shared: int
+    groups: int
+
+    @classmethod
+    def of(cls, requests: Requests) -> LoadSummary:
+        """Sum up the drawn requests of a load point."""
+        read, written = requests.input_tokens.astype(float), requests.output_tokens.astype(float)
+        # Who is met running is met the likelier the longer it runs, at any moment of it alike.
+        odds = written / written.sum()
+        order = np.argsort(written)
+        ended = np.concatenate([[0.0], np.cumsum(np.full(len(written), 1.0 / len(written)))])
+        lengths = np.concatenate([[0.0], written[order]])
+        steps = np.diff(lengths)
+        alive = 1.0 - ended[:-1]
+        residual = np.concatenate([[0.0], np.cumsum(steps * alive)])
+        left = np.interp(EDGES, residual / residual[-1], lengths)
+        return cls(
+            requests=len(read),
+            in_flight=min(len(read), int(requests.concurrency)),
+            read=float(read.mean()),
+            longest_prompt=int(read.max()),
+            written=float(written.mean()),
+            answers=np.quantile(written, EDGES),
+            lengths=np.quantile(written, SHARES),
+            residuals=left,
+            alike=max(0.0, 1.0 - 2.0 * float(written.std() / written.mean())),
+            held=float((odds * (read + written / 2)).sum()),
+            span_s=float(requests.send_s.max()),
+            shared=requests.prefix_tokens,
+            groups=len(np.unique(requests.group[requests.group >= 0])),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +108,7 @@ class Flow:
         wait_s: seconds to the first token of a request that is sent when another one ends; None where all are sent at
             once.
         answer_s: from an answer's first token to its last, in the mean.
-        per_token_s: seconds between two tokens of the answers at `loads.SHARES`, of the first batch and of the others,
+        per_token_s: seconds between two tokens of the answers at `SHARES`, of the first batch and of the others,
             shape (2, shares).
     """
 
@@ -88,7 +155,11 @@ class Fluid:
         self._server, self._load, self._c = server, load, server.coefficients
         self._ranks, self._gain = server.data_parallel, server.tokens_per_step
         self._own = _own_prompt(server, load)
-        self._budget = _prompt_budget(server, self._own)
+        # Prompt tokens of a step of one rank.
+        budget = float(min(server.token_budget, self._c.max_prefill_tokens or server.token_budget))
+        if not self._c.chunked_prefill and self._own < budget:
+            budget = budget // self._own * self._own
+        self._budget = max(1.0, budget)
         if self._c.prefill == "mixed":
             # Prompts that are computed slowly keep the batch from filling.
             flow = self._ranks * self._budget / self._own * load.written / self._gain
@@ -97,7 +168,7 @@ class Fluid:
         rows = np.full(self._running, max(1, round(load.read)))
         self._state = Sequences(rows, np.full(self._running, max(1, round(load.written))))
         self._state.replica = np.arange(self._running) % self._ranks
-        self._batches, self._time = Batches(server, self._state), StepTime(server)
+        self._batches = Batches(server, self._state)
 
     def flow(self) -> Flow:
         """The whole load."""
@@ -117,11 +188,18 @@ class Fluid:
         per_token_s = self._per_token_s(steps, at_s)
         first = self._running / load.requests
         answer_s = float((np.array([first, 1 - first]) @ per_token_s * np.maximum(load.lengths - 1, 0)).mean())
-        flow = Flow(float(at_s[-1]), ramp_s, full_s, first, self._wait_s(), answer_s, per_token_s)
-        return self._bounded(flow)
+        # The front end reads prompts, the back end sends tokens, one after the other: neither is overtaken.
+        late = max(0.0, load.requests * self._front_s() - ramp_s - full_s)
+        sending = load.requests * load.written * self._c.output_token_us * 1e-6
+        seconds = max(float(at_s[-1]) + late, sending)
+        wait_s = None
+        if load.in_flight < load.requests:
+            queue = max(0, load.in_flight - self._running)
+            wait_s = self.alone_s() + queue / self._running * load.written / self._gain * self.step_s(self._running)
+        return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
 
     def _per_token_s(self, steps: Floats, at_s: Floats) -> Floats:
-        """Seconds between tokens of the answers at `loads.SHARES`, of the first batch and later, shape (2, shares).
+        """Seconds between tokens of the answers at `SHARES`, of the first batch and later, shape (2, shares).
 
         Args:
             steps: the steps done when each stage begins and when the last one ends.
@@ -145,8 +223,7 @@ class Fluid:
         if idle and chunks is not None:
             busy = np.array([bool(pieces) for pieces in chunks])
             ids = ids[~busy[self._state.replica[ids]]] if not self._c.prefill_idles_ranks else ids[:0]
-        batches, graph = self._batches.of(ids, chunks or [[]] * self._ranks)
-        return self._time.seconds(batches, bool(graph))
+        return self._batches.seconds(ids, chunks)
 
     def _at(self, written: float) -> None:
         """All sequences have so many tokens of their answers."""
@@ -213,14 +290,6 @@ class Fluid:
 
     # What lies around the engine
 
-    def _wait_s(self) -> float | None:
-        """Seconds to the first token of a request that is sent as another one ends; None where all are sent at once."""
-        load = self._load
-        if load.in_flight >= load.requests:
-            return None
-        queue = max(0, load.in_flight - self._running)
-        return self.alone_s() + queue / self._running * load.written / self._gain * self.step_s(self._running)
-
     def alone_s(self) -> float:
         """Seconds to the first token of a request that nobody waits before, with the batch full."""
         self._at(self._load.held - self._load.read)
@@ -232,13 +301,6 @@ class Fluid:
     def _front_s(self) -> float:
         """Seconds of the front end for one request."""
         return self._c.request_ms * 1e-3 + self._load.read * self._c.prompt_token_us * 1e-6
-
-    def _bounded(self, flow: Flow) -> Flow:
-        """The front end reads prompts, the back end sends tokens, one after the other: neither is overtaken."""
-        load = self._load
-        late = max(0.0, load.requests * self._front_s() - flow.ramp_s - flow.full_s)
-        sending = load.requests * load.written * self._c.output_token_us * 1e-6
-        return replace(flow, seconds=max(flow.seconds + late, sending), full_s=flow.full_s + late)
 
 
 def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
@@ -264,15 +326,6 @@ def _own_prompt(server: SimulatedServer, load: LoadSummary) -> float:
     kept = load.shared // server.block_tokens * server.block_tokens
     computed = min(1.0, load.groups * server.data_parallel / load.requests)
     return max(1.0, load.read - kept * (1 - computed))
-
-
-def _prompt_budget(server: SimulatedServer, prompt: float) -> float:
-    """Prompt tokens of a step of one rank."""
-    c = server.coefficients
-    budget = float(min(server.token_budget, c.max_prefill_tokens or server.token_budget))
-    if not c.chunked_prefill and prompt < budget:
-        budget = budget // prompt * prompt
-    return max(1.0, budget)
 
 
 def sequences_held(server: SimulatedServer, load: LoadSummary, capacity: int) -> int:

@@ -242,6 +242,7 @@ def memory_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
 
 def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str]:
     """The engine's own line for what is missing, and what helps."""
+    allocation = f"torch.OutOfMemoryError: {'HIP' if server.hardware.vendor == 'amd' else 'CUDA'} out of memory."
     c, free = server.coefficients, plan.total - server.coefficients.context_gb * 1e9
     share = plan.total * server.memory_fraction
     if c.fraction_of == "total" and share > free:
@@ -250,33 +251,22 @@ def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str,
         excerpt = f"ValueError: Free memory on device {found} on startup is less than desired GPU memory utilization"
         return f"{excerpt} {wanted}.", "lower memory_fraction"
     if plan.weights > free - _communication_bytes(server):
-        return _allocation_error(server), "shard over more GPUs"
+        return allocation, "shard over more GPUs"
     if plan.spare < plan.cache_margin_bytes:
         lower = "lower memory_fraction, capture smaller CUDA graphs or compute fewer tokens per step"
-        return _allocation_error(server), lower
+        return allocation, lower
     if plan.kv_cache <= 0:
-        return _no_cache_error(server), "raise memory_fraction, shard over more GPUs or compute fewer tokens per step"
+        line = {
+            "total": "ValueError: No available memory for the cache blocks.",
+            "static": "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+        }.get(c.fraction_of, allocation)
+        return line, "raise memory_fraction, shard over more GPUs or compute fewer tokens per step"
     need, have = plan.needed_tokens * plan.kv_token / GIB, plan.kv_cache / GIB
     excerpt = (
         f"To serve at least one request with the model's max seq len ({server.context_length}), ({need:.2f} GiB KV "
         f"cache is needed, which is larger than the available KV cache memory ({have:.2f} GiB)."
     )
     return excerpt, "shorten context_length, raise memory_fraction or shard attention over more GPUs"
-
-
-def _no_cache_error(server: SimulatedServer) -> str:
-    """What an engine says when its share leaves nothing for the cache."""
-    kind = server.coefficients.fraction_of
-    if kind == "total":
-        return "ValueError: No available memory for the cache blocks."
-    if kind == "static":
-        return "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
-    return _allocation_error(server)
-
-
-def _allocation_error(server: SimulatedServer) -> str:
-    brand = "HIP" if server.hardware.vendor == "amd" else "CUDA"
-    return f"torch.OutOfMemoryError: {brand} out of memory."
 
 
 def startup_s(server: SimulatedServer, plan: MemoryPlan) -> float:

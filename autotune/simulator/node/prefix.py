@@ -17,27 +17,21 @@ class PrefixCache(Protocol):
     @property
     def keeps(self) -> bool:
         """Whether it holds any prefix."""
-        ...
 
     def match(self, request: int) -> int:
         """Tokens of the longest cached prefix of a request's prompt."""
-        ...
 
     def hold(self, request: int) -> None:
         """Pin the prefix that an admitted request matched, until it is released."""
-        ...
 
     def keep(self, request: int) -> int:
         """Cache the prefix of a computed prompt; returns the request's own tokens that the cache owns from now on."""
-        ...
 
     def release(self, request: int) -> None:
         """Unpin the prefix of a request."""
-        ...
 
     def evict(self, tokens: float) -> float:
         """Evict unpinned prefixes until so many tokens are free, or none is left; returns the tokens freed."""
-        ...
 
 
 class GroupCache:
@@ -60,9 +54,7 @@ class GroupCache:
 
     def hold(self, request: int) -> None:
         """Pin the group's prefix, where it is cached."""
-        users = self._used(int(self._group[request]))
-        if users is not None:
-            users.add(request)
+        self._used(request).add(request)
 
     def keep(self, request: int) -> int:
         """Cache the prefix of the first request of a group that is computed."""
@@ -74,9 +66,7 @@ class GroupCache:
 
     def release(self, request: int) -> None:
         """Unpin the group's prefix."""
-        users = self._used(int(self._group[request]))
-        if users is not None:
-            users.discard(request)
+        self._used(request).discard(request)
 
     def evict(self, tokens: float) -> float:
         """Evict prefixes that no request uses."""
@@ -88,9 +78,11 @@ class GroupCache:
             evicted += self._tokens
         return evicted
 
-    def _used(self, group: int) -> set[int] | None:
-        """The users of a prefix, which becomes the most recently used; None where it is not cached."""
+    def _used(self, request: int) -> set[int]:
+        """The users of a request's prefix, which becomes the most recently used; an empty set where it is not there."""
+        group = int(self._group[request])
         users = self._users.pop(group, None)
-        if users is not None:
-            self._users[group] = users
+        if users is None:
+            return set()
+        self._users[group] = users
         return users

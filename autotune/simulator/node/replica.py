@@ -122,7 +122,8 @@ class Replica:
         if self._c.prefill == "mixed":
             budget -= self.running * self._queries
         prompts = self._c.max_prefill_tokens or math.inf
-        self._sort_queue()
+        if self._c.queue == "longest_prefix" and 1 < len(self.waiting) <= _SORTED_QUEUE and self._cache.keeps:
+            self.waiting = deque(sorted(self.waiting, key=self._cache.match, reverse=True))
         chunks: list[Chunk] = []
         while budget > 0 and (self._filling or (prompts > 0 and self._admit(taken, budget, prompts, not chunks))):
             request, left = self._filling[0]
@@ -142,10 +143,6 @@ class Replica:
                 self._filling[0][1] = left - tokens
         return chunks
 
-    def _sort_queue(self) -> None:
-        if self._c.queue == "longest_prefix" and 1 < len(self.waiting) <= _SORTED_QUEUE and self._cache.keeps:
-            self.waiting = deque(sorted(self.waiting, key=self._cache.match, reverse=True))
-
     def _admit(self, taken: float, budget: int, prompts: float, first: bool) -> bool:
         """Move the first waiting request to the prompts being filled, if a slot, the step and the pool allow it."""
         if not self.admits:
@@ -160,11 +157,11 @@ class Replica:
         # Nothing but a prompt alone may be longer than a step; the front end refuses what is too long for good.
         if (own > budget and not self._c.chunked_prefill and busy) or (own >= prompts and not first):
             return False
-        return self._let_in(request, shared, own, taken, busy)
-
-    def _let_in(self, request: int, shared: int, own: int, taken: float, busy: int) -> bool:
         held, output = self._blocks(own), self._sequences.left(request)
-        promised = self._promise(own, output)
+        # Where nothing is ever evicted, the output's last block is promised too.
+        promised = self._c.reserve_new * min(output, self._c.reserve_clip or math.inf)
+        if self._c.reserve_share >= 1:
+            promised = self._blocks(own + output + self._server.tokens_per_step) - held
         self._cache.hold(request)
         missing = self.used + held + taken + sum(self._promised.values()) + promised - self._admissible
         if missing > 0 and not self._freed(missing) and busy:
@@ -179,12 +176,6 @@ class Replica:
         if not self._sequences.written[request]:
             self.cached_tokens += shared
         return True
-
-    def _promise(self, own: int, output: float) -> float:
-        """Room that a request's output gets when it is let in; where nothing is ever evicted, its last block too."""
-        if self._c.reserve_share >= 1:
-            return self._blocks(own + output + self._server.tokens_per_step) - self._blocks(own)
-        return self._c.reserve_new * min(output, self._c.reserve_clip or math.inf)
 
     def _freed(self, tokens: float) -> bool:
         """Whether the prefix cache could make room for so many tokens."""

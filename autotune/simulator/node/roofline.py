@@ -7,11 +7,13 @@ figure, no engine. It knows what a layout makes a GPU read, multiply and send, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from autotune.arrays import Floats
+from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import Workload
 from autotune.simulator.node.weights import (
     BF16,
@@ -50,15 +52,10 @@ def roofline(
 
     Configurations that differ only in knobs which the arithmetic does not know get the same value.
     """
-    load = _mean_load(workload)
-    known: dict[_Layout, float] = {}
-    values = np.empty(len(configurations))
-    for i, configuration in enumerate(configurations):
-        layout = _layout(configuration.knobs, model)
-        if layout not in known:
-            known[layout] = float(np.log(max(HOPELESS, _tokens_per_s(layout, model, hardware, gpus, load))))
-        values[i] = known[layout]
-    return values
+    requests = workload.draw(len(workload.points) - 1, 0)
+    rate = cache(lambda layout: _tokens_per_s(layout, model, hardware, gpus, workload.longest_request, requests))
+    rates = (rate(_layout(configuration.knobs, model)) for configuration in configurations)
+    return np.array([np.log(max(HOPELESS, tokens_per_s)) for tokens_per_s in rates])
 
 
 def _layout(knobs: Mapping[str, Scalar], model: ModelCard) -> _Layout:
@@ -75,32 +72,20 @@ def _layout(knobs: Mapping[str, Scalar], model: ModelCard) -> _Layout:
         kv_type="fp8" if str(knobs.get("kv_cache_dtype")).startswith("fp8") else "bfloat16",
         running=count("max_running_requests", _UNLIMITED),
         drafts=count("speculative_tokens", 0),
-        context=count("context_length", model.context_limit),
+        context=count("context_length", model.architecture.context_limit),
     )
 
 
-class _Load(NamedTuple):
-    """Mean lengths and requests in flight of the last, heaviest load point; the longest request of all."""
-
-    read: float
-    written: float
-    in_flight: float
-    longest: int
-
-
-def _mean_load(workload: Workload) -> _Load:
-    requests = workload.draw(len(workload.points) - 1, 0)
-    means = float(requests.input_tokens.mean()), float(requests.output_tokens.mean())
-    return _Load(*means, float(requests.concurrency), workload.longest_request)
-
-
-def _tokens_per_s(c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: int, load: _Load) -> float:
-    a, read, written = model.architecture, load.read, load.written
+def _tokens_per_s(
+    c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: int, longest: int, requests: Requests
+) -> float:
+    """Total tokens per second: mean lengths and requests in flight of one load point."""
+    a, read, written = model.architecture, float(requests.input_tokens.mean()), float(requests.output_tokens.mean())
     stage = c.tp * c.dp
     room = hardware.memory_gb * 1e9 - weight_bytes_per_gpu(a, c.tp, stage, c.pp, c.drafts > 0)
     kv_token = kv_bytes_per_token_layer(a, c.kv_type, c.tp) * a.layers / c.pp
-    batch = min(load.in_flight / c.dp, float(c.running), room / kv_token / (read + written / 2))
-    if stage * c.pp > gpus or room < kv_token * load.longest or c.context < load.longest:
+    batch = min(float(requests.concurrency) / c.dp, float(c.running), room / kv_token / (read + written / 2))
+    if stage * c.pp > gpus or room < kv_token * longest or c.context < longest:
         return HOPELESS
     bandwidth, flops = hardware.bandwidth_tb_s * 1e12, hardware.tflops(a.multiplied_in(a.weight_bytes)) * 1e12
     elements = rank_layer_elements(a, c.tp)

@@ -17,37 +17,11 @@ from autotune.simulator.node.batches import Batches
 from autotune.simulator.node.prefix import PrefixCache
 from autotune.simulator.node.replica import Chunk, Replica, Sequences
 from autotune.simulator.node.server import SimulatedServer
-from autotune.simulator.node.steptime import StepTime
 
 _WAITING_WEIGHT = 4.0
 """A waiting request counts as so many running ones (vLLM 0.11: v1/engine/core_client.py)."""
 _PRESSURE_WEIGHT, _PRESSURE_FROM = 6.0, 0.5
 """vLLM 0.32, same file: waiting requests count more, the fuller the pool is beyond its half."""
-
-
-class Dispatch:
-    """The balancer in front of the replicas; it knows their state exactly, where engines know it some 0.1 s late."""
-
-    def __init__(self, server: SimulatedServer, replicas: Sequence[Replica]) -> None:
-        self._rule, self._replicas = server.coefficients.dispatch, replicas
-        self._turn = 0
-
-    def pick(self) -> int:
-        """The number of the replica that gets the next request; equal ones take turns."""
-        n = len(self._replicas)
-        turn, self._turn = self._turn, (self._turn + 1) % n
-        if n == 1 or self._rule == "round_robin":
-            return turn
-        return min(((turn + i) % n for i in range(n)), key=lambda number: self._load(self._replicas[number]))
-
-    def _load(self, replica: Replica) -> tuple[float, float]:
-        waiting = len(replica.waiting)
-        if self._rule == "waiting_weighted":
-            return _WAITING_WEIGHT * waiting + replica.in_flight - waiting, 0.0
-        if self._rule == "kv_pressure":
-            pressure = max(0.0, replica.used / replica.capacity - _PRESSURE_FROM)
-            return replica.in_flight + waiting * _PRESSURE_WEIGHT * pressure, 0.0
-        return replica.in_flight, replica.prompt_tokens
 
 
 Ids = Ints
@@ -61,13 +35,11 @@ class EngineStep:
         ids: the sequences that decode in it, shape (n,).
         started: requests whose prompt ends in it.
         seconds: how long it takes.
-        graph: tokens per rank of the CUDA graph that holds it, padding included; 0 = none does.
     """
 
     ids: Ids
     started: tuple[int, ...]
     seconds: float
-    graph: int
 
 
 class Scheduler:
@@ -90,10 +62,10 @@ class Scheduler:
     ) -> None:
         self._server, self._c = server, server.coefficients
         self._separate = self._c.prefill == "separate"
-        self._time, self._batches = StepTime(server), Batches(server, sequences)
+        self._batches = Batches(server, sequences)
         self._state = sequences
         self.replicas = [Replica(server, sequences, cache, capacity) for cache in caches]
-        self._dispatch = Dispatch(server, self.replicas)
+        self._turn = 0
         self.running: Ids = np.empty(0, dtype=np.int64)
         self._block = server.block_tokens
         self._clip = float(self._c.reserve_clip or math.inf)
@@ -107,10 +79,25 @@ class Scheduler:
         return sum(replica.cached_tokens for replica in self.replicas)
 
     def add(self, request: int) -> None:
-        """A request reaches the queue of a replica."""
-        number = self._dispatch.pick()
+        """A request reaches the queue of a replica; equally loaded ones take turns."""
+        n, turn = len(self.replicas), self._turn
+        self._turn = (turn + 1) % n
+        if n == 1 or self._c.dispatch == "round_robin":
+            number = turn
+        else:
+            number = min(((turn + i) % n for i in range(n)), key=lambda one: self._load(self.replicas[one]))
         self._state.replica[request] = number
         self.replicas[number].add(request)
+
+    def _load(self, replica: Replica) -> tuple[float, float]:
+        """What the balancer sends requests away from; it knows the state exactly, engines some 0.1 s late."""
+        waiting = len(replica.waiting)
+        if self._c.dispatch == "waiting_weighted":
+            return _WAITING_WEIGHT * waiting + replica.in_flight - waiting, 0.0
+        if self._c.dispatch == "kv_pressure":
+            pressure = max(0.0, replica.used / replica.capacity - _PRESSURE_FROM)
+            return replica.in_flight + waiting * _PRESSURE_WEIGHT * pressure, 0.0
+        return replica.in_flight, replica.prompt_tokens
 
     def abort(self, request: int) -> None:
         """Give up a request between two steps."""
@@ -147,13 +134,15 @@ class Scheduler:
         busy = [self._separate and bool(pieces) for pieces in chunks]
         if any(busy) and self._c.prefill_idles_ranks:
             busy = [True] * len(busy)
-        self._make_room(busy)
+        for number, replica in enumerate(self.replicas):
+            needed = replica.running * (self.gain + self._block)
+            if replica.running and not busy[number] and replica.used + needed > replica.capacity:
+                self._throw_out(number, replica)
         ids = self.running
         if len(ids) and any(busy):
             ids = ids[~np.array(busy)[self._state.replica[ids]]]
-        batches, graph = self._batches.of(ids, chunks)
         started = tuple(piece.request for pieces in chunks for piece in pieces if piece.last)
-        return EngineStep(ids, started, self._time.seconds(batches, bool(graph)), graph)
+        return EngineStep(ids, started, self._batches.seconds(ids, chunks))
 
     def end(self, step: EngineStep) -> None:
         """A step is over: its sequences have their tokens, the prompts that it ended begin to decode."""
@@ -165,8 +154,7 @@ class Scheduler:
 
     def decode_seconds(self, step: EngineStep) -> float:
         """How long the same decode step takes with the contexts as they are now."""
-        batches, graph = self._batches.of(step.ids, [[]] * len(self.replicas))
-        return self._time.seconds(batches, bool(graph))
+        return self._batches.seconds(step.ids)
 
     def steps_until_change(self, ids: Ids) -> int:
         """Decode steps until a sequence ends or a replica's pool is full."""
@@ -243,20 +231,15 @@ class Scheduler:
 
     # A full pool
 
-    def _make_room(self, busy: Sequence[bool]) -> None:
-        """Throw sequences out of each pool that cannot take the next step of what decodes in it."""
-        for number, replica in enumerate(self.replicas):
-            if busy[number] or not replica.running:
-                continue
-            if replica.used + replica.running * (self.gain + self._block) > replica.capacity:
-                self._throw_out(number, replica)
-
     def _throw_out(self, number: int, replica: Replica) -> None:
-        mine, thrown = self._of(number, self.running), 0
+        """Throw sequences out of a pool that cannot take the next step of what decodes in it."""
+        s, mine, thrown = self._state, self._of(number, self.running), 0
         grown = self._grown(mine, self.gain)
         # The last one stays, yet what the cache keeps makes room for it too.
         while not replica.makes_room(float(grown.sum())) and len(mine) > (0 if replica.fills else 1):
-            at = self._victim(mine)
+            at = len(mine) - 1
+            if self._c.victim == "fewest_tokens":  # of several the longest prompt
+                at = int(np.lexsort((-s.read[mine], s.written[mine]))[0])
             victim = int(mine[at])
             mine = np.delete(mine, at)
             self.running = self.running[self.running != victim]
@@ -267,13 +250,5 @@ class Scheduler:
             else:
                 grown = np.delete(grown, at)
         if thrown:
-            s = self._state
             replica.preempted(float(s.written[mine].sum()), float(s.output[mine].sum()))
             self.preemptions += thrown
-
-    def _victim(self, mine: Ids) -> int:
-        """Where in these the latest is, or the one with the fewest tokens, of several the longest prompt."""
-        if self._c.victim == "latest":
-            return len(mine) - 1
-        s = self._state
-        return int(np.lexsort((-s.read[mine], s.written[mine]))[0])

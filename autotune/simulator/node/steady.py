@@ -16,9 +16,8 @@ from autotune.metrics.records import QUANTILES
 from autotune.simulator.node import beyond_step, too_long, too_many_gpus
 from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
 from autotune.simulator.node.coefficients import Coefficients, speed_card
-from autotune.simulator.node.fluid import Flow, flow_of, sequences_held
-from autotune.simulator.node.loads import LoadSummary
-from autotune.simulator.node.memory import MemoryPlan, plan_memory, startup_s
+from autotune.simulator.node.fluid import Flow, LoadSummary, flow_of, sequences_held
+from autotune.simulator.node.memory import plan_memory, startup_s
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
@@ -34,9 +33,8 @@ class SteadyPrediction:
     """What is predicted of one configuration under one workload.
 
     Attributes:
-        metrics: under the names of `autotune.metrics.formulas`, as if it started: throughputs, ``duration``, TPOT, the
-        mean
-            E2EL, and, where all requests are sent at once, TTFT: of other loads it is not foreseen well enough. Empty
+        metrics: under the names of `autotune.metrics.formulas`, as if it started: throughputs, ``duration``, TPOT, mean
+            E2EL, and TTFT where all requests are sent at once: of other loads it is not foreseen well enough. Empty
             where the layout needs more GPUs than there are.
         starts: the odds that it starts and takes the workload's requests.
         startup_s: from launch to ready.
@@ -62,109 +60,83 @@ class SteadyNode:
         self._calibration = calibration or packaged_calibration()
         self._workload = workload
         self._loads = [LoadSummary.of(workload.draw(position, 0)) for position in range(len(workload.points))]
-        self._engines: dict[tuple[str, str], _Engine] = {}
+        self._coefficients = _Memo(self._compute_coefficients)
+        self._starts = _Memo(self._compute_start)
+        self._flows = _Memo(self._compute_flows)
 
     def predict(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> SteadyPrediction:
         """The prediction for effective knobs; raises `UnknownName` for an engine that the simulator does not know."""
-        if (engine, version) not in self._engines:
-            self._engines[engine, version] = _Engine(self, engine, version)
-        return self._engines[engine, version].predict(knobs)
+        odds, ready_s, running = self._starts(knobs, engine, version)
+        metrics = self._flows(knobs, engine, version, running) if running else {}
+        return SteadyPrediction(metrics, odds, ready_s)
 
     @property
     def computed(self) -> int:
         """Configurations that were computed; the others were known."""
-        return sum(len(engine.flows) for engine in self._engines.values())
+        return len(self._flows)
+
+    def _server(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> SimulatedServer:
+        setup = ServerSetup(engine, version, knobs, self._model, self._hardware, self._gpus, self._calibration)
+        return SimulatedServer(setup, self._coefficients(knobs, engine, version))
+
+    def _compute_coefficients(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> Coefficients:
+        scope = {"model": self._model, "hardware": self._hardware, "gpus": self._gpus}
+        return coefficients_of(speed_card(engine), self._calibration, version, knobs, scope)
+
+    def _compute_start(
+        self, knobs: Mapping[str, Scalar], engine: str, version: str
+    ) -> tuple[float, float, tuple[int, ...]]:
+        """The odds of starting, seconds to ready, and sequences that run at most per load; none: too many GPUs."""
+        server = self._server(knobs, engine, version)
+        if too_many_gpus(server):
+            return LEAST_ODDS, 0.0, ()
+        plan = plan_memory(server)
+        limit = server.running_limit * server.data_parallel
+        running = tuple(
+            min(load.in_flight, limit, sequences_held(server, load, plan.capacity_tokens)) for load in self._loads
+        )
+        longest = max(load.longest_prompt for load in self._loads)
+        refused = too_long(server, plan, self._workload) or beyond_step(server, longest)
+        odds = LEAST_ODDS if refused else min(BEST_ODDS, max(LEAST_ODDS, plan.fit_probability))
+        return odds, startup_s(server, plan), running
+
+    def _compute_flows(
+        self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
+    ) -> dict[str, float]:
+        server, loads = self._server(knobs, engine, version), self._loads
+        return _metrics(loads, [flow_of(server, load, most) for load, most in zip(loads, running, strict=True)])
 
 
 class _Memo(Generic[Value]):
-    """A function of knobs and one more argument, computed once for all knobs that agree in what it reads.
+    """A function of knobs and more arguments, computed once for all knobs that agree in what it reads.
 
     Who agrees with an earlier one in every knob that any call has read takes the same path through the function.
     """
 
-    def __init__(self, compute: Callable[[Mapping[str, Scalar], Any], Value]) -> None:
+    def __init__(self, compute: Callable[..., Value]) -> None:
         self._compute = compute
-        self.names: tuple[str, ...] = ()
+        self._names: tuple[str, ...] = ()
         self._known: dict[tuple[Any, ...], Value] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def __call__(self, knobs: Mapping[str, Scalar], more: Any = None) -> Value:
+    def __call__(self, knobs: Mapping[str, Scalar], *more: Any) -> Value:
         found = self._known.get(self._key(knobs, more))
         if found is not None:
             return found
-        read = set(self.names)
-        value = self._compute(RecordedKnobs(knobs, read), more)
-        if len(read) > len(self.names):
-            self.names = tuple(sorted(read))
+        read = set(self._names)
+        value = self._compute(RecordedKnobs(knobs, read), *more)
+        if len(read) > len(self._names):
+            self._names = tuple(sorted(read))
             self._known.clear()
         self._known[self._key(knobs, more)] = value
         return value
 
-    def _key(self, knobs: Mapping[str, Scalar], more: Any) -> tuple[Any, ...]:
-        values = list(map(knobs.get, self.names))
+    def _key(self, knobs: Mapping[str, Scalar], more: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = list(map(knobs.get, self._names))
         # 1 and True are equal to a dictionary, and not to an engine.
         return (more, *values, *map(type, values))
-
-
-class _Engine:
-    """One engine's version on the node."""
-
-    def __init__(self, node: SteadyNode, engine: str, version: str) -> None:
-        self._node, self._name, self._version, self._card = node, engine, version, speed_card(engine)
-        self._coefficients = _Memo(self._compute_coefficients)
-        self._starts = _Memo(self._compute_start)
-        self.flows = _Memo(self._compute_flows)
-
-    def predict(self, knobs: Mapping[str, Scalar]) -> SteadyPrediction:
-        start = self._starts(knobs)
-        if not start.running:
-            return SteadyPrediction({}, start.odds, start.startup_s)
-        flows = self.flows(knobs, start.running)
-        return SteadyPrediction(flows, start.odds, start.startup_s)
-
-    def _server(self, knobs: Mapping[str, Scalar]) -> SimulatedServer:
-        node = self._node
-        setup = ServerSetup(
-            self._name, self._version, knobs, node._model, node._hardware, node._gpus, node._calibration
-        )
-        return SimulatedServer(setup, self._coefficients(knobs))
-
-    def _compute_coefficients(self, knobs: Mapping[str, Scalar], _more: None) -> Coefficients:
-        node = self._node
-        scope = {"model": node._model, "hardware": node._hardware, "gpus": node._gpus}
-        return coefficients_of(self._card, node._calibration, self._version, knobs, scope)
-
-    def _compute_start(self, knobs: Mapping[str, Scalar], _more: None) -> _Start:
-        server = self._server(knobs)
-        if too_many_gpus(server):
-            return _Start(LEAST_ODDS, 0.0, ())
-        plan = plan_memory(server)
-        running = tuple(
-            min(load.in_flight, server.running_limit * server.data_parallel, held)
-            for load in self._node._loads
-            for held in [sequences_held(server, load, plan.capacity_tokens)]
-        )
-        return _Start(self._odds(server, plan), startup_s(server, plan), running)
-
-    def _odds(self, server: SimulatedServer, plan: MemoryPlan) -> float:
-        longest = max(load.longest_prompt for load in self._node._loads)
-        refused = too_long(server, plan, self._node._workload) or beyond_step(server, longest)
-        return LEAST_ODDS if refused else min(BEST_ODDS, max(LEAST_ODDS, plan.fit_probability))
-
-    def _compute_flows(self, knobs: Mapping[str, Scalar], running: tuple[int, ...]) -> dict[str, float]:
-        server, loads = self._server(knobs), self._node._loads
-        return _metrics(loads, [flow_of(server, load, most) for load, most in zip(loads, running, strict=True)])
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """What the memory plan comes to: the odds of starting, seconds to ready, sequences running at most per load."""
-
-    odds: float
-    startup_s: float
-    running: tuple[int, ...]
 
 
 def _metrics(loads: list[LoadSummary], flows: list[Flow]) -> dict[str, float]:

@@ -207,12 +207,10 @@ class StepTime:
         if server.joined_replicas > 1:
             gather = c.exchange == "gather" or server.expert_parallel < stage
             gathered = 2 * (stage - 1) / stage * all_tokens * token
-            volume = gathered if gather else self._dispatch_volume(rank_tokens, stage)
+            volume = gathered
+            if not gather:
+                # An all-to-all moves, per rank, a token in fp8 to its experts' ranks and in bf16 back.
+                missed = float((1.0 - 1.0 / stage) ** self._a.experts_per_token)
+                volume = rank_tokens * ((stage - 1) * (1.0 - missed)) * self._a.hidden_size * (1.0 + BF16)
             seconds += self._layers * (2 * latency + volume / self._link)
         return seconds
-
-    def _dispatch_volume(self, rank_tokens: float, ranks: int) -> float:
-        """Bytes that an all-to-all moves per rank: a token goes in fp8 to its experts' ranks and comes back in bf16."""
-        missed = float((1.0 - 1.0 / ranks) ** self._a.experts_per_token)
-        others = (ranks - 1) * (1.0 - missed)
-        return rank_tokens * others * self._a.hidden_size * (1.0 + BF16)

@@ -90,17 +90,11 @@ class Subject:
         missing += [] if here else ["gpu"]
         missing += [] if any(covered.model == self.model for covered in here or errors.covered) else ["model"]
         mine = [covered for covered in errors.covered if covered.engine == self.engine or "engine" in missing]
-        if not any(self._near(covered) for covered in mine):
+        lengths = ("read", "written", "in_flight")
+        ratios = ([max(getattr(self, name), 1e-9) / getattr(covered, name) for name in lengths] for covered in mine)
+        if not any(all(abs(math.log(ratio)) <= _NEAR for ratio in each) for each in ratios):
             missing.append("workload")
         return tuple(missing)
-
-    def _near(self, covered: Covered) -> bool:
-        pairs = (
-            (self.read, covered.read),
-            (self.written, covered.written),
-            (self.in_flight, covered.in_flight),
-        )
-        return all(abs(math.log(max(mine, 1e-9) / its)) <= _NEAR for mine, its in pairs)
 
 
 UNKNOWN = ErrorSpread(group=0.5, row=0.2)

@@ -134,11 +134,9 @@ def weight_bytes_per_gpu(a: Architecture, tensor_parallel: int, stage_gpus: int,
     experts = a.experts * layer_weights(a).expert * expert_layers(a) / stage_gpus
     layers = rank_layer_bytes(a, tensor_parallel) + experts * a.weight_bytes
     vocabulary = vocabulary_elements(a) * BF16 / tensor_parallel
-    return (layers + vocabulary) / pipeline + (_mtp_bytes(a, tensor_parallel, stage_gpus) if mtp else 0.0)
-
-
-def _mtp_bytes(a: Architecture, tensor_parallel: int, stage_gpus: int) -> float:
-    """A multi-token-prediction layer: one more layer (with experts), and the projection of two hidden states to one."""
+    if not mtp:
+        return (layers + vocabulary) / pipeline
+    # One more layer (with experts), and the projection of two hidden states to one.
     w = layer_weights(a)
     attention = w.attention_sharded / tensor_parallel + w.attention_replicated
     attention += w.attention_kv / min(tensor_parallel, a.kv_heads)
@@ -146,7 +144,7 @@ def _mtp_bytes(a: Architecture, tensor_parallel: int, stage_gpus: int) -> float:
         w.shared / tensor_parallel + a.experts * w.expert / stage_gpus if a.experts else w.dense / tensor_parallel
     )
     elements = attention + feed_forward + 2 * a.hidden_size**2
-    return elements * (a.mtp_weight_bytes or a.weight_bytes)
+    return (layers + vocabulary) / pipeline + elements * (a.mtp_weight_bytes or a.weight_bytes)
 
 
 def kv_bytes_per_token_layer(a: Architecture, kv_type: str, tensor_parallel: int, length: int = 0) -> float:

@@ -85,7 +85,7 @@ def test_invariants(server, requests, spare):
     assert (records.finished_s >= records.first_token_s).all()
     assert (records.itl_ms > 0).all()
     assert (np.diff(records.token_s) > -1e-9).all()
-    assert batching.peak_used <= pool(server, requests, spare) // server.block_tokens * server.block_tokens
+    assert batching.scheduler.peak_used <= pool(server, requests, spare) // server.block_tokens * server.block_tokens
     assert records.token_n.sum() == pytest.approx(requests.output_tokens.sum())
     assert 0 <= batching.cache_hit_rate < 1
     in_flight = np.array([((records.sent_s <= t) & (records.finished_s > t)).sum() for t in records.sent_s])
@@ -123,11 +123,11 @@ def test_the_pool_is_never_over_full(engine):
     requests = load_workload("random:300:900:200").draw(0, 0)
     batching = Batching(server, requests, 40_000)
     batching.run()
-    assert 30_000 < batching.peak_used <= 40_000
+    assert 30_000 < batching.scheduler.peak_used <= 40_000
     if engine == "tensorrt_llm":
-        assert batching.preemptions == 0  # it guarantees that nothing is evicted
+        assert batching.scheduler.preemptions == 0  # it guarantees that nothing is evicted
     if engine == "vllm":
-        assert batching.preemptions > 0
+        assert batching.scheduler.preemptions > 0
 
 
 @pytest.mark.parametrize("workload", ["sharegpt", "sharegpt-c4", "very-long"])
