@@ -16,8 +16,7 @@ from pathlib import Path
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator
 from autotune.evaluate.factory import evaluator_for
-from autotune.executors import EvaluationSetup, Executor, retire_bad_node
-from autotune.executors.factory import executor_for
+from autotune.executors import EvaluationSetup, Executor, executor_for, retire_bad_node
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
@@ -28,7 +27,7 @@ from autotune.search.budget import most_nodes
 from autotune.search.priors import keep, priors_of, sources_of
 from autotune.search.study import Study
 from autotune.serving.docker_engine import fetch_images
-from autotune.space.knobs import gpus_of
+from autotune.space.context import gpus_of
 from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import Lock
@@ -93,7 +92,8 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
             recommendation = recommend(
                 spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
             )
-            write_artefacts(folder, spec, study.launches, recommendation)
+            for note in write_artefacts(folder, spec, study.launches, recommendation):
+                progress.note(note)
             tracker.finish(recommendation, folder)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped, {_kept(study, spec, folder)}") from None

@@ -128,7 +128,7 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
 
 
 def _print_recommendation(recommendation: Recommendation, home: Home) -> None:
-    from autotune.outputs.report import conclusion
+    from autotune.outputs.report.words import conclusion
     from autotune.study.tracking_uri import ui_command
 
     folder = home.study_folder(recommendation.study)

@@ -71,7 +71,7 @@ def _layout(knobs: Mapping[str, Scalar], model: ModelCard) -> _Layout:
         kv_type="fp8" if str(knobs.get("kv_cache_dtype")).startswith("fp8") else "bfloat16",
         running=count("max_running_requests", _UNLIMITED),
         drafts=count("speculative_tokens", 0),
-        context=count("context_length", model.context_limit),
+        context=count("context_length", model.architecture.context_limit),
     )
 
 
