@@ -92,7 +92,8 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
             recommendation = recommend(
                 spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
             )
-            write_artefacts(folder, spec, study.launches, recommendation)
+            for note in write_artefacts(folder, spec, study.launches, recommendation):
+                progress.note(note)
             tracker.finish(recommendation, folder)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped, {_kept(study, spec, folder)}") from None

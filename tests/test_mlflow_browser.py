@@ -16,7 +16,8 @@ from rich.console import Console
 from autotune.evaluate import Evaluator
 from autotune.evaluate.factory import evaluator_for
 from autotune.outputs.progress import ConsoleProgress
-from autotune.outputs.report import StudyRecord, render
+from autotune.outputs.report import StudyRecord
+from autotune.outputs.report.render import render
 from autotune.outputs.tracking import ARTIFACTS, Tracker, database_uri, experiment_name
 from autotune.prepare.build_spec import build_spec
 from autotune.run import run

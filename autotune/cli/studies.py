@@ -39,7 +39,8 @@ def report(study: str, format_: str, home: Path, as_json: bool) -> None:
     if path.is_file():
         text = path.read_text(encoding="utf-8")
     elif (done := folder.recommendation(study)) is not None:
-        from autotune.outputs.report import StudyRecord, render
+        from autotune.outputs.report import StudyRecord
+        from autotune.outputs.report.render import render
 
         text = render(StudyRecord(spec, folder.launches(study), done, path.parent), format_)
     else:

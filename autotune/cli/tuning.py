@@ -116,7 +116,7 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     if as_json:
         print_json(recommendation.to_json())
     else:
-        from autotune.outputs.report import conclusion
+        from autotune.outputs.report.words import conclusion
         from autotune.study.tracking_uri import ui_command
 
         click.echo(f"\n{conclusion(recommendation)}\n")

@@ -32,7 +32,7 @@ from autotune.space.checking import check
 from autotune.space.context import Context, search_values
 from autotune.space.entry import in_range
 from autotune.space.enumeration import enumerate_engine
-from autotune.space.expression import evaluate, fill_value, names
+from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import as_failure, broken_rules, effective
 from autotune.space.library import Library, load
 from autotune.space.schema import EngineCard
@@ -170,12 +170,6 @@ class EngineConformance:
                 assert set(effect.set) <= set(self.card.knobs), effect.name
             for start in self.card.starts:
                 assert set(start.set) <= set(self.card.knobs), start.name
-
-    def test_a_default_depends_only_on_knobs_that_stand_before_it(self) -> None:
-        order = list(self.card.knobs)
-        for position, (name, knob) in enumerate(self.card.knobs.items()):
-            for case in knob.default if isinstance(knob.default, list) else []:
-                assert not names(case.when) & set(order[position:]), (name, case.when)
 
     def test_rules_say_why_and_where_it_is_known_from(self) -> None:
         rules = self.card.rules

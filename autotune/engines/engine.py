@@ -156,7 +156,11 @@ class Engine:
         config: dict[str, Any] = {}
         for addition in additions:
             for key, value in addition.config.items():
-                _set_dotted(config, key, fill_value(value, scope))
+                *parents, last = key.split(".")
+                level = config
+                for parent in parents:
+                    level = level.setdefault(parent, {})
+                level[last] = fill_value(value, scope)
         flags: list[str] = []
         files: dict[str, str] = {}
         if config:
@@ -251,13 +255,6 @@ class Engine:
 
 def _holding(additions: Sequence[Addition], scope: Mapping[str, Any], version: str) -> list[Addition]:
     return [a for a in additions if in_range(version, a.versions) and evaluate(a.when, scope)]
-
-
-def _set_dotted(target: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        target = target.setdefault(parent, {})
-    target[last] = value
 
 
 def _begins(argv: Sequence[str], program: Sequence[str]) -> bool:

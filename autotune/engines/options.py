@@ -123,10 +123,6 @@ def _json(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"Value {text} cannot be converted: not JSON ({error})") from error
 
 
-def _json_or_text(text: str) -> Any:
-    return _json(text) if re.fullmatch(r"(?s)\s*\{.*\}\s*", text) else text
-
-
 def _bool(text: str) -> bool:
     if text.lower() not in {"true", "false", "1", "0"}:
         raise argparse.ArgumentTypeError(f"{text!r} is not a boolean")
@@ -139,17 +135,44 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "float": float,
     "human_int": human_int,
     "json": _json,
-    "json_or_str": _json_or_text,
+    "json_or_str": lambda text: _json(text) if re.fullmatch(r"(?s)\s*\{.*\}\s*", text) else text,
     "bool": _bool,
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """An `argparse` parser that raises `BadInput` with the message that the engine's own parser gives."""
+class _Retired(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_args: Any) -> None:
+        parser.error(f"unrecognized arguments: {self.option_strings[0]} (no longer supported by this version)")
 
-    def __init__(self, table: OptionTable, allow_abbrev: bool) -> None:
-        super().__init__(prog=table.engine, add_help=False, allow_abbrev=allow_abbrev)
+
+class OptionParser(argparse.ArgumentParser):
+    """Parses an engine's arguments as the engine's own parser of that version does, and refuses with its messages.
+
+    Args:
+        positional: the model is the first positional argument.
+        abbreviations: whether an unambiguous beginning of a long option stands for it.
+    """
+
+    def __init__(self, table: OptionTable, *, positional: bool, abbreviations: bool) -> None:
+        super().__init__(prog=table.engine, add_help=False, allow_abbrev=abbreviations)
         self._table = table
+        self.register("action", "boolean_optional", argparse.BooleanOptionalAction)
+        self.register("action", "retired", _Retired)
+        if positional:
+            self.add_argument("model_tag", nargs="?", default=argparse.SUPPRESS)
+        for option in table.options:
+            self._add(option)
+
+    def _add(self, option: Option) -> None:
+        keywords: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS, "action": option.action}
+        if option.action == "retired":
+            keywords["nargs"] = 0
+        elif option.action in {"store", "append"}:
+            choices = [choice for choice in option.choices if choice is not None] or None
+            keywords |= {"type": _TYPES[option.type], "choices": choices, "nargs": option.nargs}
+            if option.const is not None and option.nargs == "?":
+                keywords["const"] = option.const
+        self.add_argument(*option.flags, **keywords)
 
     def error(self, message: str) -> NoReturn:
         close: list[str] = []
@@ -159,52 +182,17 @@ class _Parser(argparse.ArgumentParser):
         hint = f"; did you mean {', '.join(close)}?" if close else ""
         raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
 
-
-class _Retired(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_args: Any) -> None:
-        parser.error(f"unrecognized arguments: {self.option_strings[0]} (no longer supported by this version)")
-
-
-class OptionParser:
-    """Parses an engine's arguments as the engine's own parser of that version does.
-
-    Args:
-        positional: the model is the first positional argument.
-        abbreviations: whether an unambiguous beginning of a long option stands for it.
-    """
-
-    def __init__(self, table: OptionTable, *, positional: bool, abbreviations: bool) -> None:
-        self.table = table
-        self._parser = _Parser(table, abbreviations)
-        if positional:
-            self._parser.add_argument("model_tag", nargs="?", default=argparse.SUPPRESS)
-        for option in table.options:
-            _add(self._parser, option)
-
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """The options that were given, by destination, and ``model_tag``; raises `BadInput` where the engine exits."""
-        return vars(self._parser.parse_args(list(arguments)))
+        return vars(self.parse_args(list(arguments)))
 
     def values(self, given: dict[str, Any]) -> dict[str, Any]:
         """Every option by every name, defaults for what was not given."""
-        values = self.table.defaults
-        for option in self.table.options:
+        values = self._table.defaults
+        for option in self._table.options:
             if option.dest in given:
                 values.update(dict.fromkeys(option.names, given[option.dest]))
         return values
-
-
-def _add(parser: _Parser, option: Option) -> None:
-    action = {"boolean_optional": argparse.BooleanOptionalAction, "retired": _Retired}.get(option.action, option.action)
-    keywords: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS, "action": action}
-    if option.action == "retired":
-        keywords["nargs"] = 0
-    elif option.action in {"store", "append"}:
-        choices = [choice for choice in option.choices if choice is not None] or None
-        keywords |= {"type": _TYPES[option.type], "choices": choices, "nargs": option.nargs}
-        if option.const is not None and option.nargs == "?":
-            keywords["const"] = option.const
-    parser.add_argument(*option.flags, **keywords)
 
 
 def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> list[str]:

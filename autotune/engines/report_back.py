@@ -120,13 +120,9 @@ def _as_spelt(got: Scalar, asked: Scalar) -> Scalar:
     """What was asked for where the engine's value is only another spelling of it."""
     if isinstance(got, str) and isinstance(asked, str):
         return asked if got.casefold() == asked.casefold() else got
-    if _is_number(got) and _is_number(asked):
-        return asked if math.isclose(float(got or 0), float(asked or 0), rel_tol=1e-6) else got
+    if isinstance(got, int | float) and isinstance(asked, int | float):
+        return asked if math.isclose(got, asked, rel_tol=1e-6) else got
     return got
-
-
-def _is_number(value: Scalar) -> bool:
-    return isinstance(value, int | float)
 
 
 def _note(engine: Engine, name: str, asked: Configuration, context: Context, run: tuple[Command, Configuration]) -> str:

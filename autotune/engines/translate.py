@@ -7,7 +7,6 @@ version takes is left alone; one that it would refuse, or ignore without a word,
 from __future__ import annotations
 
 import shlex
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -124,16 +123,14 @@ class _Translation:
         start = Name(name, is_flag)
         if self._works(start):
             return None
-        seen, waiting = {name}, deque([start])
-        while waiting:
-            here = waiting.popleft()
-            for neighbour in self._neighbours(here):
-                if neighbour.name in seen:
-                    continue
-                if self._works(neighbour):
-                    return neighbour
-                seen.add(neighbour.name)
-                waiting.append(neighbour)
+        seen, waiting = {name}, [start]
+        for here in waiting:
+            fresh = [neighbour for neighbour in self._neighbours(here) if neighbour.name not in seen]
+            working = next(filter(self._works, fresh), None)
+            if working is not None:
+                return working
+            seen.update(neighbour.name for neighbour in fresh)
+            waiting += fresh
         return None
 
     def _neighbours(self, here: Name) -> Iterator[Name]:

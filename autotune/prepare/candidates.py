@@ -22,9 +22,8 @@ from autotune.serving.docker_engine import no_image, version_of
 from autotune.serving.docker_run import in_container
 from autotune.serving.external import connect
 from autotune.serving.secrets import read_secret, resolve_references
-from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context
-from autotune.space.enumeration import Enumeration, enumerate_engine, why_empty
+from autotune.space.enumeration import Candidate, CandidateSet, Enumeration, enumerate_engine, why_empty
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective, unsuited
 from autotune.space.library import Library, packaged

@@ -13,8 +13,8 @@ from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.loadgen.workloads import load_workload
 from autotune.replay.reader import engine_name
 from autotune.replay.table import ENGINE, PLAIN, UNKNOWN, VERSION, Table, cell_text, matches, same_value, value_at
-from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.context import Context, default_of
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.study.recommendation import STAND_IN
 from autotune.study.spec import AUTO, StudySpec

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.search import objective, timeline
-from autotune.space.candidates import CandidateSet
+from autotune.space.enumeration import CandidateSet
 from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Role
+from autotune.trial import FailureKind, Launch, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def entry_of(
     spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
 ) -> Entry:
     """What a finished launch says; ``joined`` is position to that of its twin."""
-    position = candidates.position(launch.trial.configuration.fingerprint)
+    position, failure = candidates.position(launch.trial.configuration.fingerprint), launch.result.failure
     return Entry(
         number=launch.trial.number,
         role=launch.trial.role,
@@ -66,7 +66,7 @@ def entry_of(
         second=objective.second(spec, launch),
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
-        out_of_memory=objective.ran_out_of_memory(launch),
+        out_of_memory=objective.broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
         cut_short=bool(launch.result.shortened),
         seconds=timeline.seconds(launch),
         began_s=began_s,

@@ -12,7 +12,7 @@ from autotune.search.entry import Entry as Entry
 from autotune.search.entry import entry_of, mean_violation
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from autotune.search.timeline import start_times
-from autotune.space.candidates import CandidateSet
+from autotune.space.enumeration import CandidateSet
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Trial
 

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.entry import in_range
 from autotune.space.expression import Namespace, evaluate
-from autotune.space.schema import Case, EngineCard, Knob, Values
+from autotune.space.schema import Case, Knob, Values
 from autotune.trial import Configuration, Scalar
 
 _RANKS = ("tensor_parallel", "data_parallel", "pipeline_parallel")
@@ -62,14 +62,6 @@ def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[S
         elif _holds(entry, scope, version):
             return tuple(entry.values)
     return tuple(plain) if plain else (default_of(knob, scope, version),)
-
-
-def defaults(card: EngineCard, context: Context) -> dict[str, Scalar]:
-    """Every knob at its default. A default may depend on the knobs that stand before it in the file."""
-    knobs: dict[str, Scalar] = {}
-    for name, knob in card.knobs.items():
-        knobs[name] = default_of(knob, context.scope(knobs), context.version)
-    return knobs
 
 
 def _holds(case: Case | Values, scope: Mapping[str, Any], version: str) -> bool:

@@ -1,9 +1,9 @@
-"""Enumerates the valid, effective configurations of one engine, and counts what each rule removed."""
+"""Enumerates the valid, effective configurations of an engine, the candidates of a study."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,51 @@ from autotune.space.expression import evaluate, names
 from autotune.space.fingerprint import Normaliser
 from autotune.space.schema import EngineCard, Rule, Values
 from autotune.trial import Configuration, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One effective configuration that may be tried."""
+
+    configuration: Configuration
+    engine_version: str
+
+    @property
+    def fingerprint(self) -> str:
+        return self.configuration.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSet:
+    """What a study chooses from, in a fixed order.
+
+    Attributes:
+        items: the candidates; no two have the same fingerprint.
+        baseline: position of the baseline.
+        defaults: positions of the engines' defaults on all GPUs.
+        starts: positions of configurations that somebody found good.
+        monotone_memory: knobs of which a larger value never needs less GPU memory.
+    """
+
+    items: Sequence[Candidate]
+    baseline: int
+    defaults: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    monotone_memory: frozenset[str] = frozenset()
+    _positions: dict[str, int] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        self._positions.update({candidate.fingerprint: i for i, candidate in enumerate(self.items)})
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __contains__(self, fingerprint: object) -> bool:
+        return fingerprint in self._positions
+
+    def position(self, fingerprint: str) -> int:
+        """Where a configuration stands; raises ``KeyError`` when it is none of the candidates."""
+        return self._positions[fingerprint]
 
 
 @dataclass(slots=True)
@@ -95,19 +140,17 @@ class _Walk:
             return None
         return search_values(knob, self.context.scope({}), self.context.version)
 
-    def _choices(self, position: int) -> tuple[Scalar, ...]:
-        name = self.order[position]
-        knob = self.card.knobs[name]
-        if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, self.scope):
-            return (default_of(knob, self.scope, self.context.version),)
-        return self.values[position] or search_values(knob, self.scope, self.context.version)
-
     def descend(self, position: int) -> None:
         if position == len(self.order):
             self._leaf()
             return
         name = self.order[position]
-        for value in self._choices(position):
+        knob = self.card.knobs[name]
+        if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, self.scope):
+            values: Sequence[Scalar] = (default_of(knob, self.scope, self.context.version),)
+        else:
+            values = self.values[position] or search_values(knob, self.scope, self.context.version)
+        for value in values:
             self.scope[name] = value
             rule = next((r for r in self.rules_at[position] if evaluate(r.forbid, self.scope)), None)
             if rule is None:

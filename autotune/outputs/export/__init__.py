@@ -8,7 +8,6 @@ output asks for it or leaves it out and says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from autotune.errors import BadInput, UnknownName
@@ -95,10 +94,14 @@ def export(winner: Winner, name: str) -> str:
     )
 
 
-def all_of(winner: Winner) -> dict[str, str]:
-    """File name to text, in every format that this winner can have."""
+def all_of(winner: Winner) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """File name to text in every format that fits this winner, and reason to the file names that it denies."""
     texts: dict[str, str] = {}
+    denied: dict[str, list[str]] = {}
     for name, form in FORMATS.items():
-        with suppress(BadInput):
-            texts[form.filename] = export(winner, name)
-    return texts
+        if form.fits(winner):
+            try:
+                texts[form.filename] = export(winner, name)
+            except BadInput as error:
+                denied.setdefault(str(error), []).append(form.filename)
+    return texts, denied

@@ -21,8 +21,8 @@ from autotune.simulator.node.roofline import HOPELESS, roofline
 from autotune.simulator.node.steady import SteadyNode, SteadyPrediction
 from autotune.simulator.node.uncertainty import spread_of
 from autotune.simulator.prediction_intervals import errors_for, subject_of
-from autotune.space.candidates import Candidate
 from autotune.space.context import Context
+from autotune.space.enumeration import Candidate
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration
 

@@ -119,9 +119,6 @@ class HttpConnection(asyncio.Protocol):
             self.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             self.close()
 
-    def eof_received(self) -> bool:
-        return False
-
     # httptools
 
     def on_message_begin(self) -> None:

@@ -1,9 +1,8 @@
 """`autotune calibrate`: fits the simulator's figures to measurements.
 
     own_table     a table of measurements -> raw rows, checked
-    rows          a row with its command resolved as the measured version does, and its workload
+    rows          a row with its command resolved as the measured version does, its workload, its cold start
     reading       tables and studies -> rows
-    cold_start    the seconds in which a cold server answers nobody
     points        twins as one point; groups that a cross-validation leaves out
     problem       the fit as a least-squares problem: unknowns, residuals, differences
     solving       the factors, with and without some of the points

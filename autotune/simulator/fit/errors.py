@@ -130,13 +130,10 @@ def _unseen(points: Sequence[Missed]) -> dict[str, float]:
     found = {}
     for kind in _NEW:
         seen = [p for p in points if HEADLINE in p.errors and HEADLINE in p.unseen.get(kind, {})]
-        both = [(_foreseen(p, HEADLINE), p.unseen[kind][HEADLINE]) for p in seen]
-        if both:
-            own, out = (list(errors) for errors in zip(*both, strict=True))
-            # The engines' spreads are those of unseen workloads already.
-            if kind == "workload":
-                found[kind] = 0.0
-                continue
+        own, out = [_foreseen(p, HEADLINE) for p in seen], [p.unseen[kind][HEADLINE] for p in seen]
+        if kind == "workload" and seen:
+            found[kind] = 0.0  # the engines' spreads are those of unseen workloads already
+        elif seen:
             found[kind] = _rounded(math.sqrt(max(0.0, _predicted_scale(out) ** 2 - _scale(own) ** 2)))
     return found
 

@@ -6,9 +6,8 @@ A search acts on order, not on figures: a simulator that is 20 % off everywhere 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,8 +22,6 @@ _LEAST_WEIGHT = 0.25
 """What counts for less (a run most of which a cold server was silent) is too uncertain for a rank."""
 
 Pair = tuple[MeasuredPoint, Predicted]
-Subset = tuple[str, list[Pair]]
-"""Points that are compared, under a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,47 +72,34 @@ class Rankings:
     """Everything that can be said of order."""
 
     rankings: tuple[Ranking, ...]
-    engines: tuple[BestEngine, ...]
-    replicas: tuple[ReplicaGain, ...]
+    best_engine: tuple[BestEngine, ...]
+    replica_gain: tuple[ReplicaGain, ...]
 
 
 def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> Rankings:
     """Orders at one load (model, node, workload); twins are one point, and what did not start has no rank."""
-    both = zip(points, predictions, strict=True)
-    ran = [pair for pair in both if pair[0].failure is None and pair[0].weight >= _LEAST_WEIGHT]
-    at_one_load = list(_by(ran, _load))
-    of_one_engine = [(name, pairs) for _, all_ in at_one_load for name, pairs in _by(all_, _engine_and_load)]
+    at_one_load: dict[tuple[Hashable, ...], list[Pair]] = {}
+    for point, predicted in zip(points, predictions, strict=True):
+        if point.failure is None and point.weight >= _LEAST_WEIGHT:
+            load = (point.model.id, point.gpu, point.resolved.context.gpus, point.workload.name)
+            at_one_load.setdefault(load, []).append((point, predicted))
+    of_several = [(_name(pairs), pairs) for pairs in at_one_load.values() if len({p.engine for p, _ in pairs}) > 1]
+    of_one: list[tuple[str, list[Pair]]] = []
+    for pairs in at_one_load.values():
+        for engine in dict.fromkeys(point.engine for point, _ in pairs):
+            its = [pair for pair in pairs if pair[0].engine == engine]
+            of_one.append((f"{engine} {_name(its)}", its))
+    subsets = [*((f"all engines, {name}", pairs) for name, pairs in of_several), *of_one]
     return Rankings(
-        rankings=tuple(_ranking(name, pairs) for name, pairs in _both(at_one_load, of_one_engine)),
-        engines=tuple(_best(name, pairs) for name, pairs in at_one_load if len({p.engine for p, _ in pairs}) > 1),
-        replicas=tuple(gain for name, pairs in of_one_engine if (gain := _gain(name, pairs)) is not None),
+        rankings=tuple(_ranking(name, pairs) for name, pairs in subsets if len(pairs) >= _LEAST),
+        best_engine=tuple(_best(name, pairs) for name, pairs in of_several),
+        replica_gain=tuple(gain for name, pairs in of_one if (gain := _gain(name, pairs)) is not None),
     )
 
 
-def _by(pairs: Sequence[Pair], key: Callable[[MeasuredPoint], tuple[Hashable, str]]) -> Iterator[Subset]:
-    found: dict[Hashable, tuple[str, list[Pair]]] = {}
-    for pair in pairs:
-        identity, name = key(pair[0])
-        found.setdefault(identity, (name, []))[1].append(pair)
-    yield from found.values()
-
-
-def _load(point: MeasuredPoint) -> tuple[Hashable, str]:
-    context = point.resolved.context
-    name = f"{model_name(point.model)} {context.gpus}×{point.gpu} {point.workload.name}"
-    return (point.model.id, point.gpu, context.gpus, point.workload.name), name
-
-
-def _engine_and_load(point: MeasuredPoint) -> tuple[Hashable, str]:
-    return point.engine, f"{point.engine} {_load(point)[1]}"
-
-
-def _both(at_one_load: Sequence[Subset], of_one_engine: Sequence[Subset]) -> Iterator[Subset]:
-    """Subsets with enough points: all engines where there are several, then each engine alone."""
-    for name, pairs in at_one_load:
-        if len(pairs) >= _LEAST and len({point.engine for point, _ in pairs}) > 1:
-            yield f"all engines, {name}", pairs
-    yield from ((name, pairs) for name, pairs in of_one_engine if len(pairs) >= _LEAST)
+def _name(pairs: Sequence[Pair]) -> str:
+    point = pairs[0][0]
+    return f"{model_name(point.model)} {point.resolved.context.gpus}×{point.gpu} {point.workload.name}"
 
 
 def _ranking(name: str, pairs: Sequence[Pair]) -> Ranking:
@@ -165,20 +149,11 @@ def ranking_lines(found: Rankings) -> list[str]:
         + ("no order" if one.spearman is None else f"{one.spearman:.2f}")
         for one in found.rankings
     ]
-    for best in found.engines:
+    for best in found.best_engine:
         verdict = "right" if best.right else f"wrong: {best.predicted} is predicted"
         lines.append(f"best engine, {best.name}: {best.measured} measured, {verdict}")
-    for gain in found.replicas:
+    for gain in found.replica_gain:
         told = "predicted not to run" if gain.predicted is None else f"{gain.predicted - 1:+.0%} predicted"
         change = f"{gain.measured - 1:+.0%} measured (spread {gain.spread:.0%}), {told}"
         lines.append(f"attention replicas, {gain.name}: {change}")
     return lines
-
-
-def as_json(found: Rankings) -> Mapping[str, Any]:
-    """The orders for ``--json``."""
-    return {
-        "rankings": [asdict(one) for one in found.rankings],
-        "best_engine": [asdict(one) for one in found.engines],
-        "replica_gain": [asdict(one) for one in found.replicas],
-    }

@@ -35,7 +35,8 @@ def table(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> 
         cells = _ran(point, predicted, kinds) if point.failure is None else _failed(predicted, kinds)
         lines.append([*about, *cells])
     rule = "|" + "---|" * len(lines[0])
-    shown = [f"| {' | '.join(_cell(text) for text in line)} |" for line in lines]
+    lines = [[text.replace("|", "\\|").replace("\n", " ").strip() or " " for text in line] for line in lines]
+    shown = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([shown[0], rule, *shown[1:]])
 
 
@@ -64,10 +65,6 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ") if math.isfinite(value) else "∞"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").strip() or " "
-
-
 def _ratio(measured: Mapping[str, float], predicted: Mapping[str, float], name: str) -> float | None:
     """Predicted over measured; None where either is missing or nothing."""
     return predicted[name] / measured[name] if predicted.get(name) and measured.get(name) else None
@@ -80,18 +77,18 @@ def _inside(point: MeasuredPoint, predicted: Predicted) -> bool:
 def layout(resolved: ResolvedCommand) -> str:
     """How a configuration differs from its engine's defaults; the sizes of its layout first."""
     knobs = resolved.effective.configuration.knobs
-    sizes = [f"{short}{knobs[name]}" for name, short in _SIZES.items() if _counts(knobs.get(name), name)]
+    sizes = []
+    for name, short in _SIZES.items():
+        size = knobs.get(name)
+        if isinstance(size, int) and (size > 1 or name == "tensor_parallel"):
+            sizes.append(f"{short}{size}")
     rest = [f"{name}={value}" for name, value in resolved.changed_knobs(_SIZES).items() if name not in _SIZES]
     return " ".join([*sizes, *rest])
 
 
-def _counts(value: object, name: str) -> bool:
-    return isinstance(value, int) and (value > 1 or name == "tensor_parallel")
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """How far predictions are off, over points that ran; errors are shares of the measured value.
+    """How far predictions are off, over points that ran; errors are shares of the measured value, None of no point.
 
     Attributes:
         throughput: median |predicted / measured - 1| of the total token throughput; a point that is predicted not to
@@ -104,16 +101,16 @@ class ErrorSummary:
     """
 
     points: int
-    throughput: float
-    left_out: Mapping[str, float]
-    times: Mapping[str, float]
-    coverage: float
-    failures: tuple[int, int]
+    throughput: float | None
+    left_out: Mapping[str, float | None]
+    times: Mapping[str, float | None]
+    coverage: float | None
+    failures: Mapping[str, int]
     invented: tuple[str, ...]
 
 
 def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> ErrorSummary:
-    """The figures of a summary; those of nothing are NaN."""
+    """Measure how far the predictions of points are off."""
     both = list(zip(points, predictions, strict=True))
     ran = [(point, predicted) for point, predicted in both if point.failure is None]
     failed = [predicted for point, predicted in both if point.failure is not None]
@@ -125,34 +122,32 @@ def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) ->
             kind: _median(abs(q.left_out[kind] / p.metrics[HEADLINE] - 1) for p, q in ran if kind in q.left_out)
             for kind in kinds
         },
-        times={name: _median_ratio_error(ran, metric) for name, metric in _TIMES.items()},
-        coverage=float(np.mean([_inside(point, predicted) for point, predicted in ran])) if ran else math.nan,
-        failures=(len(failed), sum(predicted.failure is not None for predicted in failed)),
+        times={
+            name: _median(abs(ratio - 1) for p, q in ran if (ratio := _ratio(p.metrics, q.metrics, metric)) is not None)
+            for name, metric in _TIMES.items()
+        },
+        coverage=float(np.mean([_inside(point, predicted) for point, predicted in ran])) if ran else None,
+        failures={"measured": len(failed), "predicted": sum(predicted.failure is not None for predicted in failed)},
         invented=tuple(point.label for point, predicted in ran if predicted.failure is not None),
     )
 
 
-def _median_ratio_error(ran: Sequence[tuple[MeasuredPoint, Predicted]], metric: str) -> float:
-    ratios = (_ratio(point.metrics, predicted.metrics, metric) for point, predicted in ran)
-    return _median(abs(ratio - 1) for ratio in ratios if ratio is not None)
-
-
-def _median(values: Iterable[float]) -> float:
+def _median(values: Iterable[float]) -> float | None:
     found = list(values)
-    return float(np.median(found)) if found else math.nan
+    return float(np.median(found)) if found else None
 
 
 def error_lines(found: ErrorSummary) -> list[str]:
     """The figures in words, one sentence a line."""
-    failures, told = found.failures
+    measured, predicted = found.failures["measured"], found.failures["predicted"]
     lines = [f"{found.points} points; median error of total token throughput {_percent(found.throughput)}"]
     lines += [f"with its {kind} left out: {_percent(error)}" for kind, error in found.left_out.items()]
     lines += [f"median error of mean {name}: {_percent(error)}" for name, error in found.times.items()]
     lines.append(f"measured value inside the 90 % interval: {_percent(found.coverage)}")
     invented = f"{len(found.invented)} ({', '.join(found.invented)})" if found.invented else "none"
-    lines.append(f"failures to start: {told} of {failures} predicted; invented: {invented}")
+    lines.append(f"failures to start: {predicted} of {measured} predicted; invented: {invented}")
     return lines
 
 
-def _percent(share: float) -> str:
-    return _NOTHING if math.isnan(share) else f"{share:.1%}"
+def _percent(share: float | None) -> str:
+    return _NOTHING if share is None else f"{share:.1%}"
