@@ -25,7 +25,7 @@ from autotune.search.decide.sequential_test import Outcome
 from autotune.search.decide.verdict import Judgement, evidence, judge, settings_of
 from autotune.search.history import BASELINE_ROLES, History
 from autotune.search.nodes import NodeScore, contrast
-from autotune.space.candidates import CandidateSet
+from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import (
     Choice,
     Exclusion,

@@ -36,7 +36,7 @@ from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.history import Entry, History
 from autotune.search.plan import Plan, Step
 from autotune.search.sampler import CandidateSampler
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.study.recommendation import Verdict
 from autotune.study.spec import EngineChoice, StudySpec

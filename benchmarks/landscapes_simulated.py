@@ -19,7 +19,7 @@ from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.simulator.node.calibration import OWN, Calibration, packaged_calibration, packaged_physics
 from autotune.simulator.resolve_command import resolve_for
-from autotune.space.candidates import CandidateSet
+from autotune.space.enumeration import CandidateSet
 from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of

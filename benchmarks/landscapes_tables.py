@@ -10,7 +10,7 @@ import numpy as np
 from landscape import Absent, Landscape, Sources, believed, study_of
 
 from autotune.simulator.fit.reading import read_file
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.trial import Configuration, Failure, FailureKind, Scalar
 

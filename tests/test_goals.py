@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from autotune.errors import BadInput
 from autotune.metrics.formulas import Slo
-from autotune.outputs.report import StudyRecord, conclusion, render
+from autotune.outputs.report import StudyRecord
+from autotune.outputs.report.render import render
+from autotune.outputs.report.words import conclusion
 from autotune.prepare.goals import goals_of, slos_of
 from autotune.recommend import recommend
 from autotune.search import objective

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,14 @@ def test_types_are_strict() -> None:
 
 def test_imports_point_down_and_heavy_libraries_have_one_importer() -> None:
     run_tool("lint-imports")
+
+
+def test_no_circle_of_imports() -> None:
+    """Counts imports inside functions, for types only, and of packages' `__init__`."""
+    grimp = pytest.importorskip("grimp")
+    graph = grimp.build_graph("autotune", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imports).prepare()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

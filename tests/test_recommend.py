@@ -8,8 +8,8 @@ import yaml
 
 from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
-from autotune.space.candidates import Candidate, CandidateSet
 from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.recommendation import Exclusion, Recommendation, Verdict
 from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import (

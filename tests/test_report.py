@@ -11,7 +11,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from autotune.errors import UnknownName
-from autotune.outputs.report import StudyRecord, conclusion, render
+from autotune.outputs.report import StudyRecord
+from autotune.outputs.report.render import render
+from autotune.outputs.report.words import conclusion
 from autotune.outputs.tracking import ui_command
 from autotune.study.recommendation import Recommendation, Verdict, WorkloadComparison
 from autotune.study.spec import InstalledEngine

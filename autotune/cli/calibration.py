@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,9 @@ from autotune.cli.output import print_json, say
 from autotune.errors import BadInput
 from autotune.simulator.fit import fit
 from autotune.simulator.fit.points import MeasuredPoint, Predicted, points_of
-from autotune.simulator.fit.rankings import as_json as rankings_json
-from autotune.simulator.fit.rankings import ranking_lines, rankings
 from autotune.simulator.fit.reading import Reading, read
 from autotune.simulator.fit.rows import shape
-from autotune.simulator.fit.tables import ErrorSummary, error_lines, errors, table
+from autotune.simulator.fit.tables import error_lines, errors, ranking_lines, rankings, table
 from autotune.simulator.node.calibration import packaged_calibration, read_calibration
 from autotune.study.home import Home, write_atomically
 from autotune.study.user_library import calibration_of_home
@@ -51,33 +49,28 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
     if asked.compare and (asked.output is not None or asked.cross_validate):
         raise BadInput("--compare fits and writes nothing: leave out -o and --cross-validate")
     path = None if asked.compare else _output(asked, home)
-    found = read(asked.files, asked.studies, Home(home), allow_unmeasured=asked.allow_unmeasured)
-    points = points_of(found.rows)
-    for line in _told(found, points):
+    reading = read(asked.files, asked.studies, Home(home), allow_unmeasured=asked.allow_unmeasured)
+    points = points_of(reading.rows)
+    for line in _told(reading, points):
         say(line)
-    predictions = _present(points, home) if path is None else _fitted(asked, points, path)
+    if path is None:
+        own = calibration_of_home(None, home)
+        predictions = fit.predicted_by(points, packaged_calibration() if own is None else read_calibration(own), {})
+    else:
+        found, predictions = fit.calibrate(points, start=asked.start, cross_validate=asked.cross_validate, progress=say)
+        text = yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, width=120)
+        _write(path, f"{_HEADING}{text}")
+    summary, order = errors(points, predictions), rankings(points, predictions)
     if as_json:
-        wrote = None if path is None else str(path)
-        print_json({"wrote": wrote, "read": _read_json(found, points), **_outcome_json(points, predictions)})
+        answer = {"wrote": None if path is None else str(path), "read": _read_json(reading, points)}
+        predicted = _predictions_json(points, predictions)
+        print_json({**answer, "errors": asdict(summary), **asdict(order), "predictions": predicted})
         return
     click.echo(f"\n{table(points, predictions)}\n")
-    for line in (*error_lines(errors(points, predictions)), *ranking_lines(rankings(points, predictions))):
+    for line in (*error_lines(summary), *ranking_lines(order)):
         click.echo(f"- {line}")
     if path is not None:
         click.echo(f"\nwrote {path}")
-
-
-def _fitted(asked: CalibrateOptions, points: Sequence[MeasuredPoint], path: Path) -> list[Predicted]:
-    """Fit, and write what was found."""
-    done = fit.calibrate(points, start=asked.start, cross_validate=asked.cross_validate, progress=say)
-    _write(path, _HEADING + yaml.safe_dump(done.calibration.model_dump(mode="json"), sort_keys=False, width=120))
-    return done.predictions
-
-
-def _present(points: Sequence[MeasuredPoint], home: Path) -> list[Predicted]:
-    """What the figures of the home folder, else the shipped ones, say of the points."""
-    path = calibration_of_home(None, home)
-    return fit.predicted_by(points, packaged_calibration() if path is None else read_calibration(path), {})
 
 
 def _output(asked: CalibrateOptions, home: Path) -> Path:
@@ -108,8 +101,8 @@ def _told(found: Reading, points: Sequence[MeasuredPoint]) -> list[str]:
         lines.append(f"  by {what}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
     for point in twins:
         lines.append(f"  {point.label} are one configuration, measured {math.expm1(point.spread):.0%} apart")
-    for row in (row for row in found.rows if row.notes):
-        lines.append(f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.notes)}")
+    for row in (row for row in found.rows if row.deductions):
+        lines.append(f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}")
     lines += [f"  left out {one.label} ({one.source}): {one.reason}" for one in found.left_out]
     return lines
 
@@ -128,41 +121,26 @@ def _read_json(found: Reading, points: Sequence[MeasuredPoint]) -> Mapping[str, 
         "points": len(points),
         **{what.lower(): dict(counts) for what, counts in _counts(points).items()},
         "twins": [{"label": p.label, "spread": math.expm1(p.spread)} for p in points if len(p.members) > 1],
-        "weights": [{"label": r.label, "weight": r.weight, "notes": list(r.notes)} for r in found.rows if r.notes],
+        "weights": [
+            {"label": r.label, "weight": r.weight, "notes": list(r.deductions)} for r in found.rows if r.deductions
+        ],
         "cold": [{"label": row.label, "silent_s": row.cold_start_s} for row in found.rows if row.cold_start_s],
         "left_out": [{"label": one.label, "source": one.source, "reason": one.reason} for one in found.left_out],
     }
 
 
-def _outcome_json(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> Mapping[str, Any]:
-    both = zip(points, predictions, strict=True)
-    return {
-        "errors": _errors_json(errors(points, predictions)),
-        **rankings_json(rankings(points, predictions)),
-        "predictions": [
-            {
-                "label": point.label,
-                "measured": point.metrics.get("total_token_throughput"),
-                "predicted": predicted.throughput if predicted.failure is None else None,
-                "interval90": [_finite(predicted.low), _finite(predicted.high)] if predicted.failure is None else None,
-                "failure": {"measured": point.failure, "predicted": predicted.failure},
-                "left_out": dict(predicted.left_out),
-            }
-            for point, predicted in both
-        ],
-    }
-
-
-def _errors_json(found: ErrorSummary) -> Mapping[str, Any]:
-    return {
-        "points": found.points,
-        "throughput": _finite(found.throughput),
-        "left_out": {kind: _finite(error) for kind, error in found.left_out.items()},
-        "times": {name: _finite(error) for name, error in found.times.items()},
-        "coverage": _finite(found.coverage),
-        "failures": {"measured": found.failures[0], "predicted": found.failures[1]},
-        "invented": list(found.invented),
-    }
+def _predictions_json(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> list[Mapping[str, Any]]:
+    return [
+        {
+            "label": point.label,
+            "measured": point.metrics.get("total_token_throughput"),
+            "predicted": predicted.throughput if predicted.failure is None else None,
+            "interval90": [_finite(predicted.low), _finite(predicted.high)] if predicted.failure is None else None,
+            "failure": {"measured": point.failure, "predicted": predicted.failure},
+            "left_out": dict(predicted.left_out),
+        }
+        for point, predicted in zip(points, predictions, strict=True)
+    ]
 
 
 def _finite(value: float) -> float | None:

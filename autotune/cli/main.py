@@ -265,9 +265,9 @@ def export(study: str, format_: str, output: Path | None, image: str | None, hom
 @_common(home_is_used=True)
 def list_(home: Path, as_json: bool) -> None:
     """List the studies of the home folder, the newest last."""
-    from autotune.cli.listing import list_studies
+    from autotune.cli import studies
 
-    list_studies(home, as_json)
+    studies.list_studies(home, as_json)
 
 
 @cli.command()

@@ -28,6 +28,7 @@ __all__ = [
     "split_command",
 ]
 
+_packaged = lru_cache(maxsize=1)(Library)
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
@@ -43,11 +44,6 @@ def engine(name: str, library: Library | None = None) -> Engine:
         library: where its card and tables are found; the packaged ``search_spaces`` by default.
     """
     return _load(canonical(name), library or _packaged())
-
-
-@lru_cache(maxsize=1)
-def _packaged() -> Library:
-    return Library()
 
 
 @lru_cache(maxsize=32)
@@ -72,7 +68,7 @@ def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
     known = (library or _packaged()).engines
     engines: list[Engine] = []
     broken: list[str] = []
-    for name in (name for name in names() if name in known):
+    for name in filter(known.__contains__, names()):
         try:
             engines.append(engine(name, library))
         except BadInput as error:
@@ -80,7 +76,7 @@ def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
     for candidate in engines:
         if candidate.arguments(argv) is not None:
             return candidate
-    understood = ", ".join(f"'{candidate.spellings} …'" for candidate in engines)
+    understood = ", ".join(f"'{' '.join(candidate.card.program)} …'" for candidate in engines)
     shown = " ".join(argv[:3]) or "nothing"
     raise BadInput(". ".join([f"not an engine's command line: {shown!r}. Understood: {understood}", *broken]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,15 +61,9 @@ class Parser:
 
     def accepted(self, configurations: Sequence[Configuration]) -> tuple[list[Configuration], dict[str, int]]:
         """Keep the configurations that are accepted; and count the others by their refusal."""
-        kept: list[Configuration] = []
-        refusals: dict[str, int] = {}
-        for configuration in configurations:
-            refusal = self.refusal(configuration)
-            if refusal is None:
-                kept.append(configuration)
-            else:
-                refusals[refusal] = refusals.get(refusal, 0) + 1
-        return kept, refusals
+        refusals = [self.refusal(configuration) for configuration in configurations]
+        kept = [c for c, refusal in zip(configurations, refusals, strict=True) if refusal is None]
+        return kept, Counter(refusal for refusal in refusals if refusal is not None)
 
     def _only_knobs(self, found: set[str]) -> tuple[str, ...]:
         return tuple(name for name in self._engine.card.knobs if name in found)
@@ -80,9 +75,7 @@ class Parser:
                 additions = engine.always(scope, context)
             else:
                 additions = engine.knob_additions(part.knob, scope, context.version)
-            if not any(addition.args or addition.config for addition in additions):
-                return None
-            if not self._knows:
+            if not self._knows or not any(addition.args or addition.config for addition in additions):
                 return None
             command = engine.command_with(additions, scope, context)
             parsed = engine.parse(command, context.version)

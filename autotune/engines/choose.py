@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.engines import Engine, engine, recognise, split_command
-from autotune.engines.detect import Installation, find, why_missing
+from autotune.engines.detect import find, why_missing
 from autotune.engines.installed_options import options_of, stand_in
 from autotune.engines.translate import translate_arguments, translate_text
 from autotune.errors import BadInput
@@ -190,12 +190,6 @@ def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Libr
     chosen = installed.get(kind.name)
     if chosen is None:
         return kind
-    now = _again(kind, chosen)
-    table = options_of(kind, now, notify)[0] if chosen.asked else stand_in(kind, now.release)
-    return kind.installed(chosen.program, table)
-
-
-def _again(kind: Engine, chosen: InstalledEngine) -> Installation:
     named = Path(chosen.program[0])
     now = find(kind.card, named if named.is_absolute() else None)
     if now.version != chosen.version:
@@ -203,4 +197,9 @@ def _again(kind: Engine, chosen: InstalledEngine) -> Installation:
             f"{kind.card.title} ({named}) is {now.version} now, and the study began with {chosen.version}: "
             "their figures cannot be compared; begin a new study, or install that version again"
         )
-    return Installation(chosen.program, now.version, now.python)
+    table = (
+        options_of(kind, replace(now, program=chosen.program), notify)[0]
+        if chosen.asked
+        else stand_in(kind, now.release)
+    )
+    return kind.installed(chosen.program, table)

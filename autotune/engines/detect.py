@@ -73,10 +73,8 @@ def find(card: EngineCard, binary: Path | None = None) -> Installation:
     found = _on_path(card) if binary is None else _at(card, Path(os.path.abspath(binary.expanduser())))
     oldest = card.versions[0]
     if Version(found.version).release < Version(oldest).release:
-        where = found.program[0]
-        title = card.title
         raise BadInput(
-            f"{title} {found.version} ({where}) is too old: {oldest} and newer are known; "
+            f"{card.title} {found.version} ({found.program[0]}) is too old: {oldest} and newer are known; "
             f"install a newer one, or name another program with --engine-bin {card.engine}=PATH"
         )
     return found
@@ -174,14 +172,11 @@ def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> s
     if not distributions:
         # An engine that names no distribution is taken for the newest that is known of it.
         return card.newest
-    version = _from_metadata(python, distributions) if python is not None else None
+    asked = [str(python), "-c", VERSION_SCRIPT, *distributions]
+    version = told_version(output_of(asked, METADATA_S) or "") if python is not None else None
     if version is None and not _is_module(program):
         version = _from_program(card, program[0])
     return version
-
-
-def _from_metadata(python: Path, distributions: Sequence[str]) -> str | None:
-    return told_version(output_of([str(python), "-c", VERSION_SCRIPT, *distributions], METADATA_S) or "")
 
 
 def told_version(output: str) -> str | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
@@ -13,12 +14,11 @@ from packaging.version import InvalidVersion, Version
 
 from autotune.engines.options import OptionParser, OptionTable, declared_table, read_table
 from autotune.errors import BadInput
-from autotune.space.context import Context
+from autotune.space.context import Context, default_of
 from autotune.space.entry import in_range
 from autotune.space.expression import Namespace, evaluate, fill, fill_value
-from autotune.space.knobs import default_of
 from autotune.space.library import spaces_root
-from autotune.space.schema import Addition, EngineCard, Reading
+from autotune.space.schema import Addition, EngineCard
 from autotune.trial import Command, Configuration, Scalar
 
 
@@ -64,7 +64,11 @@ class Engine:
         self.program: tuple[str, ...] = tuple(card.program)
         self._roots = (*roots, spaces_root())
         self._installed: OptionTable | None = None
-        self._parser = lru_cache(maxsize=None)(self._build_parser)
+        self._parser = lru_cache(maxsize=None)(
+            lambda version: OptionParser(
+                self.table(version), positional=card.model_flag is None, abbreviations=self.abbreviations
+            )
+        )
 
     def installed(self, program: Sequence[str], table: OptionTable) -> Engine:
         """Copy the engine with one installation's program and options; its version is known beside the card's."""
@@ -87,22 +91,15 @@ class Engine:
         if text is None:
             return self.card.newest
         text = text.strip().removeprefix("v")
-        try:
+        with suppress(InvalidVersion):
             wanted = Version(text)
-        except InvalidVersion:
-            wanted = None
-        if wanted is not None:
-            for matches in (lambda v: v == wanted, lambda v: v.release == wanted.release, self._prefix(wanted)):
-                found = [v for v in self.card.versions if matches(Version(v))]
-                if found:
-                    return found[-1]
+            begun = [v for v in self.card.versions if Version(v).release[: len(wanted.release)] == wanted.release]
+            same = [v for v in begun if Version(v).release == wanted.release]
+            found = [v for v in same if Version(v) == wanted] or same or begun
+            if found:
+                return found[-1]
         known = ", ".join(self.card.versions)
         raise BadInput(f"unknown {self.name} version {text!r}. Known: {known} (a prefix such as 0.11 will do)")
-
-    @staticmethod
-    def _prefix(wanted: Version) -> Any:
-        release = tuple(wanted.release)
-        return lambda v: v.release[: len(release)] == release
 
     def table(self, version: str) -> OptionTable:
         """Read the option table of a known version, or of the installed one."""
@@ -116,10 +113,6 @@ class Engine:
             missing = self._roots[-1] / inside[0]
             raise BadInput(f"no table of options for {self.name} {version}: {missing} does not exist")
         return read_table(path)
-
-    def _build_parser(self, version: str) -> OptionParser:
-        positional = self.card.model_flag is None
-        return OptionParser(self.table(version), positional=positional, abbreviations=self.abbreviations)
 
     def default_knobs(self, context: Context, settings: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
         """Compute the engine's defaults on all GPUs: the card's ``on_node``, and every other knob's default beside it.
@@ -163,8 +156,19 @@ class Engine:
         config: dict[str, Any] = {}
         for addition in additions:
             for key, value in addition.config.items():
-                _set_dotted(config, key, fill_value(value, scope))
-        flags, files = self._config_file(config, context.version)
+                *parents, last = key.split(".")
+                level = config
+                for parent in parents:
+                    level = level.setdefault(parent, {})
+                level[last] = fill_value(value, scope)
+        flags: list[str] = []
+        files: dict[str, str] = {}
+        if config:
+            flag = next(str(c.value) for c in self.card.config_flag if in_range(context.version, c.versions))
+            flags, files = (
+                [flag, self.card.config_file],
+                {self.card.config_file: yaml.safe_dump(config, sort_keys=False)},
+            )
         return Command((*self.program, *model, *args, *flags, *passthrough), env, files)
 
     def knob_additions(self, name: str, scope: Mapping[str, Any], version: str) -> list[Addition]:
@@ -190,13 +194,6 @@ class Engine:
             found += [f"{name}={text}" for name, text in env.items() if command.env.get(name) == text]
             found += [f"{key}: {fill_value(value, scope)}" for key, value in addition.config.items() if command.files]
         return " ".join(found)
-
-    def _config_file(self, config: Mapping[str, Any], version: str) -> tuple[list[str], dict[str, str]]:
-        if not config:
-            return [], {}
-        flag = next(str(case.value) for case in self.card.config_flag if in_range(version, case.versions))
-        text = yaml.safe_dump(dict(config), sort_keys=False)
-        return [flag, self.card.config_file], {self.card.config_file: text}
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...] | None:
         """Cut the engine's program off a command line; None when the program is another one."""
@@ -244,8 +241,7 @@ class Engine:
 
     def _read(self, knob: str, scope: Mapping[str, Any], version: str) -> Scalar:
         entry = self.card.knobs[knob]
-        readings = [Reading(value=entry.read)] if isinstance(entry.read, str) else entry.read
-        reading = next((r for r in readings if in_range(version, r.versions)), None)
+        reading = next((r for r in entry.read if in_range(version, r.versions)), None)
         if reading is None or not entry.exists_in(version):
             return None
         try:
@@ -256,21 +252,9 @@ class Engine:
             raise BadInput(f"{self.name} {version}: {problem}") from error
         return value
 
-    @cached_property
-    def spellings(self) -> str:
-        """The usual beginning of the engine's command lines, for a message."""
-        return " ".join(self.card.program)
-
 
 def _holding(additions: Sequence[Addition], scope: Mapping[str, Any], version: str) -> list[Addition]:
     return [a for a in additions if in_range(version, a.versions) and evaluate(a.when, scope)]
-
-
-def _set_dotted(target: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        target = target.setdefault(parent, {})
-    target[last] = value
 
 
 def _begins(argv: Sequence[str], program: Sequence[str]) -> bool:

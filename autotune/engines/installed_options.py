@@ -38,7 +38,8 @@ def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple
         return stand_in(engine, installed.release), None
     near = nearest(engine, installed.release)
     shipped = engine.table(near)
-    path = cache_folder() / _file_name(engine, installed)
+    digest = hashlib.sha256(json.dumps([installed.program, installed.version]).encode()).hexdigest()[:12]
+    path = cache_folder() / f"{engine.name}-{installed.release}-{digest}.json"
     table = _table(_cached(path, installed), shipped, installed)
     if table is None:
         notify(f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)")
@@ -115,7 +116,7 @@ def _asked(engine: Engine, installed: Installation) -> Any:
     program = [shutil.which(script) or script, *words]
     if engine.card.program[1:2] == ["-m"]:
         # A script may choose among several servers by the model; the module is the one.
-        program = [*engine.card.program[1:]]
+        program = engine.card.program[1:]
     elif words[:1] == ["-m"]:
         program = words
     # `--help` and the like would print and end.
@@ -162,11 +163,6 @@ def _option(row: dict[str, Any], before: Option | None) -> Option:
         row.get("const"),
         None if row["action"] == "store_true" else default,
     )
-
-
-def _file_name(engine: Engine, installed: Installation) -> str:
-    digest = hashlib.sha256(json.dumps([installed.program, installed.version]).encode()).hexdigest()[:12]
-    return f"{engine.name}-{installed.release}-{digest}.json"
 
 
 def _cached(path: Path, installed: Installation) -> Any:

@@ -75,52 +75,37 @@ class OptionTable:
     @property
     def defaults(self) -> dict[str, Any]:
         """Every name of every option to its default."""
-        return {name: _default(option) for option in self.options for name in option.names}
+        return {
+            name: False if option.default is None and option.action == "store_true" else option.default
+            for option in self.options
+            for name in option.names
+        }
 
     @property
     def flags(self) -> frozenset[str]:
         """Every spelling, with the ``--no-`` ones of boolean options."""
-        negated = (_negated(f) for o in self.options if o.action == "boolean_optional" for f in o.flags)
-        return frozenset([*(f for o in self.options for f in o.flags), *(f for f in negated if f)])
+        boolean = (f for o in self.options if o.action == "boolean_optional" for f in o.flags if f.startswith("--"))
+        return frozenset([*(f for o in self.options for f in o.flags), *(f"--no-{f[2:]}" for f in boolean)])
 
 
 @lru_cache(maxsize=32)
 def read_table(path: Path) -> OptionTable:
     """Read a table; raises ``OSError`` when there is none and ``KeyError`` or ``TypeError`` when it is malformed."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    rows = (
-        {**row, "flags": tuple(row["flags"]), "choices": tuple(row.get("choices", ()))} for row in document["options"]
-    )
-    options = tuple(Option(**row) for row in rows)
+    options = tuple(map(_option, document["options"]))
     keys = frozenset(document.get("config_keys", ()))
     return OptionTable(document["engine"], document["version"], document["generated_by"], options, keys)
 
 
 def declared_table(card: EngineCard, version: str) -> OptionTable:
     """The table that a card's own options make for one version."""
-    rows = [entry for entry in card.options if in_range(version, entry.versions)]
-    options = tuple(
-        Option(
-            flags=tuple(row.flags),
-            dest=row.dest or row.flags[0].lstrip("-").replace("-", "_"),
-            action=row.action,
-            type=row.type,
-            nargs=row.nargs,
-            choices=tuple(row.choices),
-            const=row.const,
-            default=row.default,
-        )
-        for row in rows
-    )
-    return OptionTable(card.engine, version, "its card", options)
+    rows = (row.model_dump(exclude={"versions"}) for row in card.options if in_range(version, row.versions))
+    return OptionTable(card.engine, version, "its card", tuple(map(_option, rows)))
 
 
-def _default(option: Option) -> Any:
-    return option.default if option.default is not None or option.action != "store_true" else False
-
-
-def _negated(flag: str) -> str:
-    return f"--no-{flag.removeprefix('--')}" if flag.startswith("--") else ""
+def _option(row: Mapping[str, Any]) -> Option:
+    dest = row["dest"] or row["flags"][0].lstrip("-").replace("-", "_")
+    return Option(**{**row, "dest": dest, "flags": tuple(row["flags"]), "choices": tuple(row.get("choices", ()))})
 
 
 def human_int(text: str) -> int:
@@ -138,10 +123,6 @@ def _json(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"Value {text} cannot be converted: not JSON ({error})") from error
 
 
-def _json_or_text(text: str) -> Any:
-    return _json(text) if re.fullmatch(r"(?s)\s*\{.*\}\s*", text) else text
-
-
 def _bool(text: str) -> bool:
     if text.lower() not in {"true", "false", "1", "0"}:
         raise argparse.ArgumentTypeError(f"{text!r} is not a boolean")
@@ -154,28 +135,9 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "float": float,
     "human_int": human_int,
     "json": _json,
-    "json_or_str": _json_or_text,
+    "json_or_str": lambda text: _json(text) if re.fullmatch(r"(?s)\s*\{.*\}\s*", text) else text,
     "bool": _bool,
 }
-
-
-class _Parser(argparse.ArgumentParser):
-    """An `argparse` parser that raises `BadInput` with the message that the engine's own parser gives."""
-
-    def __init__(self, table: OptionTable, allow_abbrev: bool) -> None:
-        super().__init__(prog=table.engine, add_help=False, allow_abbrev=allow_abbrev)
-        self._table = table
-
-    def error(self, message: str) -> NoReturn:
-        where = f"{self._table.engine} {self._table.version}"
-        raise RefusedCommand(where, message, self._hint(message))
-
-    def _hint(self, message: str) -> str:
-        if not message.startswith(_UNRECOGNIZED):
-            return ""
-        unknown = [w.partition("=")[0] for w in message.removeprefix(_UNRECOGNIZED).split() if w.startswith("-")]
-        close = [c for word in unknown for c in difflib.get_close_matches(word, sorted(self._table.flags), n=1)]
-        return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 class _Retired(argparse.Action):
@@ -183,8 +145,8 @@ class _Retired(argparse.Action):
         parser.error(f"unrecognized arguments: {self.option_strings[0]} (no longer supported by this version)")
 
 
-class OptionParser:
-    """Parses an engine's arguments as the engine's own parser of that version does.
+class OptionParser(argparse.ArgumentParser):
+    """Parses an engine's arguments as the engine's own parser of that version does, and refuses with its messages.
 
     Args:
         positional: the model is the first positional argument.
@@ -192,48 +154,45 @@ class OptionParser:
     """
 
     def __init__(self, table: OptionTable, *, positional: bool, abbreviations: bool) -> None:
-        self.table = table
-        self._parser = _Parser(table, abbreviations)
+        super().__init__(prog=table.engine, add_help=False, allow_abbrev=abbreviations)
+        self._table = table
+        self.register("action", "boolean_optional", argparse.BooleanOptionalAction)
+        self.register("action", "retired", _Retired)
         if positional:
-            self._parser.add_argument("model_tag", nargs="?", default=argparse.SUPPRESS)
+            self.add_argument("model_tag", nargs="?", default=argparse.SUPPRESS)
         for option in table.options:
-            _add(self._parser, option)
+            self._add(option)
+
+    def _add(self, option: Option) -> None:
+        keywords: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS, "action": option.action}
+        if option.action == "retired":
+            keywords["nargs"] = 0
+        elif option.action in {"store", "append"}:
+            choices = [choice for choice in option.choices if choice is not None] or None
+            keywords |= {"type": _TYPES[option.type], "choices": choices, "nargs": option.nargs}
+            if option.const is not None and option.nargs == "?":
+                keywords["const"] = option.const
+        self.add_argument(*option.flags, **keywords)
+
+    def error(self, message: str) -> NoReturn:
+        close: list[str] = []
+        if message.startswith(_UNRECOGNIZED):
+            unknown = [w.partition("=")[0] for w in message.removeprefix(_UNRECOGNIZED).split() if w.startswith("-")]
+            close = [c for word in unknown for c in difflib.get_close_matches(word, sorted(self._table.flags), n=1)]
+        hint = f"; did you mean {', '.join(close)}?" if close else ""
+        raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """The options that were given, by destination, and ``model_tag``; raises `BadInput` where the engine exits."""
-        return vars(self._parser.parse_args(list(arguments)))
+        return vars(self.parse_args(list(arguments)))
 
     def values(self, given: dict[str, Any]) -> dict[str, Any]:
         """Every option by every name, defaults for what was not given."""
-        values = self.table.defaults
-        for option in self.table.options:
+        values = self._table.defaults
+        for option in self._table.options:
             if option.dest in given:
                 values.update(dict.fromkeys(option.names, given[option.dest]))
         return values
-
-
-def _add(parser: _Parser, option: Option) -> None:
-    common: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS}
-    if option.action == "boolean_optional":
-        parser.add_argument(*option.flags, action=argparse.BooleanOptionalAction, **common)
-    elif option.action == "retired":
-        parser.add_argument(*option.flags, action=_Retired, nargs=0, **common)
-    elif option.action in {"store_true", "store_false"}:
-        parser.add_argument(*option.flags, action=option.action, **common)
-    else:
-        _add_valued(parser, option, common)
-
-
-def _add_valued(parser: _Parser, option: Option, common: dict[str, Any]) -> None:
-    choices = [choice for choice in option.choices if choice is not None]
-    if choices:
-        common["choices"] = choices
-    if option.nargs is not None:
-        common["nargs"] = option.nargs
-    if option.const is not None and option.nargs == "?":
-        common["const"] = option.const
-    action = "append" if option.action == "append" else "store"
-    parser.add_argument(*option.flags, action=action, type=_TYPES[option.type], **common)
 
 
 def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> list[str]:
@@ -258,20 +217,13 @@ def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> 
     return [*words[:at], *_file_words(document), *words[at:]]
 
 
-def read_text(name: str, files: Mapping[str, str]) -> str:
-    """The content of a file that comes with a command or lies on disk; raises `BadInput` when it cannot be read."""
-    if name in files:
-        return files[name]
+def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
+    """The YAML mapping in a file that comes with a command or lies on disk; raises `BadInput` when there is none."""
     try:
-        return Path(name).read_text(encoding="utf-8")
+        text = files[name] if name in files else Path(name).read_text(encoding="utf-8")
+        document = yaml.safe_load(text) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"the config file {name} cannot be read: {error}") from error
-
-
-def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
-    """The YAML mapping in such a file; raises `MalformedFile` when it is none."""
-    try:
-        document = yaml.safe_load(read_text(name, files)) or {}
     except yaml.YAMLError as error:
         raise MalformedFile(name, f"not YAML: {error}") from error
     if not isinstance(document, dict):

@@ -21,10 +21,7 @@ _NAME = re.compile(r"([A-Za-z_]\w*)=")
 _GAP = re.compile(r"[\s,]*")
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _DEEPEST = 40
-
-
-class _Unreadable(ValueError):
-    """Nothing that is known stands here."""
+_UNREADABLE = (ValueError, SyntaxError)
 
 
 def settings(text: str) -> dict[str, Any]:
@@ -33,8 +30,7 @@ def settings(text: str) -> dict[str, Any]:
     reader = _Reader(text)
     if not text.startswith("{"):
         return reader.fields("")
-    found = reader.entries()
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in reader.entries().items()}
 
 
 class _Reader:
@@ -57,8 +53,8 @@ class _Reader:
                 continue
             try:
                 found[name[1]] = self._value()
-            except _Unreadable:
-                self._give_up()
+            except _UNREADABLE:
+                self._at = len(self._text)  # what follows might belong elsewhere than it seems
         self._close(closer)
         return found
 
@@ -69,10 +65,13 @@ class _Reader:
         while not self._ends("}"):
             try:
                 key = self._value()
-                self._expect(":")
+                self._skip()
+                if self._peek() != ":":
+                    raise ValueError("no value")
+                self._at += 1
                 found[key if isinstance(key, str | int | float | bool | None) else str(key)] = self._value()
-            except _Unreadable:
-                self._give_up()
+            except _UNREADABLE:
+                self._at = len(self._text)
         self._close("}")
         return found
 
@@ -88,23 +87,19 @@ class _Reader:
         self._skip()
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise _Unreadable
+            raise ValueError("nested too deep")
+        opener = self._peek()
         try:
-            return self._bracketed() if self._peek() in _CLOSERS else self._single()
+            if opener == "{":
+                return self.entries()
+            return self._items(_CLOSERS[opener]) if opener in _CLOSERS else self._single()
         finally:
             self._depth -= 1
-
-    def _bracketed(self) -> Any:
-        opener = self._peek()
-        return self.entries() if opener == "{" else self._items(_CLOSERS[opener])
 
     def _single(self) -> Any:
         text = self._take(_STRING)
         if text is not None:
-            try:
-                return ast.literal_eval(text[0])
-            except (SyntaxError, ValueError) as error:
-                raise _Unreadable from error
+            return ast.literal_eval(text[0])
         member = self._take(_ENUM)
         if member is not None:
             return member[1]
@@ -115,7 +110,7 @@ class _Reader:
             return self._object()
         word = self._take(_WORD)
         if word is None:
-            raise _Unreadable
+            raise ValueError("nothing that is known")
         if word[0].endswith(":"):
             self._at -= 1
         return _plain(word[0].removesuffix(":"))
@@ -145,16 +140,6 @@ class _Reader:
         self._skip()
         return self._peek() in ("", closer)
 
-    def _expect(self, sign: str) -> None:
-        self._skip()
-        if self._peek() != sign:
-            raise _Unreadable
-        self._at += 1
-
-    def _give_up(self) -> None:
-        """Read no further: what follows might belong elsewhere than it seems."""
-        self._at = len(self._text)
-
     def _close(self, closer: str) -> None:
         if closer and self._peek() == closer:
             self._at += 1
@@ -164,6 +149,6 @@ def _plain(word: str) -> Any:
     """A number, True, False or None; any other word as it is."""
     try:
         value = ast.literal_eval(word)
-    except (ValueError, SyntaxError):
+    except _UNREADABLE:
         return word
     return value if isinstance(value, bool | int | float | None) else word

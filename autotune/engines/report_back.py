@@ -13,12 +13,11 @@ from typing import Any
 
 from autotune.engines.engine import Engine
 from autotune.errors import BadInput
-from autotune.space.context import Context
+from autotune.space.context import Context, default_of
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
 from autotune.space.fingerprint import effective
-from autotune.space.knobs import default_of
-from autotune.space.schema import Knob, Reading
+from autotune.space.schema import Knob
 from autotune.trial import Command, Configuration, Resolved, Scalar
 
 _LEFT = (None, "auto")
@@ -104,8 +103,7 @@ def compare(engine: Engine, asked: Configuration, context: Context, command: Com
 
 def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
     """Evaluate the first reading that is reported; raises `_NotReported` when none is."""
-    readings = [Reading(value=knob.resolved)] if isinstance(knob.resolved, str) else knob.resolved
-    for reading in readings if knob.exists_in(version) else ():
+    for reading in knob.resolved if knob.exists_in(version) else ():
         if not in_range(version, reading.versions):
             continue
         try:
@@ -122,13 +120,9 @@ def _as_spelt(got: Scalar, asked: Scalar) -> Scalar:
     """What was asked for where the engine's value is only another spelling of it."""
     if isinstance(got, str) and isinstance(asked, str):
         return asked if got.casefold() == asked.casefold() else got
-    if _is_number(got) and _is_number(asked):
-        return asked if math.isclose(float(got or 0), float(asked or 0), rel_tol=1e-6) else got
+    if isinstance(got, int | float) and isinstance(asked, int | float):
+        return asked if math.isclose(got, asked, rel_tol=1e-6) else got
     return got
-
-
-def _is_number(value: Scalar) -> bool:
-    return isinstance(value, int | float)
 
 
 def _note(engine: Engine, name: str, asked: Configuration, context: Context, run: tuple[Command, Configuration]) -> str:

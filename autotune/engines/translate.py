@@ -7,7 +7,6 @@ version takes is left alone; one that it would refuse, or ignore without a word,
 from __future__ import annotations
 
 import shlex
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +14,6 @@ from autotune.engines import Engine, command_of, recognise, settings_in_front
 from autotune.notify import Notify
 from autotune.space.entry import in_range
 from autotune.space.library import Library
-from autotune.space.schema import Renamed
 from autotune.trial import Command
 
 
@@ -84,7 +82,7 @@ class _Translation:
                     known = f"{self._engine.card.title} {self._version}"
                     self.notes.append(f"left out {name}, which is empty and would be {target.name} for {known}")
                     continue
-                if target.is_flag and not self._has(words, target.name):
+                if target.is_flag and target.name not in {self._spelled(word.partition("=")[0]) for word in words}:
                     words += [target.name, target.values.get(value, value)]
                 self._note(name, target.name)
         return self._flagged(words, env), env
@@ -96,11 +94,8 @@ class _Translation:
             spelling, equals, value = word.partition("=")
             name = self._spelled(spelling)
             target = self._target(name, is_flag=True) if name.startswith("--") and name not in self._flags else None
-            if target is None:
-                out.append(word)
-                continue
-            given = value if equals else next(rest, None)
-            if given is None:
+            given = None if target is None else value if equals else next(rest, None)
+            if target is None or given is None:
                 out.append(word)
                 continue
             self._note(spelling, target.name)
@@ -110,9 +105,6 @@ class _Translation:
             else:
                 out += [f"{target.name}={given}"] if equals else [target.name, given]
         return out
-
-    def _has(self, words: Sequence[str], flag: str) -> bool:
-        return any(self._spelled(word.partition("=")[0]) == flag for word in words)
 
     def _spelled(self, flag: str) -> str:
         return flag.replace("_", "-") if self._engine.hyphens and flag.startswith("--") else flag
@@ -131,16 +123,14 @@ class _Translation:
         start = Name(name, is_flag)
         if self._works(start):
             return None
-        seen, waiting = {name}, deque([start])
-        while waiting:
-            here = waiting.popleft()
-            for neighbour in self._neighbours(here):
-                if neighbour.name in seen:
-                    continue
-                if self._works(neighbour):
-                    return neighbour
-                seen.add(neighbour.name)
-                waiting.append(neighbour)
+        seen, waiting = {name}, [start]
+        for here in waiting:
+            fresh = [neighbour for neighbour in self._neighbours(here) if neighbour.name not in seen]
+            working = next(filter(self._works, fresh), None)
+            if working is not None:
+                return working
+            seen.update(neighbour.name for neighbour in fresh)
+            waiting += fresh
         return None
 
     def _neighbours(self, here: Name) -> Iterator[Name]:
@@ -149,11 +139,7 @@ class _Translation:
                 yield Name(entry.new, True, _joined(here.values, entry.values))
             elif entry.new == here.name:
                 backwards = {new: old for old, new in entry.values.items()}
-                yield Name(entry.old, _is_flag(entry), _joined(here.values, backwards))
-
-
-def _is_flag(entry: Renamed) -> bool:
-    return entry.kind == "flag"
+                yield Name(entry.old, entry.kind == "flag", _joined(here.values, backwards))
 
 
 def _joined(first: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ class VLLM(Engine):
         rest = iter(words)
         for word in rest:
             option, equals, value = word.partition("=")
-            if not (option.startswith("-") and "." in option) or _is_number(option):
+            if not (option.startswith("-") and "." in option) or re.fullmatch(r"-\d*\.\d+", option):
                 plain.append(word)
                 continue
             text = value if equals else next(rest, None)
@@ -63,10 +63,6 @@ def _join_level(arguments: Sequence[str]) -> list[str]:
         else:
             joined.append(argument)
     return joined
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"-\d*\.\d+", text) is not None
 
 
 def _merge(target: dict[str, dict[str, Any]], option: str, text: str) -> None:

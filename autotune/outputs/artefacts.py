@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.outputs.export import FORMATS, all_of, winner_of
-from autotune.outputs.report import StudyRecord, render
+from autotune.outputs.report import StudyRecord
+from autotune.outputs.report.render import FORMATS as REPORTS
+from autotune.outputs.report.render import render
 from autotune.study.home import write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
@@ -17,21 +19,23 @@ EXPORTS = "exports"
 """The folder of a study in which its winner lies in every form that it has, but for ``serve.sh`` and its JSON."""
 
 
-def write_artefacts(folder: Path, spec: StudySpec, launches: Sequence[Launch], recommendation: Recommendation) -> None:
-    """Write every file of a finished study; repeating it writes the same files again."""
+def write_artefacts(
+    folder: Path, spec: StudySpec, launches: Sequence[Launch], recommendation: Recommendation
+) -> list[str]:
+    """Write every file of a finished study; repeating it writes the same files again.
+
+    ``serve.sh`` lies beside the report, every other form that the winner has in ``exports/``; others' are removed.
+    Returns a sentence for each reason why forms that fit the winner could not be written.
+    """
     record = StudyRecord(spec, tuple(launches), recommendation, folder)
     text = json.dumps(recommendation.to_json(), indent=2, allow_nan=False)
     write_atomically(folder / "recommendation.json", text + "\n")
-    for format_ in ("md", "html"):
+    for format_ in REPORTS:
         write_atomically(folder / f"report.{format_}", render(record, format_))
-    _write_exports(folder, spec, launches, recommendation)
-
-
-def _write_exports(folder: Path, spec: StudySpec, launches: Sequence[Launch], recommendation: Recommendation) -> None:
-    """``serve.sh`` beside the report, every other form that the winner has in ``exports/``; others' are removed."""
     texts: dict[str, str] = {}
+    denied: dict[str, list[str]] = {}
     if recommendation.recommended is not None and not recommendation.recommended.external:
-        texts = all_of(winner_of(recommendation, spec, launches))
+        texts, denied = all_of(winner_of(recommendation, spec, launches))
     (folder / EXPORTS).mkdir(exist_ok=True)
     for name, form in FORMATS.items():
         if name == "json":
@@ -41,3 +45,4 @@ def _write_exports(folder: Path, spec: StudySpec, launches: Sequence[Launch], re
             write_atomically(path, texts[form.filename], mode=form.mode)
         else:
             path.unlink(missing_ok=True)
+    return [f"not exported as {', '.join(names)}: {reason}" for reason, names in denied.items()]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from autotune.engines import recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
@@ -49,13 +49,14 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     model = _model(options, library)
     _check_budget(options)
     on = _on(options, library, hardware)
-    _check_model_path(options.model, on)
     replayed = file_of(on) is not None
     asked = replay_fields(options, on, library) if replayed else _served(options, on, hardware, library, notify)
     goals = goals_of(options, asked["workloads"])
+    stem = model.id.rstrip("/").rsplit("/", 1)[-1].lower()
+    safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}").strip(".-_")
     notes = (*goals.notes, *asked.pop("notes"))
     return StudySpec(
-        study=check_study_name(options.study or _study_name(model.id, hardware.name, options.now)),
+        study=check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}"),
         model=model,
         hardware=hardware,
         gpus=check_gpus(options.gpus, hardware),
@@ -79,15 +80,22 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
 
 def _served(options: RunOptions, on: str, hardware: HardwareCard, library: Library, notify: Notify) -> dict[str, Any]:
     """The fields of a `StudySpec` that options of servers decide, simulated ones too."""
+    if on == "process" and options.model.startswith((".", "/", "~")) and not Path(options.model).expanduser().exists():
+        raise BadInput(
+            f"--model {options.model}: there is no such folder, and a server on this machine could not read it"
+        )
+    if on.startswith("external:"):
+        _check_external(options)
     workloads = tuple(dict.fromkeys(options.workloads)) or ("sharegpt",)
     for name in workloads:
         load_workload(name, library)
     engines = _engines(options, library)
     calibration, fitted = _calibration(options, on)
-    _check_external(options, on)
     images = _images(options, on, engines, hardware, library)
     asked = (_baseline(options.baseline), _engine_args(options.engine_args, library))
     binaries = named_binaries(options.engine_bins, library)
+    unused = [name for name in asked_images(options.images, on, library) if name not in images]
+    unused_notes = (f"--image {n} is not used: {n} is neither searched nor the baseline's" for n in unused)
     versions = {name: version for name, (version, _) in images.items()}
     chosen = choose([card.engine for card in engines], asked, binaries, on, library, notify, versions)
     return {
@@ -98,7 +106,7 @@ def _served(options: RunOptions, on: str, hardware: HardwareCard, library: Libra
         "pins": _pins(options.pins, engines),
         "engine_args": dict(chosen.engine_args),
         "installed": dict(chosen.installed),
-        "notes": (*chosen.notes, *_unused_images(options, on, images, library), *fitted),
+        "notes": (*chosen.notes, *unused_notes, *fitted),
         "calibration": calibration,
         "images": {name: image for name, (_, image) in images.items()},
     }
@@ -157,25 +165,14 @@ def _on(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
     return "process" if startable else "simulator"
 
 
-def _check_model_path(model: str, on: str) -> None:
-    """Raise `BadInput` where servers run on this machine and the model's folder does not exist on it."""
-    if on == "process" and model.startswith((".", "/", "~")) and not Path(model).expanduser().exists():
-        raise BadInput(f"--model {model}: there is no such folder, and a server on this machine could not read it")
-
-
-def _check_external(options: RunOptions, on: str) -> None:
+def _check_external(options: RunOptions) -> None:
     """Raise `BadInput` for options that cannot be applied to a server that somebody else runs."""
     refused = {"--baseline": options.baseline, "--engine-arg": options.engine_args, "--set": options.pins}
     asked = [option for option, value in refused.items() if value]
-    if on.startswith("external:") and options.executor != "local":
+    if options.executor != "local":
         raise BadInput(f"--executor {options.executor}: nodes would load one server at the same time; leave it out")
-    if asked and on.startswith("external:"):
+    if asked:
         raise BadInput(f"{' and '.join(asked)}: nothing can be set on a server that somebody else runs; leave it out")
-
-
-def _unused_images(options: RunOptions, on: str, images: Mapping[str, tuple[str, str]], library: Library) -> list[str]:
-    asked = [name for name in asked_images(options.images, on, library) if name not in images]
-    return [f"--image {name} is not used: {name} is neither searched nor the baseline's" for name in asked]
 
 
 def _images(
@@ -244,28 +241,15 @@ def _pins(texts: Sequence[str], engines: Sequence[EngineCard]) -> dict[str, Scal
         name, value = _split_setting(text, "--set", "knob=value, e.g. kv_cache_dtype=bfloat16")
         if name not in known:
             raise UnknownName("knob", name, known)
-        pins[name] = _scalar(text, value)
-        _check_pin(name, pins[name], engines)
+        try:
+            pins[name] = TypeAdapter(Scalar).validate_python(yaml.safe_load(value), strict=True)
+        except (yaml.YAMLError, ValidationError) as error:
+            raise BadInput(f"--set {text!r}: {value!r} is not a plain value") from error
+        reasons = {card.engine: card.knobs[name].refuses(pins[name]) for card in engines if name in card.knobs}
+        if pins[name] != AUTO and all(reason is not None for reason in reasons.values()):
+            right = "; ".join(f"{engine}: {reason}" for engine, reason in reasons.items())
+            raise BadInput(f"--set {name}={pins[name]}: no engine takes this value. {right}")
     return pins
-
-
-def _check_pin(name: str, value: Scalar, engines: Sequence[EngineCard]) -> None:
-    if value == AUTO:
-        return
-    reasons = {card.engine: card.knobs[name].refuses(value) for card in engines if name in card.knobs}
-    if all(reason is not None for reason in reasons.values()):
-        right = "; ".join(f"{engine}: {reason}" for engine, reason in reasons.items())
-        raise BadInput(f"--set {name}={value}: no engine takes this value. {right}")
-
-
-def _scalar(text: str, value: str) -> Scalar:
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise BadInput(f"--set {text!r}: {value!r} is not a plain value") from error
-    if isinstance(parsed, bool | int | float | str) or parsed is None:
-        return parsed
-    raise BadInput(f"--set {text!r}: {value!r} is not a plain value")
 
 
 def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
@@ -280,9 +264,3 @@ def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
         refuse_secrets(words, env, f"--engine-arg {engine}")
         passed[engine] = f"{passed[engine]} {value}" if engine in passed else value
     return passed
-
-
-def _study_name(model: str, hardware: str, now: datetime) -> str:
-    stem = model.rstrip("/").rsplit("/", 1)[-1].lower()
-    safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware}").strip(".-_")
-    return f"{safe[:70] or 'study'}-{now:%Y%m%d-%H%M%S}"

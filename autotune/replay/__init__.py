@@ -2,8 +2,7 @@
 
     table        the rows as values, and what the text of a cell means
     reader       engine names, metrics and failures in either kind of file
-    csv_file     reads a CSV
-    rows_file    reads a study's ``results.jsonl``
+    files        reads a CSV, or a study's ``results.jsonl``
     candidates   the candidates and the baseline among the rows, and the command of a row
     replay_spec  the fields of a `StudySpec` that the file decides
 
@@ -18,9 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from autotune.errors import BadInput, MalformedFile
-from autotune.replay.csv_file import read_csv
+from autotune.replay.files import read_csv, read_rows
 from autotune.replay.reader import Reader
-from autotune.replay.rows_file import read_rows
 from autotune.replay.table import PLAIN, Row, Table
 from autotune.space.library import Library
 
@@ -43,12 +41,10 @@ def digest(path: Path) -> str:
 def read_table(path: Path, library: Library) -> Table:
     """The table in a file: a study's ``results.jsonl`` by its ending or first sign, else a CSV.
 
+    Raises `BadInput` where the file cannot be read, `MalformedFile`, with the line, where it is no table.
+
     Args:
         library: the engine cards, for names and failure patterns.
-
-    Raises:
-        BadInput: the file cannot be read.
-        MalformedFile: its content is no table; names the line.
     """
     content = _content(path)
     if b"\0" in content or content.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -66,11 +62,7 @@ def read_table(path: Path, library: Library) -> Table:
 
 
 def table_of(on: str, sha256: str | None, library: Library) -> Table:
-    """Read the table of a study.
-
-    Raises:
-        BadInput: it is gone, or has changed since the study began.
-    """
+    """Read the table of a study; raises `BadInput` where it is gone, or has changed since the study began."""
     path = Path(on.removeprefix(REPLAY))
     content = digest(path)
     if sha256 is not None and content != sha256:

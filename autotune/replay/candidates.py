@@ -5,18 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput, MalformedFile, UnknownName
-from autotune.loadgen.workloads import Workload, load_workload
+from autotune.loadgen.workloads import load_workload
 from autotune.replay.reader import engine_name
 from autotune.replay.table import ENGINE, PLAIN, UNKNOWN, VERSION, Table, cell_text, matches, same_value, value_at
-from autotune.space.candidates import Candidate, CandidateSet
-from autotune.space.context import Context
-from autotune.space.knobs import default_of
+from autotune.space.context import Context, default_of
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
-from autotune.space.schema import Knob
 from autotune.study.recommendation import STAND_IN
 from autotune.study.spec import AUTO, StudySpec
 from autotune.trial import Command, Configuration, Scalar
@@ -58,7 +57,10 @@ def _alike(text: str, value: Scalar) -> bool:
 
 def known_engines(spec: StudySpec, table: Table, library: Library) -> KnownEngines:
     """Look up the table's engines; the version is the table's where the card has it, else the card's newest."""
-    longest = [workload.longest_request for name in spec.workloads if (workload := _load(name, library)) is not None]
+    longest = [0]
+    for name in spec.workloads:
+        with suppress(BadInput):
+            longest.append(load_workload(name, library).longest_request)
     known: dict[str, tuple[Engine, Context]] = {}
     for name in table.engines:
         try:
@@ -66,15 +68,8 @@ def known_engines(spec: StudySpec, table: Table, library: Library) -> KnownEngin
         except BadInput:
             continue
         version = known_version(kind, table.version_of(name)) or kind.version()
-        known[name] = kind, Context(spec.model, spec.hardware, spec.gpus, version, max(longest, default=0))
+        known[name] = kind, Context(spec.model, spec.hardware, spec.gpus, version, max(longest))
     return known
-
-
-def _load(name: str, library: Library) -> Workload | None:
-    try:
-        return load_workload(name, library)
-    except BadInput:
-        return None
 
 
 def known_version(kind: Engine, text: str) -> str | None:
@@ -143,13 +138,25 @@ def _named(table: Table, remaining: Sequence[Configuration], text: str, library:
     wanted = dict(setting(table, part, "--baseline", library) for part in _parts(text))
     chosen = [c for c in remaining if matches(c, wanted)] or [c for c in table.configurations if matches(c, wanted)]
     if not chosen:
-        raise BadInput(f"--baseline {text}: no row of {table.path} has all of that; {_first_unmatched(table, wanted)}")
+        # The first setting that no row has together with those before it, and what is there instead.
+        remaining = table.configurations
+        for column, value in wanted.items():
+            kept = [c for c in remaining if same_value(value_at(c, column), value)]
+            if not kept:
+                break
+            remaining = kept
+        instead = f"with what stands before it, {column} is {_listed_values(remaining, column)}"
+        raise BadInput(f"--baseline {text}: no row of {table.path} has all of that; {instead}")
     if len(chosen) > 1:
         columns = [name for name in (ENGINE, *table.columns) if len({value_at(c, name) for c in chosen}) > 1]
         values = "; ".join(f"{name} is {_listed_values(chosen, name)}" for name in columns)
-        example = _written({**wanted, **_distinguishing(chosen, columns)})
+        example = io.StringIO()
+        settings = {**wanted, **_distinguishing(chosen, columns)}.items()
+        parts = [f"{name}={'' if value is None else cell_text(value)}" for name, value in settings]
+        csv.writer(example, lineterminator="").writerow(parts)
         raise BadInput(
-            f"--baseline {text}: {len(chosen)} rows have that. Among them {values}. One alone has '{example}'"
+            f"--baseline {text}: {len(chosen)} rows have that. Among them {values}. "
+            f"One alone has '{example.getvalue()}'"
         )
     return chosen[0]
 
@@ -159,13 +166,6 @@ def _parts(text: str) -> list[str]:
     if not parts or any("=" not in part for part in parts):
         raise BadInput(f"--baseline {text!r}: on a replay file the baseline is a row of it: write {_FORM}")
     return parts
-
-
-def _written(wanted: Mapping[str, Scalar]) -> str:
-    line = io.StringIO()
-    parts = [f"{name}={'' if value is None else cell_text(value)}" for name, value in wanted.items()]
-    csv.writer(line, lineterminator="").writerow(parts)
-    return line.getvalue()
 
 
 def _distinguishing(configurations: Sequence[Configuration], columns: Iterable[str]) -> dict[str, Scalar]:
@@ -180,17 +180,6 @@ def _distinguishing(configurations: Sequence[Configuration], columns: Iterable[s
         if len(others) == 1:
             break
     return chosen
-
-
-def _first_unmatched(table: Table, wanted: Mapping[str, Scalar]) -> str:
-    """Say which setting no row has together with those before it, and what is there instead."""
-    remaining = table.configurations
-    for column, value in wanted.items():
-        kept = [c for c in remaining if same_value(value_at(c, column), value)]
-        if not kept:
-            return f"with what stands before it, {column} is {_listed_values(remaining, column)}"
-        remaining = kept
-    return ""
 
 
 def _listed_values(configurations: Iterable[Configuration], column: str) -> str:
@@ -278,7 +267,9 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
     card = kind.card
     values = {name: value for name, value in configuration.knobs.items() if value is not None}
     options = {name: value for name, value in values.items() if name not in card.knobs and name != VERSION}
-    given = {n: value for n, value in values.items() if n in card.knobs and not _is_auto(card.knobs[n], value)}
+    # ``auto`` leaves the choice to the engine, where it is no value of the knob's own.
+    auto = {n for n, knob in card.knobs.items() if values.get(n) == AUTO and AUTO not in (knob.choices or ())}
+    given = {n: value for n, value in values.items() if n in card.knobs and n not in auto}
     for name, value in given.items():
         if (reason := card.knobs[name].refuses(value)) is not None:
             raise BadInput(f"{name}={value}: {reason}")
@@ -298,11 +289,6 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
         if value is False and default is not False:
             raise BadInput(f"{name} is off in the row, and on by default")
     return command
-
-
-def _is_auto(knob: Knob, value: Scalar) -> bool:
-    """Whether a value leaves the choice to the engine: ``auto``, where that is no value of the knob's own."""
-    return value == AUTO and value not in (knob.choices or ())
 
 
 def _flags(columns: Mapping[str, Scalar]) -> list[str]:

@@ -60,7 +60,7 @@ class Reader:
         return self._engines[text]
 
     def failure(self, engine: str, text: str, line: int) -> Failure:
-        """Parse the cell of a launch that failed."""
+        """Parse the cell of a launch that failed: a kind and perhaps a message, or words of a log."""
         if text.lower() in _RAN:
             raise self.refuse(f"failure is {text!r}; leave the cell empty where the launch ran", line)
         if (engine, text) not in self._failures:

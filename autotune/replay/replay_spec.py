@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,14 @@ def replay_fields(options: RunOptions, on: str, library: Library) -> dict[str, A
     Args:
         on: as `normalised` gives it.
     """
-    _refuse_unused(options)
+    refused = {
+        "--engine-arg": options.engine_args,
+        "--engine-bin": options.engine_bins,
+        "--image": options.images,
+        "--hf-token-file": options.hf_token_file,
+    }
+    if given := [option for option, value in refused.items() if value]:
+        raise BadInput(f"{' and '.join(given)}: nothing is launched where a file answers; leave it out")
     sha256 = digest(Path(on.removeprefix(REPLAY)))
     table = table_of(on, sha256, library)
     engines = [engine_name(text, library) for text in options.engines] or list(table.engines)
@@ -44,49 +52,26 @@ def replay_fields(options: RunOptions, on: str, library: Library) -> dict[str, A
         "workloads": workloads,
         "pins": pins,
         "baseline": options.baseline,
-        "notes": (*_read_notes(table), *_workload_notes(table, workloads[0]), *_unused_notes(options, table)),
+        "notes": tuple(_notes(options, table, workloads[0])),
     }
 
 
-def _refuse_unused(options: RunOptions) -> None:
-    """Raise `BadInput` for options of servers: nothing is launched."""
-    refused = {
-        "--engine-arg": options.engine_args,
-        "--engine-bin": options.engine_bins,
-        "--image": options.images,
-        "--hf-token-file": options.hf_token_file,
-    }
-    asked = [option for option, value in refused.items() if value]
-    if asked:
-        raise BadInput(f"{' and '.join(asked)}: nothing is launched where a file answers; leave it out")
-
-
-def _read_notes(table: Table) -> list[str]:
-    """Say how the file was read, so that a misspelt metric is seen to be taken for a knob."""
+def _notes(options: RunOptions, table: Table, workload: str) -> Iterator[str]:
     failed = sum(row.failure is not None for row in table.rows)
     counted = f"{len(table.rows)} rows of {len(table.repeats)} configurations, {failed} of them failed"
     metrics = dict.fromkeys(name for names in table.metrics.values() for name in names)
-    return [
-        f"{table.path}: {counted}; knobs: {_some(table.columns)}; metrics: {_some(tuple(metrics))}",
-        *(f"{table.path}: {note}" for note in table.notes),
-    ]
+    # So that a misspelt metric is seen to be taken for a knob.
+    yield f"{table.path}: {counted}; knobs: {_some(table.columns)}; metrics: {_some(tuple(metrics))}"
+    for note in table.notes:
+        yield f"{table.path}: {note}"
+    if table.workload is not None and table.key_of_workload(workload, objective=True) == PLAIN:
+        yield f"the figures of {workload} are those that {table.path} has of {table.workload}"
+    if options.space is not None:
+        yield f"--space tells what models, nodes and engines are; only rows of {table.path} are tried"
+    if options.hours is not None and not any(row.times_s for row in table.rows):
+        yield f"--hours is not used: {table.path} does not say how long launches took"
 
 
 def _some(names: tuple[str, ...]) -> str:
     more = f" … ({len(names)} in all)" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}" if names else "none"
-
-
-def _workload_notes(table: Table, workload: str) -> list[str]:
-    if table.workload is None or table.key_of_workload(workload, objective=True) != PLAIN:
-        return []
-    return [f"the figures of {workload} are those that {table.path} has of {table.workload}"]
-
-
-def _unused_notes(options: RunOptions, table: Table) -> list[str]:
-    notes = []
-    if options.space is not None:
-        notes.append(f"--space tells what models, nodes and engines are; only rows of {table.path} are tried")
-    if options.hours is not None and not any(row.times_s for row in table.rows):
-        notes.append(f"--hours is not used: {table.path} does not say how long launches took")
-    return notes

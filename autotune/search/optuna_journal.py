@@ -22,7 +22,7 @@ from optuna.trial import TrialState, create_trial
 from autotune.search import objective
 from autotune.search.gp.encoding import Encoding
 from autotune.search.plan import Step
-from autotune.space.candidates import CandidateSet
+from autotune.space.enumeration import CandidateSet
 from autotune.study.home import write_atomically
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Trial

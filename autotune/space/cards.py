@@ -5,20 +5,15 @@ Expressions in the engines' files see them as ``model`` and ``hardware``.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from autotune.space.entry import Entry
 from autotune.space.schema import Addition
 
 
-class Card(BaseModel):
-    """A document of ``search_spaces/``: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Indexer(Card):
+class Indexer(Entry):
     """DeepSeek sparse attention's indexer (V3.2): scores all tokens, keeps the top ones."""
 
     heads: int
@@ -32,7 +27,7 @@ MatrixType = Literal["bf16", "fp8", "fp4"]
 """What matrix kernels multiply in; their peaks stand in the hardware's card."""
 
 
-class Architecture(Card):
+class Architecture(Entry):
     """The figures of a decoder's ``config.json`` that its arithmetic needs; sizes in elements."""
 
     layers: int = Field(gt=0)
@@ -97,13 +92,13 @@ class Architecture(Card):
         return "fp8" if kind == "fp4" and weight_bytes >= 1.0 else kind
 
 
-class EngineExtras(Card):
+class EngineExtras(Entry):
     """What one engine needs, or serves better with, for this model: parsers, templates, tokenizer modes."""
 
     always: list[Addition] = []
 
 
-class ModelCard(Card):
+class ModelCard(Entry):
     """``search_spaces/models/<name>.yaml``."""
 
     id: str = Field(description="the Hugging Face id")
@@ -122,10 +117,6 @@ class ModelCard(Card):
         return self.architecture.kv_lora_rank > 0
 
     @property
-    def experts(self) -> int:
-        return self.architecture.experts
-
-    @property
     def fp8_weights(self) -> bool:
         """Whether the checkpoint's large matrices are multiplied in fp8."""
         return self.architecture.multiplied_in(self.architecture.weight_bytes) == "fp8"
@@ -134,32 +125,14 @@ class ModelCard(Card):
     def expert_width(self) -> int:
         return self.architecture.expert_intermediate_size
 
-    @property
-    def weight_block(self) -> int:
-        return self.architecture.weight_block
+    if not TYPE_CHECKING:
 
-    @property
-    def heads(self) -> int:
-        return self.architecture.heads
-
-    @property
-    def kv_heads(self) -> int:
-        return self.architecture.kv_heads
-
-    @property
-    def layers(self) -> int:
-        return self.architecture.layers
-
-    @property
-    def mtp_layers(self) -> int:
-        return self.architecture.mtp_layers
-
-    @property
-    def context_limit(self) -> int:
-        return self.architecture.context_limit
+        def __getattr__(self, name: str) -> Any:
+            """A figure of the architecture, as the engines' expressions name it (``model.experts``)."""
+            return getattr(self.architecture, name) if name in Architecture.model_fields else super().__getattr__(name)
 
 
-class HardwareCard(Card):
+class HardwareCard(Entry):
     """``search_spaces/hardware/<name>.yaml``: one node. Rates are peaks of one GPU."""
 
     name: str

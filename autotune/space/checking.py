@@ -32,8 +32,16 @@ def check(
         cards = {library.engine(name).engine for name in engines}
         named = [*documents(path or spaces_root(), "engines"), *((card.stem, card) for card in engine_cards())]
         files = [file for name, file in named if name.lower() in cards and file in files]
+    known = {**SCHEMAS, **(schemas or {})}
     for file in files:
-        _check_file(file, {**SCHEMAS, **(schemas or {})})
+        kind = kind_of(file)
+        if kind not in known:
+            raise MalformedFile(file, f"a document of {kind}/ cannot be checked here", 1)
+        document = load(file, known[kind])
+        if isinstance(document, EngineCard):
+            _check_engine(file, document)
+        elif isinstance(document, Narrowing):
+            _ = Library(files=(file,)).narrowed
     return files
 
 
@@ -47,17 +55,6 @@ def _files(path: Path) -> Iterator[Path]:
     if not found:
         raise BadInput(f"{path}: none of the folders {', '.join(KINDS)} with *.yaml files is in it, no */engine.yaml")
     yield from found
-
-
-def _check_file(path: Path, schemas: Mapping[str, type[BaseModel]]) -> None:
-    kind = kind_of(path)
-    if kind not in schemas:
-        raise MalformedFile(path, f"a document of {kind}/ cannot be checked here", 1)
-    document = load(path, schemas[kind])
-    if isinstance(document, EngineCard):
-        _check_engine(path, document)
-    elif isinstance(document, Narrowing):
-        _ = Library(files=(path,)).narrowed
 
 
 def _check_engine(path: Path, card: EngineCard) -> None:
@@ -93,21 +90,14 @@ def _case_conditions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], 
 def _expressions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for name, knob in card.knobs.items():
         yield ("knobs", name, "active"), knob.active
-        readings = [knob.read] if isinstance(knob.read, str) else [reading.value for reading in knob.read]
-        for i, reading in enumerate(readings):
-            yield ("knobs", name, "read", i), reading
+        for i, reading in enumerate(knob.read):
+            yield ("knobs", name, "read", i), reading.value
         for i, emit in enumerate(knob.emit):
             yield ("knobs", name, "emit", i, "when"), emit.when
-    for i, rule in enumerate(card.rules):
-        yield ("rules", i, "forbid"), rule.forbid
-    for i, effect in enumerate(card.effects):
-        yield ("effects", i, "when"), effect.when
-    for i, addition in enumerate(card.always):
-        yield ("always", i, "when"), addition.when
-    for i, need in enumerate(card.requires):
-        yield ("requires", i, "expect"), need.expect
-    for i, start in enumerate(card.starts):
-        yield ("starts", i, "when"), start.when
+    conditions = {"rules": "forbid", "effects": "when", "always": "when", "requires": "expect", "starts": "when"}
+    for section, key in conditions.items():
+        for i, entry in enumerate(getattr(card, section)):
+            yield (section, i, key), getattr(entry, key)
 
 
 def _settings(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, object]]]:

@@ -1,13 +1,19 @@
-"""The context of an evaluation: the model, the node, the version and the load."""
+"""The context of an evaluation (model, node, version, load), and what a knob's default and values are in it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.space.cards import HardwareCard, ModelCard
-from autotune.space.expression import Namespace
+from autotune.space.entry import in_range
+from autotune.space.expression import Namespace, evaluate
+from autotune.space.schema import Case, Knob, Values
+from autotune.trial import Configuration, Scalar
+
+_RANKS = ("tensor_parallel", "data_parallel", "pipeline_parallel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +41,37 @@ class Context:
             "gpus": self.gpus,
             "workload": Namespace({"longest_request": self.longest_request}),
         }
+
+
+def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
+    """The knob's default; of several cases the first that holds. None when no case holds."""
+    if not isinstance(knob.default, list):
+        return knob.default
+    for case in knob.default:
+        if _holds(case, scope, version):
+            return case.value
+    return None
+
+
+def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[Scalar, ...]:
+    """List the values to try; of several cases the first that holds, the default alone when none does."""
+    plain: list[Scalar] = []
+    for entry in knob.search if knob.exists_in(version) else ():
+        if not isinstance(entry, Values):
+            plain.append(entry)
+        elif _holds(entry, scope, version):
+            return tuple(entry.values)
+    return tuple(plain) if plain else (default_of(knob, scope, version),)
+
+
+def _holds(case: Case | Values, scope: Mapping[str, Any], version: str) -> bool:
+    return in_range(version, case.versions) and bool(evaluate(case.when, scope))
+
+
+def gpus_of(configuration: Configuration, most: int) -> int:
+    """Count the GPUs of a configuration's server: the product of its parallel sizes, at most ``most``.
+
+    One that names no size, as of a replayed table, takes all.
+    """
+    sizes = [size for name in _RANKS if isinstance(size := configuration.knobs.get(name), int) and size > 0]
+    return min(most, math.prod(sizes)) if sizes else most

@@ -1,18 +1,62 @@
-"""Enumerates the valid, effective configurations of one engine, and counts what each rule removed."""
+"""Enumerates the valid, effective configurations of an engine, the candidates of a study."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.space.context import Context
+from autotune.space.context import Context, default_of, search_values
 from autotune.space.expression import evaluate, names
 from autotune.space.fingerprint import Normaliser
-from autotune.space.knobs import default_of, search_values
 from autotune.space.schema import EngineCard, Rule, Values
 from autotune.trial import Configuration, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One effective configuration that may be tried."""
+
+    configuration: Configuration
+    engine_version: str
+
+    @property
+    def fingerprint(self) -> str:
+        return self.configuration.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSet:
+    """What a study chooses from, in a fixed order.
+
+    Attributes:
+        items: the candidates; no two have the same fingerprint.
+        baseline: position of the baseline.
+        defaults: positions of the engines' defaults on all GPUs.
+        starts: positions of configurations that somebody found good.
+        monotone_memory: knobs of which a larger value never needs less GPU memory.
+    """
+
+    items: Sequence[Candidate]
+    baseline: int
+    defaults: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    monotone_memory: frozenset[str] = frozenset()
+    _positions: dict[str, int] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        self._positions.update({candidate.fingerprint: i for i, candidate in enumerate(self.items)})
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __contains__(self, fingerprint: object) -> bool:
+        return fingerprint in self._positions
+
+    def position(self, fingerprint: str) -> int:
+        """Where a configuration stands; raises ``KeyError`` when it is none of the candidates."""
+        return self._positions[fingerprint]
 
 
 @dataclass(slots=True)
@@ -41,7 +85,9 @@ def enumerate_engine(card: EngineCard, context: Context, pins: Mapping[str, Scal
     Args:
         pins: knob to the one value that it may have.
     """
-    return _Walk(card, context, dict(pins or {})).run()
+    walk = _Walk(card, context, pins or {})
+    walk.descend(0)
+    return walk.result
 
 
 def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) -> str:
@@ -61,7 +107,7 @@ def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) 
 
 
 class _Walk:
-    def __init__(self, card: EngineCard, context: Context, pins: dict[str, Scalar]) -> None:
+    def __init__(self, card: EngineCard, context: Context, pins: Mapping[str, Scalar]) -> None:
         self.card, self.context, self.pins = card, context, pins
         self.order = list(card.knobs)
         self.normaliser = Normaliser(card, context)
@@ -71,13 +117,13 @@ class _Walk:
         self.seen: set[tuple[Scalar, ...]] = set()
         self.values = [self._fixed_values(name) for name in self.order]
         self.sizes = [len(values) if values else 1 for values in self.values]
-        self.rules_at = self._schedule_rules()
-        self.active_at = [self._decidable(name, position) for position, name in enumerate(self.order)]
-
-    def run(self) -> Enumeration:
-        self.result.combinations = 0
-        self._descend(0)
-        return self.result
+        # Per position, the rules whose last knob is set there.
+        self.rules_at: list[list[Rule]] = [[] for _ in self.order]
+        for rule in self.normaliser.rules:
+            used = names(rule.forbid)
+            self.rules_at[max((i for i, name in enumerate(self.order) if name in used), default=0)].append(rule)
+        # Whether the knobs before it say if a knob is active.
+        self.active_at = [not names(knob.active) & set(self.order[i:]) for i, knob in enumerate(card.knobs.values())]
 
     def _fixed_values(self, name: str) -> tuple[Scalar, ...] | None:
         """A knob's values where they depend on the context alone; None when they depend on other knobs."""
@@ -94,36 +140,21 @@ class _Walk:
             return None
         return search_values(knob, self.context.scope({}), self.context.version)
 
-    def _schedule_rules(self) -> list[list[Rule]]:
-        """Per position, the rules whose last knob is set there."""
-        schedule: list[list[Rule]] = [[] for _ in self.order]
-        for rule in self.normaliser.rules:
-            used = names(rule.forbid)
-            last = max((i for i, name in enumerate(self.order) if name in used), default=0)
-            schedule[last].append(rule)
-        return schedule
-
-    def _decidable(self, name: str, position: int) -> bool:
-        """Whether the knobs before it say if a knob is active."""
-        return not names(self.card.knobs[name].active) & set(self.order[position:])
-
-    def _choices(self, position: int) -> tuple[Scalar, ...]:
-        name = self.order[position]
-        knob = self.card.knobs[name]
-        if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, self.scope):
-            return (default_of(knob, self.scope, self.context.version),)
-        return self.values[position] or search_values(knob, self.scope, self.context.version)
-
-    def _descend(self, position: int) -> None:
+    def descend(self, position: int) -> None:
         if position == len(self.order):
             self._leaf()
             return
         name = self.order[position]
-        for value in self._choices(position):
+        knob = self.card.knobs[name]
+        if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, self.scope):
+            values: Sequence[Scalar] = (default_of(knob, self.scope, self.context.version),)
+        else:
+            values = self.values[position] or search_values(knob, self.scope, self.context.version)
+        for value in values:
             self.scope[name] = value
             rule = next((r for r in self.rules_at[position] if evaluate(r.forbid, self.scope)), None)
             if rule is None:
-                self._descend(position + 1)
+                self.descend(position + 1)
             else:
                 below = math.prod(self.sizes[position + 1 :])
                 self.result.combinations += below

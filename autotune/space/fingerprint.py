@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.space.context import Context
+from autotune.space.context import Context, default_of
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate, fill_value
-from autotune.space.knobs import default_of
 from autotune.space.schema import Effect, EngineCard, Rule
 from autotune.trial import Configuration, Failure
 
@@ -45,7 +44,12 @@ class Normaliser:
         applied: dict[str, Effect] = {}
         # An effect may deactivate another knob and the other way round: repeat until nothing changes.
         for _ in range(self._rounds):
-            changed = self._reset_inactive(scope)
+            changed = False
+            for name, knob in self._conditional:
+                if not evaluate(knob.active, scope):
+                    value = default_of(knob, scope, self._version)
+                    changed = changed or scope[name] != value
+                    scope[name] = value
             for effect in self.effects:
                 if evaluate(effect.when, scope) and self._set(effect, scope):
                     applied[effect.name] = effect
@@ -53,15 +57,6 @@ class Normaliser:
             if not changed:
                 break
         return list(applied.values())
-
-    def _reset_inactive(self, scope: dict[str, Any]) -> bool:
-        changed = False
-        for name, knob in self._conditional:
-            if not evaluate(knob.active, scope):
-                value = default_of(knob, scope, self._version)
-                changed = changed or scope[name] != value
-                scope[name] = value
-        return changed
 
     @staticmethod
     def _set(effect: Effect, scope: dict[str, Any]) -> bool:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.space.cards import Architecture, Indexer, ModelCard
-from autotune.space.config_json import ConfigJson
-from autotune.space.quantized import Modules, precision
+from autotune.space.config_json import ConfigJson, Modules, precision
 
 CONFIG = "config.json"
 _REQUIRED = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings")
@@ -83,9 +82,8 @@ def model_from_file(path: Path) -> ModelCard:
     config = ConfigJson.read(path, _DEFAULTS)
     _refuse_others(config)
     config.required(*_REQUIRED)
-    folder = str(path.parent)
     return ModelCard(
-        id=folder,
+        id=str(path.parent),
         aliases=[path.resolve().parent.name],
         family=str(config.get("model_type") or "unknown"),
         architecture=_architecture(config),

@@ -76,11 +76,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def load(path: Path, schema: type[Document]) -> Document:
     """Read and validate a document; raises `MalformedFile` naming the line of the first problem."""
-    return validate(path, read_document(path), schema)
-
-
-def validate(path: Path, document: dict[str, Any], schema: type[Document]) -> Document:
-    """Validate a document that was read from `path`."""
+    document = read_document(path)
     try:
         return schema.model_validate(document)
     except ValidationError as error:
@@ -247,18 +243,15 @@ class Library:
         )
 
     def _model_by_name(self, name: str) -> ModelCard | None:
-        wanted = name.lower()
-        for card in self.models.values():
-            if wanted in (card.id.lower(), *(alias.lower() for alias in card.aliases)):
-                return card
-        return None
+        cards = self.models.values()
+        return next((c for c in cards if name.lower() in map(str.lower, (c.id, *c.aliases))), None)
 
     def node(self, name: str) -> HardwareCard:
         """Find a node's card by name or alias, or read a YAML file."""
         if name.endswith((".yaml", ".yml")):
             return load(Path(name), HardwareCard)
         for card in self.hardware.values():
-            if name.lower() in (card.name.lower(), *(alias.lower() for alias in card.aliases)):
+            if name.lower() in map(str.lower, (card.name, *card.aliases)):
                 return card
         hint = (
             f"{LOCAL!r} is whatever this machine has. "
@@ -288,15 +281,12 @@ def engine_points() -> dict[str, EntryPoint]:
 @lru_cache(maxsize=1)
 def engine_cards() -> tuple[Path, ...]:
     """The cards beside registered modules, named as the entry point is; autotune's own are in ``search_spaces``."""
-    found = (_card(point) for _, point in sorted(engine_points().items()))
-    return tuple(card for card in found if card is not None)
-
-
-def _card(point: EntryPoint) -> Path | None:
-    folder = _folder(point.module)
-    spellings = dict.fromkeys([point.name, point.name.lower()])
-    cards = [folder / f"{spelling}.yaml" for spelling in spellings] if folder is not None else []
-    return next((card for card in cards if card.is_file()), None)
+    found: list[Path] = []
+    for _, point in sorted(engine_points().items()):
+        folder = _folder(point.module)
+        cards = [folder / f"{name}.yaml" for name in (point.name, point.name.lower())] if folder is not None else []
+        found += [card for card in cards if card.is_file()][:1]
+    return tuple(found)
 
 
 def _folder(module: str) -> Path | None:

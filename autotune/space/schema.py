@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from autotune.space.entry import Entry, KnownVersion, VersionRange, in_range
 from autotune.space.expression import Expression, Template
@@ -55,6 +55,10 @@ class Reading(Entry):
     versions: VersionRange = "*"
 
 
+# An expression alone is the reading of all versions.
+Readings = Annotated[list[Reading], BeforeValidator(lambda r: [{"value": r}] if isinstance(r, str) else r)]
+
+
 class Knob(Entry):
     """One knob of an engine.
 
@@ -80,8 +84,8 @@ class Knob(Entry):
     active: Expression = Field(default="True", description="where false, the knob keeps its default")
     emit: list[Addition] = []
     emit_default: bool = Field(default=False, description="write it also when it equals the default")
-    read: Expression | list[Reading]
-    resolved: Expression | list[Reading] = []
+    read: Readings
+    resolved: Readings = []
     monotone_memory: bool = Field(default=False, description="a larger value never needs less GPU memory")
     source: str = ""
 
@@ -89,32 +93,27 @@ class Knob(Entry):
         """Whether a version has the knob; where it has not, the knob keeps its default."""
         return self.since is None or in_range(version, f">={self.since}")
 
-    @property
-    def _may_be_left_to_the_engine(self) -> bool:
-        defaults = [case.value for case in self.default] if isinstance(self.default, list) else [self.default]
-        return None in defaults
-
-    @property
-    def _is_whole(self) -> bool:
-        """Whether the knob is a count: no value that is tried has a fraction."""
-        tried = [v for entry in self.search for v in (entry.values if isinstance(entry, Values) else [entry])]
-        return not any(isinstance(value, float) for value in tried)
-
     def refuses(self, value: Scalar) -> str | None:
         """Say why a value is refused; None when it is allowed. A knob with bounds takes numbers, or None."""
         if self.choices is not None and value not in self.choices:
             return f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
         if self.minimum is None and self.maximum is None:
             return None
-        if value is None and self._may_be_left_to_the_engine:
+        defaults = [case.value for case in self.default] if isinstance(self.default, list) else [self.default]
+        if value is None and None in defaults:
             return None
         low = "" if self.minimum is None else f" of at least {self.minimum:g}"
         high = "" if self.maximum is None else f" of at most {self.maximum:g}"
-        whole = self._is_whole
+        # A count: no value that is tried has a fraction.
+        tried = [v for entry in self.search for v in (entry.values if isinstance(entry, Values) else [entry])]
+        whole = not any(isinstance(v, float) for v in tried)
         right = f"a {'whole ' if whole else ''}number{low}{' and' if low and high else ''}{high}"
-        if whole and isinstance(value, float):
-            return right
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or (whole and isinstance(value, float))
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             return right
         below = self.minimum is not None and value < self.minimum
         return right if below or (self.maximum is not None and value > self.maximum) else None

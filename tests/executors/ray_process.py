@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from autotune.executors.factory import prepare_environment
+from autotune.executors import prepare_environment
 
 CHILD = """
 import os, sys, time
@@ -29,7 +29,7 @@ class Trial:
     """Holds a child as a trial holds its watchdog."""
 
     def begin(self, path: str) -> dict[str, Any]:
-        from autotune.executors.ray.worker import environment_of_ray_start
+        from autotune.executors.ray.searcher import environment_of_ray_start
 
         self.child = subprocess.Popen(
             [sys.executable, "-S", "-c", CHILD, path], start_new_session=True, stdout=subprocess.PIPE

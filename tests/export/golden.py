@@ -40,7 +40,7 @@ def winner(study: str) -> Winner:
 
 def texts(study: str) -> dict[str, str]:
     """File name to text, as it should lie under ``golden/<study>/``."""
-    return {name: text for name, text in all_of(winner(study)).items() if name not in LEFT_OUT}
+    return {name: text for name, text in all_of(winner(study))[0].items() if name not in LEFT_OUT}
 
 
 def _make(study: str) -> None:

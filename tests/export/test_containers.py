@@ -113,7 +113,7 @@ REFERRING = Command(
 
 def test_no_secret_stands_in_any_output_and_all_are_asked_for() -> None:
     told = with_command(REFERRING)
-    made = all_of(told)
+    made = all_of(told)[0]
     for name, text in made.items():
         assert SECRET not in text, name
         assert "plain-but-secret" not in text, name
@@ -257,7 +257,10 @@ def test_without_an_image_it_says_how_to_name_one() -> None:
     for name in CONTAINERS:
         with pytest.raises(BadInput, match=r"no container image of SGLang 0\.5\.23 for amd cdna3 .* --image IMAGE"):
             export(amd, name)
-    assert set(all_of(amd)) == {"serve.sh", "sglang.yaml", "recommendation.json"}, "what can be made is made"
+    texts, denied = all_of(amd)
+    assert set(texts) == {"serve.sh", "sglang.yaml", "recommendation.json"}, "what can be made is made"
+    assert [sorted(names) for names in denied.values()] == [sorted(FORMATS[name].filename for name in CONTAINERS)]
+    assert "no container image" in next(iter(denied))
     named = replace(amd, image="lmsysorg/sglang-rocm:v0.5.23-rocm724-mi30x-20260919")
     assert "sglang-rocm" in export(named, "compose")
     with pytest.raises(BadInput, match="--image is for the formats that run a container"):

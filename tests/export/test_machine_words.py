@@ -40,7 +40,7 @@ def environment(text: str) -> dict[str, str]:
 
 
 def test_gpus_are_counted_anew_where_only_a_share_of_them_goes_in() -> None:
-    made = all_of(with_command(TYPED))
+    made = all_of(with_command(TYPED))[0]
     kept = {"HF_ENDPOINT": "https://mirror", "HF_HUB_OFFLINE": "1"}
     assert environment(made["kubernetes.yaml"]) == {"HF_HOME": "/root/.cache/huggingface", **kept}
     assert reading.dstack_started(made["service.dstack.yml"])[1] == {"HF_HOME": "/root/.cache/huggingface", **kept}
@@ -58,7 +58,7 @@ def test_gpus_are_counted_anew_where_only_a_share_of_them_goes_in() -> None:
 
 
 def test_a_cache_of_that_machine_is_mounted_where_the_container_has_its_own() -> None:
-    made = all_of(with_command(TYPED))
+    made = all_of(with_command(TYPED))[0]
     assert "--volume /data/hf:/root/.cache/huggingface \\\n" in made["docker-run.sh"]
     assert "--env HF_HOME=/data/hf" not in made["docker-run.sh"]
     service = reading.compose_service(made["compose.yaml"], {})
@@ -96,7 +96,7 @@ def parse(text: str) -> Any:
 
 
 def test_a_model_behind_options_is_the_model_not_one_more_value() -> None:
-    made = all_of(with_command(TYPED))
+    made = all_of(with_command(TYPED))[0]
     (gpustack,) = reading.documents(made["gpustack.yaml"])
     assert gpustack["backend_parameters"][:2] == ["-tp 2", "--served-model-name mine also-mine"]
     assert f"--tokenizer {MODEL}" in gpustack["backend_parameters"]

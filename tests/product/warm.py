@@ -28,8 +28,7 @@ LATE = [
     *("autotune.cli.prediction", "autotune.cli.spaces", "autotune.cli.calibration"),
     *("autotune.cli.bench", "autotune.cli.doctor"),
     *(
-        "autotune.outputs.report.html",
-        "autotune.outputs.report.markdown",
+        "autotune.outputs.report.render",
         "autotune.evaluate.offline",
         "autotune.evaluate.launched",
     ),

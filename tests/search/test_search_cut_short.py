@@ -8,7 +8,7 @@ from pathlib import Path
 
 from search_landscapes import evaluate, make_spec, opened, play, ridge, small
 
-from autotune.outputs.report import render
+from autotune.outputs.report.render import render
 from autotune.outputs.tracking.content import launch_metrics
 from autotune.recommend import recommend
 from autotune.replay import read_table

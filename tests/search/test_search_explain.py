@@ -24,7 +24,7 @@ from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.recommendation import NoEffect, Recommendation, Verdict
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration, Launch, Resolved, Role, Scalar, Trial

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_landscapes import Cluster, decisions, evaluate, flat, grid, make_spec, opened, play, ridge, small, walled
 
-from autotune.outputs.report import StudyRecord, render
+from autotune.outputs.report import StudyRecord
+from autotune.outputs.report.render import render
 from autotune.recommend import recommend
 from autotune.search.budget import usable_nodes
 from autotune.search.history import History

@@ -13,10 +13,9 @@ from autotune.arrays import argmax, descending
 from autotune.search.acquisition import EVERY, Observations, neighbours, shortlist, suggest
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.kernels import Kernels, Prior
 from autotune.search.gp.posterior import Posterior
-from autotune.search.prior import Prior
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration
 
 GRID = grid()
@@ -45,14 +44,6 @@ def test_it_is_surest_where_it_was_measured_often() -> None:
     posterior = Posterior(Kernels(ENCODING), some, TRUTH[some].tolist())
     _, covariance = posterior.joint(np.array([7, some[0], 300]))
     assert covariance[0, 0] < covariance[1, 1] < covariance[2, 2]
-
-
-def test_a_less_sure_launch_counts_for_less() -> None:
-    """Of two contradicting launches of one candidate the surer one decides."""
-    some = [*spread_out(8), 3, 3]
-    told = [*TRUTH[some[:8]].tolist(), float(TRUTH[3]), float(TRUTH[3]) - 0.4]
-    posterior = Posterior(Kernels(ENCODING), some, told, extra_sd=[0.0] * 9 + [0.3])
-    assert abs(posterior.mean(np.array([3]))[0] - TRUTH[3]) < 0.1
 
 
 def test_trust_in_priors_is_learned() -> None:

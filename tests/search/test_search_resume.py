@@ -16,7 +16,7 @@ from search_landscapes import SLO_ON_TPOT, decisions, evaluate, make_spec, opene
 
 from autotune.errors import BadInput, MalformedFile, StudyLocked
 from autotune.recommend import recommend
-from autotune.space.candidates import CandidateSet
+from autotune.space.enumeration import CandidateSet
 from autotune.study.results import Results, read_launches
 from autotune.trial import Launch, Role
 

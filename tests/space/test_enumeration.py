@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.space.context import Context, default_of
 from autotune.space.enumeration import enumerate_engine, why_empty
 from autotune.space.fingerprint import Normaliser, broken_rules, effective
-from autotune.space.knobs import defaults
 from autotune.space.schema import Case
 from autotune.trial import Configuration
 
@@ -26,6 +26,13 @@ VALUES: dict[str, list[Any]] = {
 configurations = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in VALUES.items()}).map(
     lambda knobs: Configuration("toy", knobs)
 )
+
+
+def defaults(context: Context) -> dict[str, Any]:
+    knobs: dict[str, Any] = {}
+    for name, knob in TOY.knobs.items():
+        knobs[name] = default_of(knob, context.scope(knobs), context.version)
+    return knobs
 
 
 def brute_force(version: str) -> set[str]:
@@ -91,7 +98,7 @@ def test_effective_is_idempotent_and_keeps_the_knobs(raw: Configuration) -> None
 
 
 def test_two_spellings_are_one_configuration() -> None:
-    base = Configuration("toy", {**defaults(TOY, context()), "tensor_parallel": 8})
+    base = Configuration("toy", {**defaults(context()), "tensor_parallel": 8})
     assert base.knobs["max_running_requests"] == 1024
     assert effective(TOY, base.with_knobs(speculative_mode="tree"), context()).configuration == base
     assert effective(TOY, base.with_knobs(max_running_requests=None), context()).configuration == base
@@ -102,12 +109,12 @@ def test_two_spellings_are_one_configuration() -> None:
 
 
 def test_defaults_follow_the_hardware() -> None:
-    assert defaults(TOY, context())["max_running_requests"] == 1024
+    assert defaults(context())["max_running_requests"] == 1024
     small = context()
     node = small.hardware.model_copy(update={"memory_gb": 80})
     from dataclasses import replace
 
-    assert defaults(TOY, replace(small, hardware=node))["max_running_requests"] == 256
+    assert defaults(replace(small, hardware=node))["max_running_requests"] == 256
 
 
 def test_normaliser_picks_the_version_s_rules() -> None:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from autotune.engines import Engine, engine
 from autotune.engines.installed_options import nearest
 from autotune.errors import BadInput
-from autotune.space.context import Context
+from autotune.space.context import Context, search_values
 from autotune.space.entry import in_range
-from autotune.space.knobs import search_values
 from autotune.space.schema import EngineCard, Knob
 from autotune.trial import Configuration
 from tests.engines.settings import LIBRARY

@@ -3,8 +3,7 @@
     node_pool     which node runs which trial
     cluster       the connection, and which nodes fit
     nodes         names, reboots and autotune versions of nodes
-    searcher      Ray Tune in a thread, fed from a queue
-    worker        evaluates a trial on its node
+    searcher      Ray Tune in a thread, fed from a queue, and the evaluation of a trial on its node
     result_queue  brings results and files back
 
 Only this package imports ray.
@@ -27,10 +26,9 @@ from autotune.executors import EvaluationSetup
 from autotune.executors.ray.cluster import Cluster, head_is_gone
 from autotune.executors.ray.node_pool import Node, NodePool
 from autotune.executors.ray.result_queue import Ended, Event, Message, Started, create_queue, unpack
-from autotune.executors.ray.searcher import Task, TuneThread
-from autotune.executors.ray.worker import run_trial
+from autotune.executors.ray.searcher import Task, TuneThread, run_trial
 from autotune.notify import silent
-from autotune.space.knobs import gpus_of
+from autotune.space.context import gpus_of
 from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
 
 POLL_S = 1.0
@@ -118,7 +116,12 @@ class RayExecutor:
                 # In this order: a result that was in the queue before its process was lost counts.
                 while not self._tune.searcher.errors.empty():
                     self._lost.append(self._tune.searcher.errors.get())
-                self._get_events(0.0 if self._lost else POLL_S)
+                try:
+                    events: list[Event] = ray.get(self._queue.get.remote(0.0 if self._lost else POLL_S))
+                except ray.exceptions.RayError as error:
+                    raise head_is_gone(error) from error
+                # Results first.
+                self._events = sorted(events, key=lambda e: not (isinstance(e, Ended) and e.result is not None))
             # One after the other: what raises must not cost the results that came with it.
             while self._events and not self._finished:
                 self._handle(self._events.pop(0))
@@ -150,14 +153,6 @@ class RayExecutor:
         self._pool.update(nodes)
         for node, why in refused:
             self._setup.notify(f"node {node.name} is left out: {why}")
-
-    def _get_events(self, wait_s: float) -> None:
-        """Get what the nodes have sent, results first."""
-        try:
-            events: list[Event] = ray.get(self._queue.get.remote(wait_s))
-        except ray.exceptions.RayError as error:
-            raise head_is_gone(error) from error
-        self._events = sorted(events, key=lambda event: not (isinstance(event, Ended) and event.result is not None))
 
     def _start(self, trial: Trial, tries: int, avoid: str = "") -> None:
         spec = self._setup.spec
@@ -257,7 +252,16 @@ class RayExecutor:
             )
             self._start(replace(trial, node=""), running.tries + 1, avoid=name)
             return
-        self._finished.append(Launch(trial, self._lost_result(name)))
+        message = f"Node {name}, or the process there, was gone while the trial ran; so it was at the first try."
+        result = TrialResult(
+            state=State.INVALID,
+            evidence=self._setup.evaluator().evidence,
+            failure=Failure(FailureKind.INFRASTRUCTURE, message),
+            gpus=self._setup.spec.gpus,
+            node=name,
+            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+        self._finished.append(Launch(trial, result))
 
     def _is_gone(self, node: Node, cluster: Cluster) -> bool:
         """Whether a node is gone, or goes within `NOTICE_S`."""
@@ -277,14 +281,3 @@ class RayExecutor:
         self._losses[name] = count + 1, next(self._serial)
         if count + 1 >= TRIES and any(node.name != name for node in self._pool.used):
             self.retire(name, f"it lost the processes of {TRIES} trials in a row")
-
-    def _lost_result(self, name: str) -> TrialResult:
-        message = f"Node {name}, or the process there, was gone while the trial ran; so it was at the first try."
-        return TrialResult(
-            state=State.INVALID,
-            evidence=self._setup.evaluator().evidence,
-            failure=Failure(FailureKind.INFRASTRUCTURE, message),
-            gpus=self._setup.spec.gpus,
-            node=name,
-            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        )

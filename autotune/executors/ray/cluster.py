@@ -68,7 +68,13 @@ class Cluster:
             # Ray starts a process for each processor beforehand.
             _start(spec, num_gpus=gpus, num_cpus=1)
         else:
-            _join_or_start(spec)
+            try:
+                with _quiet():
+                    _init(address="auto")
+            except ConnectionError:
+                _start(spec)
+            except _NOT_JOINED as error:
+                raise _cannot_be_joined("of this machine", "HOST:PORT", error) from error
         self.driver_node_id: str = ray.get_runtime_context().get_node_id()
         self._head: str = ray.get_runtime_context().gcs_address
 
@@ -80,14 +86,21 @@ class Cluster:
         return [
             Node(names[info["NodeID"]], info["NodeID"], self._gpus(info), kind if kind in info["Resources"] else "")
             for info in infos
-            if self._fits(info)
+            if info["Alive"] and self._gpus(info) > 0
+            if not self._needs_gpus or kind == "local" or _is_of(info, kind)
         ]
 
     def check(self, needs: Sequence[int]) -> None:
         """Raise `BadInput` where a candidate fits no node, or a node lacks this version of autotune."""
         nodes = self.nodes()
         if not nodes:
-            raise BadInput(self._no_node())
+            alive = [info for info in _node_infos() if info["Alive"]]
+            seen = "; ".join(f"{host_of(info)}: {_resources(info)}" for info in alive)
+            name = self._spec.hardware.name
+            raise BadInput(
+                f"no node of the Ray cluster has {name}: {seen}. On each such node: "
+                f"ray start --address HOST:PORT --num-gpus {self._spec.hardware.gpus} --resources '{{\"{name}\": 1}}'"
+            )
         largest, most = max(node.gpus for node in nodes), max(needs, default=1)
         if largest < most:
             raise BadInput(
@@ -120,25 +133,9 @@ class Cluster:
         """Leave the cluster: what still runs there for us is ended by Ray."""
         ray.shutdown()
 
-    def _fits(self, info: NodeInfo) -> bool:
-        if not info["Alive"]:
-            return False
-        if not self._needs_gpus:
-            return True
-        return self._gpus(info) > 0 and (self._spec.hardware.name == "local" or _is_of(info, self._spec.hardware.name))
-
     def _gpus(self, info: NodeInfo) -> int:
         # Without GPUs a node counts as one device.
         return int(info["Resources"].get("GPU", 0)) if self._needs_gpus else 1
-
-    def _no_node(self) -> str:
-        alive = [info for info in _node_infos() if info["Alive"]]
-        seen = "; ".join(f"{host_of(info)}: {_resources(info)}" for info in alive)
-        name = self._spec.hardware.name
-        return (
-            f"no node of the Ray cluster has {name}: {seen}. On each such node: "
-            f"ray start --address HOST:PORT --num-gpus {self._spec.hardware.gpus} --resources '{{\"{name}\": 1}}'"
-        )
 
 
 def _node_infos() -> list[NodeInfo]:
@@ -230,18 +227,6 @@ def _cannot_be_joined(which: str, address: str, error: BaseException) -> BadInpu
         f"start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}; a "
         "cluster with a token wants RAY_AUTH_MODE=token here and the token of the head's ~/.ray/auth_token"
     )
-
-
-def _join_or_start(spec: StudySpec) -> None:
-    try:
-        with _quiet():
-            _init(address="auto")
-        return
-    except ConnectionError:
-        pass
-    except _NOT_JOINED as error:
-        raise _cannot_be_joined("of this machine", "HOST:PORT", error) from error
-    _start(spec)
 
 
 def _start(spec: StudySpec, **declared: int) -> None:

@@ -1,4 +1,4 @@
-"""Ray Tune in a thread of its own, with a searcher that hands out the trials of a queue.
+"""Ray Tune in a thread of its own, with a searcher that hands out the trials of a queue, and what runs them on nodes.
 
 The study decides what to try (`autotune.search`) and Ray Tune where resources are free; the searcher connects them.
 Sources: https://docs.ray.io/en/latest/tune/api/suggestion.html (``Searcher``),
@@ -7,19 +7,28 @@ https://docs.ray.io/en/latest/tune/tutorials/tune-resources.html (``PlacementGro
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import ray
 from ray import tune
 from ray.tune.search import Searcher
 
+from autotune.errors import AutotuneError
+from autotune.executors import EvaluationSetup
 from autotune.executors.ray.node_pool import Node
-from autotune.executors.ray.result_queue import TUNE_FOLDER, own_folder
+from autotune.executors.ray.result_queue import TRIAL_FOLDER, TUNE_FOLDER, Ended, Message, Started, own_folder, pack
 from autotune.trial import Trial
 
+_THREADS = "OMP_NUM_THREADS"
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
 A_LITTLE = 0.001
 """Of a node's processors, which are the server's and nobody counts, and of the resource that names its hardware."""
 
@@ -151,3 +160,53 @@ class TuneThread:
             ).fit()
         except BaseException as error:
             self.error = error
+
+
+def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder: str) -> dict[str, int]:
+    """Evaluate a task's trial, and put its result and files into the queue.
+
+    Args:
+        config: ``{"task": Task}``, as Ray Tune passes it on.
+        queue: the actor of `result_queue.ResultQueue`.
+        folder: the tuner's working folder, to which relative paths in commands refer, where it exists here too.
+    """
+    task: Task = config["task"]
+    queue.put.remote(Started(task.key))
+    with environment_of_ray_start(), own_folder(TRIAL_FOLDER, task.node.name) as own:
+        setup = replace(setup, folder=Path(own), notify=lambda text: queue.put.remote(Message(text)))
+        (setup.folder / "trials").mkdir()
+        with contextlib.chdir(folder if os.path.isdir(folder) else own):
+            gpu_ids = tuple(str(index) for index in ray.get_gpu_ids())
+            try:
+                result = setup.evaluator()(task.trial)
+                ended = Ended(task.key, replace(result, node=task.node.name, gpu_ids=gpu_ids))
+            except AutotuneError as error:
+                ended = Ended(task.key, problem=str(error))
+            except Exception:
+                ended = Ended(task.key, bug=traceback.format_exc())
+        files = pack(setup.folder / "trials" / f"{task.trial.number:04d}")
+        # Waited for: what is in the queue outlives this process.
+        ray.get(queue.put.remote(replace(ended, files=files)))
+    return {"done": 1}
+
+
+@contextlib.contextmanager
+def environment_of_ray_start() -> Iterator[None]:
+    """Restore what a server inherits to that of ``ray start``, as far as Ray has changed it.
+
+    That is the number of threads, which Ray sets by its own count of processors: a server would run with one. And when
+    memory is short, Linux would end the process of a trial and all below it first (``oom_score_adj``; ``man 5 proc``).
+    """
+    before = Path("/proc/self/environ").read_bytes().split(b"\0")
+    given = any(line.startswith(f"{_THREADS}=".encode()) for line in before)
+    threads = None if given else os.environ.pop(_THREADS, None)
+    score = _OOM_SCORE.read_text()
+    # Refused below what a privileged Ray has set, to one without its privilege; then it stays.
+    with contextlib.suppress(OSError):
+        _OOM_SCORE.write_text(Path(f"/proc/{os.getppid()}/oom_score_adj").read_text())
+    try:
+        yield
+    finally:
+        _OOM_SCORE.write_text(score)
+        if threads is not None:
+            os.environ[_THREADS] = threads

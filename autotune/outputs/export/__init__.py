@@ -8,11 +8,10 @@ output asks for it or leaves it out and says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from autotune.errors import BadInput, UnknownName
-from autotune.outputs.export import compose, config_files, docker, dstack, gpustack, kubernetes, shell
+from autotune.outputs.export import compose, config_files, dstack, gpustack, kubernetes, shell
 from autotune.outputs.export.text import render_json
 from autotune.outputs.export.winner import Winner, winner_of
 
@@ -26,7 +25,7 @@ class Format:
     Attributes:
         render: makes the text; raises `BadInput` where this winner cannot be written so.
         filename: what the file is usually called.
-        engine: the only engine that reads it; None = any.
+        engine: the only engine that reads it; None: any.
         executable: whether the file is to be run.
         without_command: whether it can say something of a replayed row of which no command is known.
         container: whether it runs a container image.
@@ -51,7 +50,7 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "shell": Format(shell.render, "serve.sh", executable=True, without_command=True),
-    "docker": Format(docker.render, "docker-run.sh", executable=True, container=True),
+    "docker": Format(shell.render_docker, "docker-run.sh", executable=True, container=True),
     "compose": Format(compose.render, "compose.yaml", container=True),
     "k8s": Format(kubernetes.render, "kubernetes.yaml", container=True),
     "dstack": Format(dstack.service, "service.dstack.yml", container=True),
@@ -95,10 +94,14 @@ def export(winner: Winner, name: str) -> str:
     )
 
 
-def all_of(winner: Winner) -> dict[str, str]:
-    """File name to text, in every format that this winner can have."""
+def all_of(winner: Winner) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """File name to text in every format that fits this winner, and reason to the file names that it denies."""
     texts: dict[str, str] = {}
+    denied: dict[str, list[str]] = {}
     for name, form in FORMATS.items():
-        with suppress(BadInput):
-            texts[form.filename] = export(winner, name)
-    return texts
+        if form.fits(winner):
+            try:
+                texts[form.filename] = export(winner, name)
+            except BadInput as error:
+                denied.setdefault(str(error), []).append(form.filename)
+    return texts, denied

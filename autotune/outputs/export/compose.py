@@ -5,7 +5,6 @@ Keys: https://docs.docker.com/reference/compose-file/ (services, configs with co
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from autotune.outputs.export import words
@@ -26,15 +25,15 @@ def render(winner: Winner) -> str:
     document: dict[str, Any] = {"name": container.name, "services": {"server": _service(winner, container, limit_s)}}
     if container.files:
         document["configs"] = {
-            _config(i): {"content": _literal(text)} for i, text in enumerate(container.files.values(), 1)
+            f"file-{i}": {"content": _literal(text)} for i, text in enumerate(container.files.values(), 1)
         }
     document["volumes"] = {name: {"name": name} for name in container.caches.values()}
-    own_cache = "this user's ~/.cache/huggingface"
+    own_weights = container.weights or "this user's ~/.cache/huggingface"
     about = [
         *heading(winner),
         "use: docker compose up --detach --wait",
         f"It is reached at 127.0.0.1:{PORT} of this machine only; change ports to open it.",
-        f"Weights are those of {container.weights or own_cache}; change volumes where they lie elsewhere.",
+        f"Weights are those of {own_weights}; change volumes where they lie elsewhere.",
         said,
         *(["Docker Compose 2.23.1 or later writes the files"] if container.files else []),
         *(f"set {name} to the secret that this command needs, outside or in .env" for name in container.secrets),
@@ -50,17 +49,20 @@ def _service(winner: Winner, container: Container, limit_s: int) -> dict[str, An
     if container.files:
         service["working_dir"] = FILES_FOLDER
         service["configs"] = [
-            {"source": _config(i), "target": f"{FILES_FOLDER}/{name}"} for i, name in enumerate(container.files, 1)
+            {"source": f"file-{i}", "target": f"{FILES_FOLDER}/{name}"} for i, name in enumerate(container.files, 1)
         ]
     card = docker_card()
     for option in (*card.options, *card.devices[winner.spec.hardware.vendor]):
-        if option[0] not in _ELSEWHERE:
-            _OPTIONS[option[0]](service, option[-1])
+        _set_option(service, option[0], option[-1])
+    volumes = [f"{name}:{folder}" for folder, name in container.caches.items()]
+    volumes.append(f"{_literal(container.weights or '~/.cache/huggingface')}:{docker_card().models}")
+    volumes += [_literal(f"{path}:{path}:ro") for path in container.mounts]
     if winner.spec.hardware.vendor == "nvidia":
-        _reserve_gpus(service, winner.gpus)
+        device = {"driver": "nvidia", "count": winner.gpus, "capabilities": ["gpu"]}
+        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     return service | {
         "ports": [f"127.0.0.1:{PORT}:{PORT}"],
-        "volumes": _volumes(container),
+        "volumes": volumes,
         "healthcheck": {
             "test": ["CMD", "python3", "-c", _ASK, container.health],
             "start_period": f"{limit_s}s",
@@ -80,48 +82,28 @@ def _environment(winner: Winner, container: Container) -> dict[str, str | None]:
         names = [name for name in names if not chooses_gpus(name)]
         own = dict(container.env)
     return {
-        "HF_HOME": container.models,
+        "HF_HOME": docker_card().models,
         **dict.fromkeys(names),
         **{name: _value(value) for name, value in own.items()},
     }
 
 
-def _volumes(container: Container) -> list[str]:
-    caches = [f"{name}:{folder}" for folder, name in container.caches.items()]
-    models = f"{_literal(container.weights or '~/.cache/huggingface')}:{container.models}"
-    return [*caches, models, *(_literal(f"{path}:{path}:ro") for path in container.mounts)]
-
-
-def _reserve_gpus(service: dict[str, Any], count: int) -> None:
-    device = {"driver": "nvidia", "count": count, "capabilities": ["gpu"]}
-    service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
-
-
-def _ulimit(service: dict[str, Any], value: str) -> None:
-    name, _, limit = value.partition("=")
-    service.setdefault("ulimits", {})[name] = int(limit)
-
-
-def _appended(key: str) -> Callable[[dict[str, Any], str], None]:
-    return lambda service, value: service.setdefault(key, []).append(value)
-
-
-_OPTIONS: dict[str, Callable[[dict[str, Any], str], None]] = {
-    "--init": lambda service, _: service.update(init=True),
-    "--ipc": lambda service, value: service.update(ipc=value),
-    "--ulimit": _ulimit,
-    "--device": lambda service, value: service.setdefault("devices", []).append(f"{value}:{value}"),
-    "--group-add": _appended("group_add"),
-    "--cap-add": _appended("cap_add"),
-    "--security-opt": _appended("security_opt"),
-}
-"""What each option of ``docker run`` is called in a service."""
-_ELSEWHERE = {"--network", "--gpus"}
-"""A port is published in place of the host's network; GPUs are reserved by their number."""
-
-
-def _config(number: int) -> str:
-    return f"file-{number}"
+def _set_option(service: dict[str, Any], option: str, value: str) -> None:
+    """Set what an option of ``docker run`` is called in a service."""
+    match option:
+        case "--network" | "--gpus":
+            pass  # A port is published in place of the host's network; GPUs are reserved by their number.
+        case "--init":
+            service["init"] = True
+        case "--ipc":
+            service["ipc"] = value
+        case "--ulimit":
+            name, _, limit = value.partition("=")
+            service.setdefault("ulimits", {})[name] = int(limit)
+        case "--device":
+            service.setdefault("devices", []).append(f"{value}:{value}")
+        case _:
+            service.setdefault(option.removeprefix("--").replace("-", "_"), []).append(value)
 
 
 def _literal(text: str) -> str:

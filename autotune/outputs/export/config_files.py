@@ -12,7 +12,6 @@ https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html.
 
 from __future__ import annotations
 
-import copy
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -54,7 +53,7 @@ class Parts:
 
 def _parse(argv: list[str]) -> Parts:
     """Take a command line apart: program and positional words first, then options, as autotune writes it."""
-    groups = words.groups(argv, words.program_length(argv))
+    groups = words.groups(argv)
     parts = Parts(program=groups[0])
     seen = [group[0].partition("=")[0] for group in groups[1:]]
     for group in groups[1:]:
@@ -65,15 +64,9 @@ def _parse(argv: list[str]) -> Parts:
         elif not name.startswith("--") or seen.count(name) > 1:
             parts.rest += group
         else:
-            parts.options[name[2:]] = _value(values)
+            scalars = [_scalar(word) for word in values] or [True]
+            parts.options[name[2:]] = scalars if len(scalars) > 1 else scalars[0]
     return parts
-
-
-def _value(given: list[str]) -> Any:
-    if not given:
-        return True
-    values = [_scalar(word) for word in given]
-    return values[0] if len(values) == 1 else values
 
 
 def _scalar(word: str) -> int | float | str:
@@ -103,18 +96,14 @@ def render_config(winner: Winner) -> str:
     about = heading(winner) + _usage(choice, [*program, "--config", name, *parts.rest], choice.files)
     about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
     flags = any(value is True for value in document.values())
-    if flags and not _is_in(choice.engine_version, kind.flags_in_file):
+    try:
+        reads_flags = in_range(choice.engine_version, kind.flags_in_file)
+    except InvalidVersion:  # as of a replayed table
+        reads_flags = False
+    if flags and not reads_flags:
         title, since = kind.card.title, kind.flags_in_file.removeprefix(">=")
         about.append(f"{title} before {since} misreads flags in this file: export the shell format instead")
     return comment(about) + _dump(document)
-
-
-def _is_in(version: str, versions: str) -> bool:
-    """Whether a version is surely in a range; one that cannot be read, as of a replayed table, is only in ``*``."""
-    try:
-        return in_range(version, versions)
-    except InvalidVersion:
-        return False
 
 
 def _usage(choice: Choice, command: Sequence[str], files: Iterable[str]) -> list[str]:
@@ -140,38 +129,24 @@ def render_trtllm(winner: Winner) -> str:
     parts = _parse(model_first(choice, engine(choice.engine, library_of(winner.spec))))
     named = [name for name in _known()["config_options"] if name in parts.options]
     own = [str(parts.options.pop(name)) for name in named]
-    document = _own_document(choice, own)
+    # The config file that the command line names, where autotune wrote it.
+    content = next((choice.files[name] for name in own if name in choice.files), "")
+    document: dict[str, Any] = yaml.safe_load(content) or {}
     remaining: list[str] = []
     for name, value in parts.options.items():
         field = _known()["fields"].get(name)
         if field is None:
-            remaining += _words(name, value)
+            values = value if isinstance(value, list) else [] if value is True else [value]
+            remaining += [f"--{name}", *map(str, values)]
         else:
-            _set(document, field.split("."), value)
+            *parents, last = field.split(".")
+            nested = document
+            for parent in parents:
+                nested = nested.setdefault(parent, {})
+            # The file wins over the command line.
+            nested.setdefault(last, value)
     flag = named[0] if named else _known()["config_options"][0]
     command = [*parts.program, f"--{flag}", "trtllm.yaml", *remaining, *parts.rest]
     about = heading(winner) + _usage(choice, command, set(choice.files) - set(own))
     about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
     return comment(about) + _dump(document)
-
-
-def _own_document(choice: Choice, names: list[str]) -> dict[str, Any]:
-    """The config file that the command line names, where autotune wrote it."""
-    for name in names:
-        if name in choice.files:
-            document: dict[str, Any] = yaml.safe_load(choice.files[name]) or {}
-            return copy.deepcopy(document)
-    return {}
-
-
-def _set(document: dict[str, Any], path: list[str], value: Any) -> None:
-    """Set a nested field unless the file has it: the file wins over the command line."""
-    for name in path[:-1]:
-        document = document.setdefault(name, {})
-    document.setdefault(path[-1], value)
-
-
-def _words(name: str, value: Any) -> list[str]:
-    if value is True:
-        return [f"--{name}"]
-    return [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]

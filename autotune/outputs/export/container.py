@@ -57,12 +57,9 @@ class Container:
         mounts: files and folders of the host that the command names.
         caches: folders of the container that should outlive it, to a volume's name that tells image and GPU.
         health: the path that answers 200 when the server is ready.
-        model: the model as the command names it.
-        is_local: whether it is a folder, not a name at Hugging Face.
-        served: the name by which requests ask for it.
-        revision: of its repository; None: its main branch.
+        command: the engine's command as the image runs it, with the model.
         weights: the host's Hugging Face cache as the recommended variables name it; None: they do not.
-        storage_gib: of the caches, weights included.
+        storage_gib: of the caches, in whole tens; room for the weights unless they are mounted.
     """
 
     name: str
@@ -75,10 +72,7 @@ class Container:
     mounts: tuple[str, ...]
     caches: Mapping[str, str]
     health: str
-    model: str
-    is_local: bool
-    served: str
-    revision: str | None
+    command: InImage
     weights: str | None
     storage_gib: int
 
@@ -86,11 +80,6 @@ class Container:
     def secrets(self) -> list[str]:
         """The variables from which the command's secrets come."""
         return words.asked_for(self.argv, self.env)
-
-    @property
-    def models(self) -> str:
-        """The Hugging Face cache."""
-        return docker_card().models
 
 
 def container_of(winner: Winner) -> Container:
@@ -101,6 +90,12 @@ def container_of(winner: Winner) -> Container:
     image = _image(winner, kind)
     env = words.settings_without_secrets(choice.env)
     weights = env.pop(_MODELS, None)
+    # What exists here of the paths that the command names, and a model's folder, which may lie on another machine.
+    mounts = mounted_paths(command.argv)
+    if command.is_local and not any(PurePosixPath(command.model).is_relative_to(path) for path in mounts):
+        mounts.append(command.model)
+    architecture = winner.spec.model.architecture
+    weight_bytes = weight_bytes_per_gpu(architecture, 1, 1, 1, architecture.mtp_layers > 0)
     return Container(
         name=name_of(choice.engine, winner.recommendation.model),
         image=image,
@@ -110,15 +105,12 @@ def container_of(winner: Winner) -> Container:
         env={name: value for name, value in env.items() if not chooses_gpus(name)},
         gpu_choice={name: value for name, value in env.items() if chooses_gpus(name)},
         files=choice.files,
-        mounts=_mounts(command),
+        mounts=tuple(sorted(mounts)),
         caches={folder: volume_name(image, hardware.name, folder) for folder in docker_card().caches},
         health=kind.card.serving.health,
-        model=command.model,
-        is_local=command.is_local,
-        served=command.served,
-        revision=command.revision,
+        command=command,
         weights=weights if weights and weights.startswith("/") else None,
-        storage_gib=_storage_gib(winner, command),
+        storage_gib=10 * max(2, 0 if command.is_local else math.ceil(_ROOM * weight_bytes / 2**30 / 10)),
     )
 
 
@@ -167,18 +159,3 @@ def _image(winner: Winner, kind: Engine) -> str:
             "name one with --image IMAGE"
         )
     return known.image.replace("{version}", version)
-
-
-def _mounts(command: InImage) -> tuple[str, ...]:
-    """What exists here of the paths that the command names, and a model's folder, which may lie on another machine."""
-    mounts = mounted_paths(command.argv)
-    if command.is_local and not any(PurePosixPath(command.model).is_relative_to(path) for path in mounts):
-        mounts.append(command.model)
-    return tuple(sorted(mounts))
-
-
-def _storage_gib(winner: Winner, command: InImage) -> int:
-    """Room for the weights, unless they are mounted, in whole tens of GiB."""
-    architecture = winner.spec.model.architecture
-    weights = weight_bytes_per_gpu(architecture, 1, 1, 1, architecture.mtp_layers > 0)
-    return 10 * max(2, 0 if command.is_local else math.ceil(_ROOM * weights / 2**30 / 10))

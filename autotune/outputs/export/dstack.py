@@ -29,7 +29,7 @@ def service(winner: Winner) -> str:
     container = container_of(winner)
     probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
     # Without probes of its own a service with a model is asked for a completion every time.
-    more = {"port": PORT, "model": container.served, "probes": [probe]}
+    more = {"port": PORT, "model": container.command.served, "probes": [probe]}
     said = start_limit_s(winner)[1]
     return _render(winner, container, "service", more, [f"dstack waits for it as long as it takes; {said}"])
 
@@ -47,12 +47,16 @@ def _render(winner: Winner, container: Container, kind: str, more: dict[str, Any
         f"taken from the environment of that command: {', '.join(secrets)}; leave {_TOKEN} out for an open model",
         *notes,
     ]
-    settings = {name: value for name, value in container.env.items() if "$" not in value}
+    settings = {"HF_HOME": docker_card().models}
+    settings |= {name: value for name, value in container.env.items() if "$" not in value}
     document = {
         "type": kind,
         "name": container.name,
         "image": container.image,
-        "env": [*secrets, *(f"{name}={value}" for name, value in {"HF_HOME": container.models, **settings}.items())],
+        "env": [
+            *secrets,
+            *(f"{name}={value}" for name, value in settings.items()),
+        ],
         "commands": _commands(container),
         **more,
         "resources": _resources(winner, container),
@@ -68,9 +72,8 @@ def _commands(container: Container) -> list[str]:
     commands ``dstack apply`` alone replaces anything, and takes ``$$`` for one ``$``
     (``dstack/_internal/utils/interpolator.py``).
     """
-    lines = (
-        [f"mkdir -p {FILES_FOLDER} && cd {FILES_FOLDER}", *shell.writing(container.files)] if container.files else []
-    )
+    lines = [f"mkdir -p {FILES_FOLDER} && cd {FILES_FOLDER}"] if container.files else []
+    lines += shell.writing(container.files)
     settings = [f"{name}={_quoted(value)}" for name, value in container.env.items() if "$" in value]
     started = ["exec env", *settings] if settings else ["exec"]
     lines.append(" ".join([*started, *map(_quoted, container.argv)]))
@@ -86,10 +89,7 @@ def _quoted(word: str) -> str:
 
 def _resources(winner: Winner, container: Container) -> dict[str, Any]:
     hardware = winner.spec.hardware
-    resources: dict[str, Any] = {
-        "shm_size": f"{SHARED_MEMORY_GIB}GB",
-        "disk": f"{container.storage_gib + _IMAGE_GB}GB..",
-    }
+    resources = {"shm_size": f"{SHARED_MEMORY_GIB}GB", "disk": f"{container.storage_gib + _IMAGE_GB}GB.."}
     if hardware.vendor == "cpu":
         return {"gpu": 0, **resources}
     gpu: dict[str, Any] = {"vendor": hardware.vendor}
@@ -102,11 +102,8 @@ def _resources(winner: Winner, container: Container) -> dict[str, Any]:
 
 def _volumes(container: Container) -> list[dict[str, Any]]:
     """Folders of the instance; where a backend has none, the run begins without them."""
-    caches = docker_card().caches
-    kept = {f"{_INSTANCE}/{container.caches[folder]}": folder for folder in caches}
+    kept = {f"{_INSTANCE}/{container.caches[folder]}": folder for folder in docker_card().caches}
     # Weights are the same for every image.
-    kept[f"{_INSTANCE}/huggingface"] = container.models
-    volumes: list[dict[str, Any]] = [
-        {"instance_path": place, "path": folder, "optional": True} for place, folder in kept.items()
-    ]
-    return volumes + [{"instance_path": path, "path": path} for path in container.mounts]
+    kept[f"{_INSTANCE}/huggingface"] = docker_card().models
+    optional = [{"instance_path": place, "path": folder, "optional": True} for place, folder in kept.items()]
+    return optional + [{"instance_path": path, "path": path} for path in container.mounts]

@@ -28,12 +28,21 @@ _SHARED_MEMORY = "GPUSTACK_MODEL_RUNTIME_SHM_SIZE_GIB"
 def render(winner: Winner) -> str:
     """The document."""
     container = container_of(winner)
-    argv, left_out = _without_secrets(list(container.argv[:-_ADDRESS_WORDS]))
+    argv: list[str] = []
+    left_out: list[str] = []
+    for group in words.groups(container.argv[:-_ADDRESS_WORDS]):
+        if words.asked_for(group, {}):
+            left_out.append(group[0].partition("=")[0])
+        else:
+            argv += group
     env = {name: value for name, value in container.env.items() if words.reference_in(value)[1] is None}
+    source = {"source": "huggingface", "huggingface_repo_id": container.command.model}
+    if container.command.is_local:
+        source = {"source": "local_path", "local_path": container.command.model}
     backend = None if container.files else _BACKENDS.get(winner.choice.engine)
     document = {
         "name": container.name,
-        **_source(container),
+        **source,
         "description": "; ".join(heading(winner)),
         "replicas": 1,
         "categories": ["llm"],
@@ -49,30 +58,13 @@ def render(winner: Winner) -> str:
         "use: import it at Models - Deployments in GPUStack 2.3 or later",
         f"It holds for {winner.recommendation.hardware}: add a worker_selector where the cluster has other GPUs too.",
         start_limit_s(winner)[1],
-        *(
-            f"left out, as its value is a secret: {name} (GPUStack asks for API keys and reads weights itself)"
-            for name in [*left_out, *(name for name in container.env if name not in env)]
-        ),
+    ]
+    left_out += [name for name in container.env if name not in env]
+    about += [
+        f"left out, as its value is a secret: {name} (GPUStack asks for API keys and reads weights itself)"
+        for name in left_out
     ]
     return comment(about) + dump_yaml({key: value for key, value in document.items() if value is not None})
-
-
-def _source(container: Container) -> dict[str, str]:
-    if container.is_local:
-        return {"source": "local_path", "local_path": container.model}
-    return {"source": "huggingface", "huggingface_repo_id": container.model}
-
-
-def _without_secrets(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The words without the options whose value is a secret, and those options."""
-    kept: list[str] = []
-    left_out: list[str] = []
-    for group in words.groups(argv, words.program_length(argv)):
-        if words.asked_for(group, {}):
-            left_out.append(group[0].partition("=")[0])
-        else:
-            kept += group
-    return kept, left_out
 
 
 def _parameters(winner: Winner, argv: list[str]) -> dict[str, Any]:
@@ -84,7 +76,7 @@ def _parameters(winner: Winner, argv: list[str]) -> dict[str, Any]:
     length = kind.card.knobs["context_length"].emit[0].args[0]
     if not any(group[0].partition("=")[0] == length for group in options):
         # GPUStack would set 8192; the engine's own default, with which this was tuned, is the model's limit.
-        options.append([length, str(winner.spec.model.context_limit)])
+        options.append([length, str(winner.spec.model.architecture.context_limit)])
     return {"backend_parameters": [entry for group in options for entry in _entries(group)]}
 
 
@@ -102,7 +94,7 @@ def _entries(group: list[str]) -> list[str]:
 
 def _run_command(winner: Winner, container: Container, argv: list[str]) -> dict[str, Any]:
     """The whole command, which GPUStack splits as a shell does; a shell inside writes the files first."""
-    argv = ["{{model_path}}" if word == container.model else word for word in argv]
+    argv = ["{{model_path}}" if word == container.command.model else word for word in argv]
     serving = engine(winner.choice.engine, library_of(winner.spec)).card.serving
     command = [*argv, serving.host_flag, "{{worker_ip}}", serving.port_flag, "{{port}}"]
     if not container.files:

@@ -31,22 +31,39 @@ def render(winner: Winner) -> str:
     """The manifests, for ``kubectl apply --filename``."""
     container = container_of(winner)
     limit_s, said = start_limit_s(winner)
-    documents = [_config_map(container)] if container.files else []
-    documents += [_claim(container), _deployment(winner, container, limit_s), _service(container)]
+    documents: list[dict[str, Any]] = []
+    if container.files:
+        data = {_key(i, name): text for i, (name, text) in enumerate(container.files.items())}
+        metadata = _metadata(container, "-files")
+        documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+    resources = {"requests": {"storage": f"{container.storage_gib}Gi"}}
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": _metadata(container, "-cache"),
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": resources},
+    }
+    labels, ports = {"app.kubernetes.io/name": container.name}, [{"name": "http", "port": PORT, "targetPort": "http"}]
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(container),
+        "spec": {"selector": labels, "ports": ports},
+    }
+    documents += [claim, _deployment(winner, container, limit_s), service]
     return comment(_about(winner, container, said)) + dump_yaml(*documents)
 
 
 def _about(winner: Winner, container: Container, said: str) -> list[str]:
-    hardware = winner.recommendation.hardware
     about = [
         *heading(winner),
         "use: kubectl apply --filename kubernetes.yaml",
-        f"It holds for {hardware} only: add a nodeSelector where the cluster has other GPUs too.",
+        f"It holds for {winner.recommendation.hardware} only: add a nodeSelector where the cluster has other GPUs too.",
         f"startup probe: {said}",
+        # A hostPath would bind the pod to one node's disk and wants a right that clusters seldom give.
+        "The claim keeps weights and compiled kernels: one pod at a time, on whatever node it is.",
     ]
-    # A hostPath would bind the pod to one node's disk and wants a right that clusters seldom give.
-    about.append("The claim keeps weights and compiled kernels: one pod at a time, on whatever node it is.")
-    if not container.is_local:
+    if not container.command.is_local:
         about.append("The weights are fetched before the server starts, so that its start is the one that was seen.")
     keys = [_TOKEN, *(name for name in container.secrets if name != _TOKEN)]
     literals = " ".join(f'--from-literal={key}="${key}"' for key in keys)
@@ -59,30 +76,10 @@ def _metadata(container: Container, ending: str = "") -> dict[str, Any]:
     return {"name": f"{container.name}{ending}", "labels": {"app.kubernetes.io/name": container.name}}
 
 
-def _config_map(container: Container) -> dict[str, Any]:
-    data = {_key(i, name): text for i, (name, text) in enumerate(container.files.items())}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(container, "-files"), "data": data}
-
-
 def _key(number: int, name: str) -> str:
     """A ConfigMap's key for a file of any name."""
     plain = re.fullmatch(r"[-._A-Za-z0-9]{1,200}", name) and not name.startswith("..") and name != "."
     return name if plain else f"file-{number}"
-
-
-def _claim(container: Container) -> dict[str, Any]:
-    spec = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": f"{container.storage_gib}Gi"}},
-    }
-    metadata = _metadata(container, "-cache")
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
-
-
-def _service(container: Container) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/name": container.name}
-    spec = {"selector": labels, "ports": [{"name": "http", "port": PORT, "targetPort": "http"}]}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(container), "spec": spec}
 
 
 def _deployment(winner: Winner, container: Container, limit_s: int) -> dict[str, Any]:
@@ -93,28 +90,25 @@ def _deployment(winner: Winner, container: Container, limit_s: int) -> dict[str,
         "autotune/configuration": winner.choice.fingerprint,
         "autotune/evidence": winner.recommendation.evidence.value,
     }
+    # Kubernetes sets NAME_PORT and the like for every service, and engines read variables of such names.
+    pod: dict[str, Any] = {"enableServiceLinks": False}
+    if not container.command.is_local:
+        pod["initContainers"] = [_fetch(container)]
+    pod |= {"containers": [_server(winner, container, limit_s)], "volumes": _volumes(container)}
     spec = {
         "replicas": 1,
         "progressDeadlineSeconds": _FETCH_S + limit_s,
         # The GPUs and the claim are one pod's: a new one starts when the old one has gone.
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": _pod(winner, container, limit_s)},
+        "template": {"metadata": {"labels": labels}, "spec": pod},
     }
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
-def _pod(winner: Winner, container: Container, limit_s: int) -> dict[str, Any]:
-    # Kubernetes sets NAME_PORT and the like for every service, and engines read variables of such names.
-    pod: dict[str, Any] = {"enableServiceLinks": False}
-    if not container.is_local:
-        pod["initContainers"] = [_fetch(container)]
-    return pod | {"containers": [_server(winner, container, limit_s)], "volumes": _volumes(container)}
-
-
 def _fetch(container: Container) -> dict[str, Any]:
     """Fetches the weights that the server will ask for; the server may be told to be offline, this container is not."""
-    wanted = [container.model, *([container.revision] if container.revision else [])]
+    wanted = [container.command.model, *([container.command.revision] if container.command.revision else [])]
     environment = [row for row in _environment(container) if row["name"].startswith("HF_")]
     return {
         "name": "fetch-weights",
@@ -137,22 +131,18 @@ def _server(winner: Winner, container: Container, limit_s: int) -> dict[str, Any
     if vendor in _GPUS:
         server["resources"] = {"limits": {_GPUS[vendor]: winner.gpus}}
     server |= _security(vendor)
-    server |= _probes(container, limit_s)
+    # A server under full load may answer late: it is taken off, and killed, only after minutes of silence.
+    probe = {"httpGet": {"path": container.health, "port": "http"}, "timeoutSeconds": 30}
+    server |= {
+        "startupProbe": {**probe, "periodSeconds": _PERIOD_S, "failureThreshold": math.ceil(limit_s / _PERIOD_S)},
+        "readinessProbe": {**probe, "periodSeconds": 30, "failureThreshold": 3},
+        "livenessProbe": {**probe, "periodSeconds": 30, "failureThreshold": 10},
+    }
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}, *_cache_mounts(container)]
-    mounts += [{"name": _host(i), "mountPath": path, "readOnly": True} for i, path in enumerate(container.mounts)]
+    mounts += [{"name": f"host-{i}", "mountPath": path, "readOnly": True} for i, path in enumerate(container.mounts)]
     if container.files:
         mounts.append({"name": "files", "mountPath": FILES_FOLDER, "readOnly": True})
     return server | {"volumeMounts": mounts}
-
-
-def _probes(container: Container, limit_s: int) -> dict[str, Any]:
-    """A server under full load may answer late: it is taken off, and killed, only after minutes of silence."""
-    asked = {"httpGet": {"path": container.health, "port": "http"}, "timeoutSeconds": 30}
-    return {
-        "startupProbe": {**asked, "periodSeconds": _PERIOD_S, "failureThreshold": math.ceil(limit_s / _PERIOD_S)},
-        "readinessProbe": {**asked, "periodSeconds": 30, "failureThreshold": 3},
-        "livenessProbe": {**asked, "periodSeconds": 30, "failureThreshold": 10},
-    }
 
 
 def _security(vendor: str) -> dict[str, Any]:
@@ -168,7 +158,7 @@ def _security(vendor: str) -> dict[str, Any]:
 def _environment(container: Container) -> list[dict[str, Any]]:
     """The variables; those to which arguments and other variables refer come first."""
     given = {name: words.reference_in(value) for name, value in container.env.items()}
-    rows: list[dict[str, Any]] = [{"name": "HF_HOME", "value": container.models}]
+    rows: list[dict[str, Any]] = [{"name": "HF_HOME", "value": docker_card().models}]
     behind = dict.fromkeys((_TOKEN, *container.secrets))
     rows += [_secret(container, name, name) for name in behind if name not in given]
     for name, (prefix, variable) in given.items():
@@ -178,17 +168,13 @@ def _environment(container: Container) -> list[dict[str, Any]]:
 
 
 def _secret(container: Container, name: str, key: str) -> dict[str, Any]:
-    source: dict[str, Any] = {"name": container.name, "key": key}
-    if key == _TOKEN:
-        source["optional"] = True
+    source = {"name": container.name, "key": key, **({"optional": True} if key == _TOKEN else {})}
     return {"name": name, "valueFrom": {"secretKeyRef": source}}
 
 
 def _cache_mounts(container: Container) -> list[dict[str, Any]]:
-    return [
-        {"name": "cache", "mountPath": folder, "subPath": folder.rpartition("/")[2].lstrip(".")}
-        for folder in container.caches
-    ]
+    sub_paths = {folder: folder.rpartition("/")[2].lstrip(".") for folder in container.caches}
+    return [{"name": "cache", "mountPath": folder, "subPath": path} for folder, path in sub_paths.items()]
 
 
 def _volumes(container: Container) -> list[dict[str, Any]]:
@@ -197,15 +183,11 @@ def _volumes(container: Container) -> list[dict[str, Any]]:
         {"name": "shared-memory", "emptyDir": shared},
         {"name": "cache", "persistentVolumeClaim": {"claimName": f"{container.name}-cache"}},
     ]
-    volumes += [{"name": _host(i), "hostPath": {"path": path}} for i, path in enumerate(container.mounts)]
+    volumes += [{"name": f"host-{i}", "hostPath": {"path": path}} for i, path in enumerate(container.mounts)]
     if container.files:
         items = [{"key": _key(i, name), "path": name} for i, name in enumerate(container.files)]
         volumes.append({"name": "files", "configMap": {"name": f"{container.name}-files", "items": items}})
     return volumes
-
-
-def _host(number: int) -> str:
-    return f"host-{number}"
 
 
 def _literal(text: str) -> str:

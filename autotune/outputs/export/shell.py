@@ -1,4 +1,8 @@
-"""``serve.sh``: a script that starts the recommended server exactly as it was measured."""
+"""Scripts: ``serve.sh`` starts the recommended server exactly as it was measured, ``docker-run.sh`` in a container.
+
+The container's options are those of a launch by ``--on docker`` but for the network: there the server is on the
+host's, here one port of it is published, on loopback.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from autotune import redact
 from autotune.outputs.export import words
+from autotune.outputs.export.container import PORT, Container, container_of
 from autotune.outputs.export.text import comment, heading
 from autotune.outputs.export.winner import Winner
+from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 from autotune.study.recommendation import Choice
 from autotune.trial import referenced
 
@@ -19,43 +25,59 @@ def render(winner: Winner) -> str:
     """The script. Further arguments are passed on, so that ``serve.sh --host 0.0.0.0`` overrides."""
     choice = winner.choice
     if choice.stand_in:
-        return _no_command(winner)
+        told = f"the replayed table does not tell how {choice.engine} is started; its row says: "
+        row = shlex.quote(told + shlex.join(redact.argv(choice.argv)[1:]))
+        return f"#!/usr/bin/env bash\n{comment(heading(winner))}printf '%s\\n' {row} >&2\nexit 1\n"
     about = [
         *heading(winner),
         "It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0",
     ]
-    return script(about, choice.files, _start(choice))
+    return _script(about, choice.files, _start(choice))
 
 
-def script(about: list[str], files: Mapping[str, str], lines: Sequence[str]) -> str:
-    """A script that says what it is worth, writes the server's files and runs one command.
+def render_docker(winner: Winner) -> str:
+    """The script. Further arguments are passed on to the server; ``PUBLISH`` is where it is reached."""
+    container = container_of(winner)
+    about = [
+        *heading(winner),
+        f"It is reached at 127.0.0.1:{PORT} unless PUBLISH says otherwise: PUBLISH=0.0.0.0:{PORT} ./docker-run.sh",
+    ]
+    # A secret goes in by name, so that it is on no command line.
+    inside = {name: value for name, value in container.env.items() if words.reference_in(value)[1] is None}
+    secret = {name: value for name, value in container.env.items() if name not in inside}
+    card = docker_card()
+    options = [*card.options, *card.devices[winner.spec.hardware.vendor]]
+    lines = [*_started(secret), shlex.join(DOCKER_RUN)]
+    lines += [shlex.join(option) for option in options if option[0] != "--network"]
+    lines.append(f'--publish "${{PUBLISH:-127.0.0.1:{PORT}}}:{PORT}"')
+    lines += [f"--volume {volume}" for volume in _volumes(container)]
+    inside = {**container.gpu_choice, **inside}
+    inherited = [name for name in card.variables if name not in inside]
+    named = [f"HF_HOME={card.models}", *inherited, *(f"{n}={v}" for n, v in inside.items()), *secret]
+    lines += [f"--env {shlex.quote(setting)}" for setting in dict.fromkeys(named)]
+    if container.files:
+        lines.append(f"--workdir {FILES_FOLDER}")
+    lines += [] if container.own_entrypoint else ["--entrypoint="]
+    lines += [shlex.quote(container.image), *_arguments(container.argv, {})]
+    return _script(about, container.files, lines)
 
-    Args:
-        lines: the command, quoted; the script's own arguments follow.
-    """
-    return "".join(
-        [
-            "#!/usr/bin/env bash\n",
-            comment(about),
-            "set -euo pipefail\n",
-            _write_files(files),
-            " \\\n  ".join([*lines, '"$@"']) + "\n",
-        ]
-    )
+
+def _volumes(container: Container) -> list[str]:
+    caches = [shlex.quote(f"{name}:{folder}") for folder, name in container.caches.items()]
+    weights = shlex.quote(container.weights) if container.weights else '"${HF_HOME:-$HOME/.cache/huggingface}"'
+    models = f"{weights}:{docker_card().models}"
+    mounts = [shlex.quote(f"{path}:{path}:ro") for path in container.mounts]
+    files = [f'"$folder"/{shlex.quote(f"{name}:{FILES_FOLDER}/{name}:ro")}' for name in container.files]
+    return [*caches, models, *mounts, *files]
 
 
-def _no_command(winner: Winner) -> str:
-    """A script that says what the table says, and fails: how such a server is started nobody has told."""
-    said = f"the replayed table does not tell how {winner.choice.engine} is started; its row says: "
-    row = shlex.quote(said + shlex.join(redact.argv(winner.choice.argv)[1:]))
-    return f"#!/usr/bin/env bash\n{comment(heading(winner))}printf '%s\\n' {row} >&2\nexit 1\n"
-
-
-def _write_files(files: Mapping[str, str]) -> str:
-    if not files:
-        return ""
-    made = 'folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # read by the server, so it stays'
-    return "\n".join([made, *writing(files, '"$folder"/')]) + "\n"
+def _script(about: list[str], files: Mapping[str, str], lines: Sequence[str]) -> str:
+    """A script that writes the server's files and runs one command, whose quoted words are ``lines``."""
+    script = ["#!/usr/bin/env bash", *comment(about).splitlines(), "set -euo pipefail"]
+    if files:
+        made = 'folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # read by the server, so it stays'
+        script += [made, *writing(files, '"$folder"/')]
+    return "\n".join([*script, " \\\n  ".join([*lines, '"$@"'])]) + "\n"
 
 
 def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
@@ -74,21 +96,21 @@ def _start(choice: Choice) -> list[str]:
     # A container's words set its variables; only those that they name without a value come from outside.
     outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
     # In a container the files lie in the working folder.
-    lines = arguments(choice.container, choice.files) if choice.container else []
-    lines += arguments(choice.engine_argv, {} if choice.container else choice.files)
+    lines = _arguments(choice.container, choice.files) if choice.container else []
+    lines += _arguments(choice.engine_argv, {} if choice.container else choice.files)
     # vLLM listens on every interface unless told otherwise.
     if not any(argument.split("=")[0] == _LOOPBACK[0] for argument in choice.engine_argv):
         lines.append(" ".join(_LOOPBACK))
-    return [*started(outside), *lines]
+    return [*_started(outside), *lines]
 
 
-def started(env: Mapping[str, str]) -> list[str]:
+def _started(env: Mapping[str, str]) -> list[str]:
     """How a command begins that replaces the script and gets these variables; secrets are asked for."""
     settings = [f"{name}={quoted(value)}" for name, value in words.settings_without_secrets(env).items()]
     return ["exec env", *settings] if settings else ["exec"]
 
 
-def arguments(argv: Sequence[str], files: Mapping[str, str]) -> list[str]:
+def _arguments(argv: Sequence[str], files: Mapping[str, str]) -> list[str]:
     """Quoted words; an option and its values share a line."""
     lines: list[str] = []
     for argument in words.without_secrets(argv):

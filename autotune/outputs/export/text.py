@@ -67,9 +67,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    if "\n" in text:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if _PLAIN.fullmatch(text) else '"')
+    style = "|" if "\n" in text else None if _PLAIN.fullmatch(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _text)
@@ -92,14 +91,10 @@ def render_json(winner: Winner) -> str:
 
 def _masked(value: Any, secrets: set[str]) -> Any:
     if isinstance(value, dict):
-        return {key: _masked(item, secrets) for key, item in _redacted(value).items()}
+        if value.get("argv"):
+            # A command's row: masked by name, which its strings alone do not tell.
+            value = {**value, "argv": redact.argv(value["argv"]), "env": redact.env(value["env"])}
+        return {key: _masked(item, secrets) for key, item in value.items()}
     if isinstance(value, list):
         return [_masked(item, secrets) for item in value]
     return redact.text(value, secrets) if isinstance(value, str) else value
-
-
-def _redacted(row: dict[str, Any]) -> dict[str, Any]:
-    """A command's row with argv and env masked by name, which their strings alone do not tell."""
-    if not row.get("argv"):
-        return row
-    return {**row, "argv": redact.argv(row["argv"]), "env": redact.env(row["env"])}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.errors import BadInput
-from autotune.space.knobs import gpus_of
+from autotune.space.context import gpus_of
 from autotune.study.recommendation import Choice, Recommendation
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration, Launch, State

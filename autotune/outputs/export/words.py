@@ -51,21 +51,14 @@ def asked_for(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(name for name in found if name))
 
 
-def groups(arguments: Sequence[str], program: int = 1) -> list[list[str]]:
-    """The program's words, then each option with its values; words before the first option are the program's too.
-
-    Args:
-        program: how many words in front are none of the server's options, e.g. 3 of ``python3 -m module``.
-    """
-    found: list[list[str]] = [list(arguments[:program])]
-    for word in arguments[program:]:
+def groups(argv: Sequence[str]) -> list[list[str]]:
+    """The program's words, then each option with its values; words before the first option are the program's too."""
+    # In `python3 -m module` the -m is none of the server's options.
+    program = 3 if list(argv[1:2]) == ["-m"] else 1
+    split: list[list[str]] = [list(argv[:program])]
+    for word in argv[program:]:
         if word.startswith("-") and not _NUMBER.fullmatch(word):
-            found.append([word])
+            split.append([word])
         else:
-            found[-1].append(word)
-    return found
-
-
-def program_length(argv: Sequence[str]) -> int:
-    """How many words start the program: in ``python3 -m module`` the ``-m`` is none of the server's options."""
-    return 3 if list(argv[1:2]) == ["-m"] else 1
+            split[-1].append(word)
+    return split

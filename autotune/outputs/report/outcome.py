@@ -1,10 +1,11 @@
-"""The first page: what to run, what it gains, how sure that is, and before and after."""
+"""What to run and why: the conclusion, before and after, the workloads, the front of two goals, what each knob gave."""
 
 from __future__ import annotations
 
 from autotune import redact
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.outputs.report.figures import broken_slos, lower_is_better
+from autotune.study.recommendation import Choice, MatrixCell, NoEffect, Objective
 from autotune.trial import Evidence, Metrics, Role
 
 _WORTH = {
@@ -42,16 +43,19 @@ def conclusion(study: StudyRecord) -> str:
             f"Somebody else runs the server ({text.code(choice.argv[0])}); how it was started is not known here."
         )
     else:
-        command = redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
         what = "Serving command"
         if choice.stand_in:
             what = "The table does not tell a command; what it says of the row, in the form of one"
-        parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", text.block(command, "bash")]
-    if outcome.baseline is None:
-        parts.append(_baseline_failure(study))
+        parts += [
+            f"{what} ({text.plain(choice.engine)} {choice.engine_version}):",
+            text.block(_command(choice), "bash"),
+        ]
+    failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
+    if outcome.baseline is None and (failure := next(filter(None, failures), None)):
+        parts.append(f"The baseline failed with {words.failed(failure)}: {text.plain(redact.text(failure.message))}")
     if outcome.stop_reason:
         parts.append(f"The study ended because: {text.plain(outcome.stop_reason)}.")
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
 def _nothing(study: StudyRecord) -> str:
@@ -63,14 +67,6 @@ def _nothing(study: StudyRecord) -> str:
     lines = [f"- launch {number}: {text.plain('; '.join(broken))}" for number, broken in broke if broken]
     head = f"{len(ran)} launches gave figures, {len(lines)} of them broke a limit. Limits asked for: {asked}."
     return "\n".join([head, "", *lines]).strip()
-
-
-def _baseline_failure(study: StudyRecord) -> str:
-    for launch in study.launches:
-        if launch.trial.role is Role.BASELINE and launch.result.failure:
-            failure = launch.result.failure
-            return f"The baseline failed with {words.failed(failure)}: {text.plain(redact.text(failure.message))}"
-    return ""
 
 
 def comparison(study: StudyRecord) -> str:
@@ -132,3 +128,146 @@ def _metrics_table(study: StudyRecord, before: Metrics | None, after: Metrics | 
         if old is not None or new is not None
     ]
     return text.table(("Metric", "Baseline", "Recommended", "Change"), rows, " rrr")
+
+
+def matrix(study: StudyRecord) -> str:
+    """The finalists by workloads, and where the recommended configuration is not the best; "" for one workload."""
+    outcome = study.recommendation
+    if len(study.spec.workloads) < 2 or not outcome.matrix:
+        return ""
+    names = study.spec.workloads
+    rows = [
+        (f"{row.role}, {row.engine} {text.code(row.fingerprint)}", *(_cell(row.workloads.get(name)) for name in names))
+        for row in outcome.matrix
+    ]
+    note = (
+        f"{text.title(study.spec.objective)}, {words.label(outcome.evidence)}: the mean, the gain over the baseline, "
+        "and its 95 % interval; the best mean of each workload is bold. SLOs are those of the first workload."
+    )
+    table = text.table(("Configuration", *map(text.code, names)), rows, " " + "r" * len(names))
+    parts = [f"## Finalists by workload ({words.label(outcome.evidence)})", note, table]
+    lost = words.trade_off(outcome)
+    parts += [text.plain(f"The recommended configuration {lost}.")] if lost else []
+    return "\n\n".join([*parts, *_elsewhere(study)])
+
+
+def _cell(cell: MatrixCell | None) -> str:
+    if cell is None:
+        return "–"
+    value = f"**{text.number(cell.value)}**" if cell.best else text.number(cell.value)
+    if cell.gain_percent is None:
+        return value
+    within = f" ({text.percent(cell.ci95[0])} to {text.percent(cell.ci95[1])})" if cell.ci95 else ""
+    return f"{value}, {text.percent(cell.gain_percent)}{within}"
+
+
+def _elsewhere(study: StudyRecord) -> list[str]:
+    """What is best on the other workloads, with its command unless that is the baseline's or was given already."""
+    parts: list[str] = []
+    given: set[str] = set()
+    for name, row in words.best_elsewhere(study.recommendation).items():
+        parts.append(f"Best mean on {text.code(name)}: the {row.role}, {row.engine} {text.code(row.fingerprint)}.")
+        if row.role != "baseline" and row.fingerprint not in given:
+            parts.append(text.block(_command(row), "bash"))
+        given.add(row.fingerprint)
+    return parts
+
+
+def _command(choice: Choice) -> str:
+    return redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
+
+
+def front(study: StudyRecord) -> str:
+    """The configurations that no other measured one beats in one goal without losing in the other, with commands."""
+    points = study.recommendation.front
+    if not points:
+        return ""
+    chosen = study.recommendation.recommended
+    rows, commands = [], []
+    for number, point in enumerate(points, start=1):
+        recommended = chosen is not None and point.fingerprint == chosen.fingerprint
+        name = f"{number}{' (recommended)' if recommended else ''}"
+        who = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
+        repeats = str(point.objective.repeats)
+        rows.append((name, who, _goal(point.objective), _goal(point.second), repeats, words.label(point.evidence)))
+        commands += [f"Point {number}:", text.block(_command(point), "bash")]
+    note = (
+        "Every measured configuration that keeps the SLOs and that no other one beats in one goal without losing in "
+        "the other, the best of the objective first. Means over the launches that count, with 95 % intervals where "
+        "there are several; a point that was launched once stands there by that one launch. The recommendation goes "
+        "by the objective alone."
+    )
+    goals = (text.title(points[0].objective.metric), text.title(points[0].second.metric))
+    table = text.table(("Point", "Configuration", *goals, "Launches", "Evidence"), rows, "  rrr")
+    heading = f"## Front of {goals[0]} against {goals[1]} ({words.label(study.recommendation.evidence)})"
+    return "\n\n".join([heading, note, table, *commands])
+
+
+def _goal(goal: Objective) -> str:
+    return text.number(goal.value) + (f" {text.interval(goal.ci95)}" if goal.ci95 else "")
+
+
+def contributions(study: StudyRecord) -> str:
+    """What each knob of the winner is worth."""
+    outcome = study.recommendation
+    rows = [
+        (
+            text.code(row.knob),
+            text.code(text.scalar(row.from_)),
+            text.code(text.scalar(row.to)),
+            text.percent(row.gain_percent),
+            _interval(row.ci95),
+        )
+        for row in outcome.contributions
+    ]
+    table = text.table(("Knob", "From", "To", "Gain", "95 % interval"), rows, "   rr")
+    if not table:
+        return ""
+    note = (
+        "What each change from the baseline to the recommended command gives, averaged over the orders in which they "
+        "can be made; the engine's is that of its reference configuration over the baseline. They come from a model "
+        "of all launches"
+    )
+    gain = outcome.gain_percent
+    total = "" if gain is None else f", and multiply to the measured gain of {text.percent(gain)}"
+    return f"## Contribution per knob ({words.label(outcome.evidence)})\n\n{note}{total}.\n\n{table}"
+
+
+def inert(study: StudyRecord) -> str:
+    """The knobs and flags that did nothing, and whose word that is."""
+    lines = [_inert(row) for row in study.recommendation.inert]
+    if not lines:
+        return ""
+    return f"## What did nothing ({words.label(study.recommendation.evidence)})\n\n" + "\n".join(lines)
+
+
+def _inert(row: NoEffect) -> str:
+    # A switch has no value.
+    shown = [value for value in row.values if not (value is True and row.knob.startswith("-"))]
+    values = ", ".join(text.code(text.scalar(value)) for value in shown)
+    line = f"- {text.code(row.knob)}{f' ({values})' if values else ''}: {row.reason}"
+    if row.effect_percent is None:
+        return f"{line}."
+    told = f"{row.launches} launch tells it" if row.launches == 1 else f"{row.launches} launches tell it"
+    return f"{line}: {text.percent(row.effect_percent)}, {_interval(row.ci95)}; {told}."
+
+
+def untried(study: StudyRecord) -> str:
+    """What is expected of the most promising candidates that were not launched."""
+    outcome = study.recommendation
+    limits = bool(study.spec.slos)
+    rows = []
+    for row in outcome.untried:
+        odds = (row.starts, *([row.keeps_slos] if limits else []))
+        gain = (text.percent(row.predicted_gain_percent), _interval(row.ci95))
+        rows.append((text.knobs(row.changes), *gain, *(f"{100 * share:.0f} %" for share in odds)))
+    if not rows:
+        return ""
+    headings = ("The recommended command with", "Predicted gain over it", "95 % interval", "Odds that it starts")
+    table = text.table((*headings, *(["and keeps the limits"] if limits else [])), rows, " rrrr")
+    note = "Nobody launched these: a model of the launches predicts them, and its interval says how much it knows."
+    return f"## Believed, not tried ({words.label(outcome.evidence)})\n\n{note}\n\n{table}"
+
+
+def _interval(ends: tuple[float, float] | None) -> str:
+    return "–" if ends is None else f"{text.percent(ends[0])} to {text.percent(ends[1])}"

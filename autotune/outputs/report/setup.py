@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from itertools import chain
-from pathlib import Path
 
 from autotune import redact
 from autotune.errors import BadInput
@@ -18,7 +17,7 @@ from autotune.space.context import Context
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import is_server, shown, tracking_uri, ui_command
 from autotune.study.user_library import library_of
-from autotune.trial import Evidence, Metrics, State
+from autotune.trial import Evidence, State
 
 _CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
 
@@ -73,9 +72,7 @@ def _hardware(card: HardwareCard, gpus: int) -> str:
 def _loads(study: StudyRecord) -> str:
     rows = []
     for name in study.spec.workloads:
-        seen = _measured(study, name)
-        requests, read, written = _means(seen)
-        rows.append((text.code(name), _described(name), requests, read, written))
+        rows.append((text.code(name), _described(name), *_means(study, name)))
     headings = ("Workload", "What is sent, and how", "Requests", "Mean input tokens", "Mean output tokens")
     label = words.label(study.recommendation.evidence)
     return f"Workloads, with what the client counted ({label}):\n\n{text.table(headings, rows, '  rrr')}"
@@ -93,15 +90,12 @@ def _described(name: str) -> str:
     return f"{text.plain(workload.description)}. Offered: {'; '.join(offered)}, {streaming}{origin}"
 
 
-def _measured(study: StudyRecord, workload: str) -> Metrics | None:
-    """The metrics of the first launch that answered a workload."""
-    complete = (launch for launch in study.launches if launch.result.state is State.COMPLETE)
-    return next((launch.result.metrics[workload] for launch in complete if workload in launch.result.metrics), None)
-
-
-def _means(metrics: Metrics | None) -> tuple[str, str, str]:
-    done = (metrics or {}).get("completed")
-    if not metrics or not done:
+def _means(study: StudyRecord, workload: str) -> tuple[str, str, str]:
+    """Requests and mean tokens in and out of the first launch that answered a workload."""
+    complete = (launch.result.metrics for launch in study.launches if launch.result.state is State.COMPLETE)
+    metrics = next((metrics[workload] for metrics in complete if workload in metrics), {})
+    done = metrics.get("completed")
+    if not done:
         return "–", "–", "–"
     totals = [metrics.get(f"total_{side}_tokens") for side in ("input", "output")]
     read, written = (text.number(total / done) if total is not None else "–" for total in totals)
@@ -163,7 +157,11 @@ def _unread_knobs(study: StudyRecord) -> list[str]:
 
 def reproduction(study: StudyRecord) -> str:
     """How to ask the same question again, and where the rest lies."""
-    where, *block = _runs(study.folder.resolve().parent.parent)
+    home = study.folder.resolve().parent.parent
+    uri = tracking_uri(home)
+    where, block = "Every run in a browser:", [text.block(ui_command(home), "bash")]
+    if is_server(uri):
+        where, block = f"Every run is in MLflow at <{shown(uri)}>.", []
     return "\n\n".join(
         [
             "## Reproduction",
@@ -176,14 +174,6 @@ def reproduction(study: StudyRecord) -> str:
     )
 
 
-def _runs(home: Path) -> list[str]:
-    """Where every run is in a browser: a sentence, and the command for it where one is needed."""
-    uri = tracking_uri(home)
-    if is_server(uri):
-        return [f"Every run is in MLflow at <{shown(uri)}>."]
-    return ["Every run in a browser:", text.block(ui_command(home), "bash")]
-
-
 def command_line(study: StudyRecord) -> str:
     """The `autotune run` that asks this study's question; secrets masked."""
     spec = study.spec
@@ -194,7 +184,7 @@ def command_line(study: StudyRecord) -> str:
     weights = ",".join(f"{name}={weight:g}" for name, weight in spec.weights.items())
     pairs += [(name, asked) for name, asked in (("weights", weights), ("pareto", spec.pareto)) if asked]
     pairs += [("baseline", spec.baseline)] if spec.baseline else []
-    pairs += [("set", f"{knob}={_set(value)}") for knob, value in spec.pins.items()]
+    pairs += [("set", f"{knob}={text.scalar(value) if value is not None else ''}") for knob, value in spec.pins.items()]
     pairs += [("engine-arg", f"{engine}={argument}") for engine, argument in spec.engine_args.items()]
     named = {name: here.program[0] for name, here in spec.installed.items() if os.path.isabs(here.program[0])}
     pairs += [("engine-bin", f"{name}={program}") for name, program in named.items()]
@@ -206,15 +196,5 @@ def command_line(study: StudyRecord) -> str:
     pairs += [("space", spec.space)] if spec.space else []
     pairs += [("noise", f"{spec.noise:g}"), ("seed", spec.seed)]
     lines = ["autotune run", *(f"--{name} {shlex.quote(str(value))}" for name, value in pairs)]
-    return redact.text(" \\\n  ".join(lines), _pass_through_secrets(study))
-
-
-def _set(value: object) -> str:
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _pass_through_secrets(study: StudyRecord) -> set[str]:
-    words_of = chain.from_iterable(shlex.split(argument) for argument in study.spec.engine_args.values())
-    return redact.secrets_in(list(words_of), {})
+    passed_through = chain.from_iterable(map(shlex.split, spec.engine_args.values()))
+    return redact.text(" \\\n  ".join(lines), redact.secrets_in(list(passed_through), {}))

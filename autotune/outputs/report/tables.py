@@ -1,8 +1,7 @@
-"""The launches in tables: best per engine, finals, all launches, failures, exclusions."""
+"""The launches in tables: best per engine, finals, nodes, all launches, failures, exclusions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import mean, stdev
 
 from autotune import redact
@@ -18,7 +17,7 @@ from autotune.outputs.report.figures import (
     references,
     values_of,
 )
-from autotune.study.recommendation import Resolution
+from autotune.study.recommendation import NodeShare
 from autotune.trial import Launch, Role, State
 
 
@@ -54,7 +53,13 @@ def finals(study: StudyRecord) -> str:
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return ""
     compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.CONTROL))
-    rows = [_final_row(study, fingerprint, group) for fingerprint, group in by_configuration(study, compared).items()]
+    rows = []
+    for fingerprint, group in by_configuration(study, compared).items():
+        values = values_of(study, group)
+        each = ", ".join(f"{text.number(objective_value(study, launch))} (#{launch.trial.number})" for launch in group)
+        spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
+        name = f"{_who(study, fingerprint, group)} {text.code(fingerprint)}"
+        rows.append((name, each, text.number(average(values)), spread))
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
     table = text.table(headings, rows, "  rr")
     note = (
@@ -64,22 +69,12 @@ def finals(study: StudyRecord) -> str:
     return f"## Finals ({_label(study)})\n\n{note}\n\n{table}"
 
 
-def _final_row(study: StudyRecord, fingerprint: str, group: list[Launch]) -> tuple[str, str, str, str]:
-    values = values_of(study, group)
-    each = ", ".join(f"{text.number(objective_value(study, launch))} (#{launch.trial.number})" for launch in group)
-    middle = text.number(average(values))
-    spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
-    return f"{_who(study, fingerprint, group)} {text.code(fingerprint)}", each, middle, spread
-
-
 def _who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
     """Whose configuration it is; one that was launched once was there to show what a knob of the winner adds."""
     chosen, baseline = study.recommendation.recommended, study.recommendation.baseline
-    names = [
-        name
-        for name, choice in (("recommended", chosen), ("baseline", baseline))
-        if choice is not None and choice.fingerprint in {fingerprint, *_fingerprints(group)}
-    ]
+    own = {fingerprint, *(launch.trial.configuration.fingerprint for launch in group)}
+    pairs = (("recommended", chosen), ("baseline", baseline))
+    names = [name for name, choice in pairs if choice is not None and choice.fingerprint in own]
     if names or len(group) > 1:
         return " and ".join(names) or "finalist"
     configuration = group[0].trial.configuration
@@ -89,29 +84,20 @@ def _who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
     return f"recommended, but {text.knobs(back)}"
 
 
-def _fingerprints(group: list[Launch]) -> set[str]:
-    return {launch.trial.configuration.fingerprint for launch in group}
-
-
 def resolutions(study: StudyRecord) -> str:
     """What the engines made of their arguments, where it is not what was asked for; one sentence each."""
-    lines = [f"- {row.note} ({_numbered(row.launches)}){_twin(row)}." for row in study.recommendation.resolutions]
+    lines = []
+    for row in study.recommendation.resolutions:
+        several, twin = len(row.launches) > 1, ""
+        numbers = ", ".join(map(str, row.launches[:8])) + (" …" if len(row.launches) > 8 else "")
+        if row.repeats_of is not None:
+            twin = f", so that {'they are repeats' if several else 'it is a repeat'} of launch {row.repeats_of}"
+        lines.append(f"- {row.note} ({'launches' if several else 'launch'} {numbers}){twin}.")
     if not lines:
         return ""
     asked = [row.result.resolved for row in study.launches]
     note = f"Read back from {sum(r is not None for r in asked)} of {len(asked)} launches, in the engines' own words."
     return "\n\n".join([f"## What the engines made of it ({_label(study)})", note, "\n".join(lines)])
-
-
-def _numbered(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8])) + (" …" if len(numbers) > 8 else "")
-    return f"launch {shown}" if len(numbers) == 1 else f"launches {shown}"
-
-
-def _twin(row: Resolution) -> str:
-    if row.repeats_of is None:
-        return ""
-    return f", so that {'it is a repeat' if len(row.launches) == 1 else 'they are repeats'} of launch {row.repeats_of}"
 
 
 def launches(study: StudyRecord) -> str:
@@ -173,3 +159,44 @@ def _failure(study: StudyRecord, kind: str, message: str, group: list[Launch]) -
         knobs = text.knobs(differing(launch, usual[engine])) or "reference"
         rows.append(f"- launch {launch.trial.number}, {engine} {launch.trial.engine_version}: {knobs}")
     return "\n\n".join([*lines, "\n".join(rows)])
+
+
+def nodes(study: StudyRecord) -> str:
+    """A table of the nodes, and a sentence for each that is off beyond noise; empty where there was one."""
+    shares = study.recommendation.nodes
+    if not shares:
+        return ""
+    headings = (
+        "Node",
+        "Launches",
+        f"Baseline: {text.title(study.spec.objective)}",
+        "Against the others",
+        "Corrected by",
+    )
+    rows = [
+        (
+            text.code(share.node),
+            str(share.launches),
+            text.number(share.baseline),
+            text.percent(share.difference_percent),
+            text.percent(share.offset_percent),
+        )
+        for share in shares
+    ]
+    note = (
+        "The baseline ran on every node. A difference beyond noise is corrected in the search. A configuration and the "
+        "baseline are compared by launches on the same node, whatever it is like."
+    )
+    off = [sentence for share in shares if (sentence := _sentence(share))]
+    said = "\n".join(off) if off else "No node differs from the others beyond noise."
+    return "\n\n".join([f"## Nodes ({_label(study)})", note, text.table(headings, rows, " rrrr"), said])
+
+
+def _sentence(share: NodeShare) -> str:
+    if not share.certain:
+        return ""
+    how = "slower" if share.offset_percent < 0 else "faster"
+    return (
+        f"- Node {text.code(share.node)} is {abs(share.offset_percent):.0f} % {how} than the others, which noise does "
+        "not explain: nothing more was launched there, and scores of its launches are corrected."
+    )

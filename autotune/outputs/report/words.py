@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.outputs.report import remarks, text
-from autotune.study.recommendation import Choice, Objective, Recommendation, Verdict
+from autotune.outputs.report import text
+from autotune.study.recommendation import Choice, MatrixRow, Objective, Recommendation, Verdict
 from autotune.trial import Evidence, Failure, Phase
 
 _DOING = {
@@ -26,7 +26,7 @@ def failed(failure: Failure) -> str:
 
 def conclusion(outcome: Recommendation) -> str:
     """What the study found, in a few plain sentences; never more than the evidence carries."""
-    return " ".join(part for part in (_sentence(outcome), _gain(outcome), remarks.beside(outcome)) if part)
+    return " ".join(part for part in (_sentence(outcome), _gain(outcome), _beside(outcome)) if part)
 
 
 def _sentence(outcome: Recommendation) -> str:
@@ -67,7 +67,10 @@ def _gain(outcome: Recommendation) -> str:
     if outcome.gain_ci95 is not None:
         low, high = outcome.gain_ci95
         sure = f"95 % interval {text.percent(low)} to {text.percent(high)}, from {repeats}"
-    return f"Gain {text.percent(outcome.gain_percent)} ({sure}). Verdict: {outcome.verdict.value}{_meaning(outcome)}."
+    meaning = ", as the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
+    if outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
+        meaning = ", as the whole interval lies above zero"
+    return f"Gain {text.percent(outcome.gain_percent)} ({sure}). Verdict: {outcome.verdict.value}{meaning}."
 
 
 def _launches(choice: Choice) -> str:
@@ -75,7 +78,51 @@ def _launches(choice: Choice) -> str:
     return f"{count} launch" if count == 1 else f"{count} launches"
 
 
-def _meaning(outcome: Recommendation) -> str:
-    if outcome.verdict is Verdict.BETTER:
-        return ", as the whole interval lies above zero" if outcome.gain_ci95 else ""
-    return ", as the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
+def _beside(outcome: Recommendation) -> str:
+    """Where it loses, and that there is a front; empty where one workload and one goal were asked for."""
+    lost = trade_off(outcome)
+    return " ".join(part for part in (f"It {lost}." if lost else "", _front(outcome)) if part)
+
+
+def trade_off(outcome: Recommendation) -> str:
+    """Where the recommended configuration has the best mean, and where it loses to the baseline by more than chance.
+
+    A sentence without its subject; empty where it loses nowhere.
+    """
+    row = next((row for row in outcome.matrix if row.role == "recommended"), None)
+    if row is None or len(row.workloads) < 2:
+        return ""
+    lost = [
+        f"loses {-cell.gain_percent:.0f} % on {name}"
+        for name, cell in row.workloads.items()
+        if cell.gain_percent is not None and cell.gain_percent < 0 and (cell.ci95 is None or cell.ci95[1] < 0)
+    ]
+    if not lost:
+        return ""
+    first = [name for name, cell in row.workloads.items() if cell.best]
+    best = [f"has the best mean on {_listed(first)}"] if first else []
+    return f"{_listed([*best, *lost])} against the baseline"
+
+
+def best_elsewhere(outcome: Recommendation) -> dict[str, MatrixRow]:
+    """Workload to what has the best mean on it, where that is not the recommended configuration."""
+    chosen = outcome.recommended.fingerprint if outcome.recommended else ""
+    return {
+        name: row
+        for row in outcome.matrix
+        for name, cell in row.workloads.items()
+        if cell.best and row.fingerprint != chosen
+    }
+
+
+def _front(outcome: Recommendation) -> str:
+    if not outcome.front:
+        return ""
+    goals = [text.title(goal.metric) for goal in (outcome.front[0].objective, outcome.front[0].second)]
+    count = len(outcome.front)
+    points = "1 configuration makes" if count == 1 else f"{count} configurations make"
+    return f"{points} the front of {goals[0]} against {goals[1]}; the report gives the command of each."
+
+
+def _listed(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

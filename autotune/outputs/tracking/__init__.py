@@ -9,19 +9,63 @@ MLflow answers again, at the next launch, at the end, or by ``autotune resume``.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 from autotune.notify import Notify, silent
 from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.outage import Outage, is_refusal, is_trouble, reason
 from autotune.outputs.tracking.runs import ARTIFACTS, EXPORTS, StudyRuns
-from autotune.outputs.tracking.sync_state import SyncState
+from autotune.study.home import write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import database_file, database_uri, shown, tracking_uri, ui_command
 from autotune.trial import Launch
+
+__all__ = ["ARTIFACTS", "EXPORTS", "Tracker", "database_uri", "experiment_name", "ui_command"]
+
+
+class SyncState:
+    """``mlflow.json`` in a study's folder: who the study is to MLflow, and where all of it has arrived.
+
+    A server is shared: two people may give their studies one name. The id tells them apart, and it is on disk before
+    the first run is made. An unreadable file is begun anew.
+
+    Args:
+        folder: the study's; made where it is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "mlflow.json"
+        self._sent_to: list[str] = []
+        try:
+            stored = json.loads(self._path.read_text(encoding="utf-8"))
+            self.study_id, self._sent_to = str(stored["study_id"]), [str(place) for place in stored["sent_to"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            self.study_id = ""
+        if not self.study_id:
+            self.study_id = uuid.uuid4().hex
+            folder.mkdir(parents=True, exist_ok=True)
+            self._write()
+
+    def is_sent_to(self, place: str) -> bool:
+        """Whether the finished study is there with everything, as far as was seen from here."""
+        return place in self._sent_to
+
+    def sent(self, place: str, whole: bool) -> None:
+        """Remember whether a place has the finished study."""
+        others = [one for one in self._sent_to if one != place]
+        wanted = [*others, place] if whole else others
+        if wanted != self._sent_to:
+            self._sent_to = wanted
+            self._write()
+
+    def _write(self) -> None:
+        content = {"study_id": self.study_id, "sent_to": self._sent_to}
+        write_atomically(self._path, json.dumps(content, indent=2) + "\n")
 
 
 class Tracker:
@@ -152,13 +196,3 @@ class Tracker:
             self._finished = True
             self._sync_state.sent(shown(self._uri), whole=not (self._refused or self._runs.without_files))
         return written
-
-
-__all__: Sequence[str] = [
-    "ARTIFACTS",
-    "EXPORTS",
-    "Tracker",
-    "database_uri",
-    "experiment_name",
-    "ui_command",
-]

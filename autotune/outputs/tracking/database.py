@@ -37,7 +37,13 @@ def connect(uri: str) -> MlflowClient:
 
         path = database_file(uri)
         if path is not None:
-            _prepare(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                _create(path)
+            # MLflow would try for 100 s to open a file that it may not write.
+            with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_LOCKED_S)) as database:
+                database.execute("begin immediate")
+                database.execute("rollback")
         elif uri.lower().startswith("http"):
             _probe(uri)
         return MlflowClient(uri)
@@ -63,19 +69,6 @@ def _probe(uri: str) -> None:
     # Behind a gateway there may be no such page; that is for the first real request to find out.
     if reply.status_code >= 500:
         raise MlflowException(f"HTTP {reply.status_code}")
-
-
-def _prepare(path: Path) -> None:
-    """Make a database that is not there, and find out at once about one that cannot be written.
-
-    MLflow tries for 100 s to open a file that it may not open.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        _create(path)
-    with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_LOCKED_S)) as database:
-        database.execute("begin immediate")
-        database.execute("rollback")
 
 
 def _create(path: Path) -> None:

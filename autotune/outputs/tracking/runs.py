@@ -40,7 +40,7 @@ class StudyRuns:
     Args:
         uri: where MLflow is.
         home: the home folder; without a server its ``artifacts/`` takes the files.
-        study_id: tells this study from others of its name (`autotune.outputs.tracking.sync_state`).
+        study_id: tells this study from others of its name (`autotune.outputs.tracking.SyncState`).
 
     Every method raises what `autotune.outputs.tracking.outage.is_trouble` knows when MLflow cannot be used; what was
     written until then stays valid.
@@ -67,14 +67,33 @@ class StudyRuns:
     def record(self, launch: Launch) -> bool:
         """Write a launch's child run, or complete a half-written one; False when it was there already."""
         child = self._children.get(launch.trial.number)
-        if child is not None and not _is_of(child, launch):
+        mine = (launch.trial.configuration.fingerprint, launch.result.started_at)
+        if child is not None and (child.data.tags.get("fingerprint"), child.data.tags.get("started_at")) != mine:
+            # That of an earlier launch of the same number.
             self._client.delete_run(child.info.run_id)
             child = None
         if child is not None and child.info.status != "RUNNING":
             return False
-        child = child or self._create_child(launch)
-        self._children[launch.trial.number] = self._complete_child(child, launch)
-        self._tag(self._parent, {"evidence": launch.result.evidence.value})
+        trial, result = launch.trial, launch.result
+        if child is None:
+            name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
+            tags = content.launch_tags(self._spec.study, launch)
+            tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
+            start = content.started_ms(launch)
+            child = self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
+        run_id = child.info.run_id
+        knobs = {"engine": trial.configuration.engine, **trial.configuration.knobs}
+        # The time stamp is the launch's own, so that writing a metric again does not add a second point.
+        self._log_batch(run_id, content.launch_metrics(self._spec, launch), knobs, child.info.start_time)
+        log = self._folder / "trials" / f"{trial.number:04d}" / "server.log"
+        if log.is_file():
+            secrets = redact.secrets_in(trial.command.argv, trial.command.env)
+            self._log_text(run_id, redact.text(log.read_text(errors="replace"), secrets), "server.log")
+        status = "FINISHED" if result.state is State.COMPLETE else "FAILED"
+        self._client.set_terminated(run_id, status, end_time=content.ended_ms(launch))
+        child.info._status = status
+        self._children[trial.number] = child
+        self._tag(self._parent, {"evidence": result.evidence.value})
         return True
 
     def finish(self, recommendation: Recommendation, folder: Path, nodes: Iterable[str]) -> None:
@@ -151,14 +170,14 @@ class StudyRuns:
             self._client.update_run(run.info.run_id, status="RUNNING")
             self._tag(run, {"study_id": self._study_id})
         else:
-            self._greet()
+            self._add_view()
             tags = {**content.study_tags(self._spec), "study_id": self._study_id}
             run = self._client.create_run(self._experiment, run_name=self._spec.study, tags=tags)
         if not run.data.params:  # new, or cut off before it had them
             self._log_batch(run.info.run_id, {}, content.study_params(self._spec), 0)
         return run
 
-    def _greet(self) -> None:
+    def _add_view(self) -> None:
         """Give the experiment a view by the objective and a description, unless a person or a study did."""
         objective, has = self._spec.objective, self._client.get_experiment(self._experiment).tags
         tags = {
@@ -175,7 +194,9 @@ class StudyRuns:
         children: dict[int, Run] = {}
         parent = self._parent.info.run_id
         for run in self._search("launch", [self._experiment]):
-            number = _number(run)
+            text = run.data.tags.get("number", "")
+            # No launch has -1: a person changed the tag.
+            number = int(text) if text.isdecimal() else -1
             if number in children:
                 self._client.delete_run(run.info.run_id)
                 continue
@@ -198,28 +219,6 @@ class StudyRuns:
             token = page.token
             if not token:
                 return runs
-
-    def _create_child(self, launch: Launch) -> Run:
-        trial = launch.trial
-        name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
-        tags = content.launch_tags(self._spec.study, launch)
-        tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
-        start = content.started_ms(launch)
-        return self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
-
-    def _complete_child(self, child: Run, launch: Launch) -> Run:
-        run_id = child.info.run_id
-        knobs = {"engine": launch.trial.configuration.engine, **launch.trial.configuration.knobs}
-        # The time stamp is the launch's own, so that writing a metric again does not add a second point.
-        self._log_batch(run_id, content.launch_metrics(self._spec, launch), knobs, child.info.start_time)
-        log = self._folder / "trials" / f"{launch.trial.number:04d}" / "server.log"
-        if log.is_file():
-            secrets = redact.secrets_in(launch.trial.command.argv, launch.trial.command.env)
-            self._log_text(run_id, redact.text(log.read_text(errors="replace"), secrets), "server.log")
-        status = "FINISHED" if launch.result.state is State.COMPLETE else "FAILED"
-        self._client.set_terminated(run_id, status, end_time=content.ended_ms(launch))
-        child.info._status = status
-        return child
 
     def _log_text(self, run_id: str, text: str, name: str) -> None:
         """Store a file, or do without: runs must not wait for a store that takes no files.
@@ -256,19 +255,6 @@ class StudyRuns:
         self._client.log_batch(run_id, metrics=_metrics(metrics, at_ms), params=values[:_BATCH])
         for start in range(_BATCH, len(values), _BATCH):
             self._client.log_batch(run_id, params=values[start : start + _BATCH])
-
-
-def _number(child: Run) -> int:
-    """The launch's number; -1, which no launch has, where a person changed the tag."""
-    text = child.data.tags.get("number", "")
-    return int(text) if text.isdecimal() else -1
-
-
-def _is_of(child: Run, launch: Launch) -> bool:
-    """Whether a child run belongs to this very launch, not to an earlier one of the same number."""
-    tags = child.data.tags
-    mine = (launch.trial.configuration.fingerprint, launch.result.started_at)
-    return (tags.get("fingerprint"), tags.get("started_at")) == mine
 
 
 def _metrics(values: Mapping[str, float], at_ms: int) -> list[Metric]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -12,15 +12,42 @@ from threadpoolctl import ThreadpoolController
 
 from autotune.arrays import Floats, Ints
 from autotune.search.gp.encoding import Encoding
-from autotune.search.prior import Prior
-
-Positions = Sequence[int]
 
 _EFFECT_LENGTH = 0.5
 """Of a knob's own effect, where its whole range is 1."""
 _DEPTH = 3.0
 """A prior's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
 _LEAST_SCALE, _MOST_SCALE = 0.5, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """One source's prediction of the objective for every candidate. It may be wrong: trust in it is learned.
+
+    Attributes:
+        name: of the source, for people, e.g. ``the simulator`` or ``study v32-night``.
+        mean: shape ``(candidates,)``: natural logarithm of the objective, more is better. Only differences matter;
+            not finite = not known.
+        sd: shape ``(candidates,)``: standard deviation of ``ln(truth / prediction)`` of each candidate by itself,
+            without what all candidates of an engine share; None = not known.
+        p_starts: shape ``(candidates,)``: the probability that the configuration starts; None = nothing known.
+        launch_s: shape ``(candidates,)``: seconds that a launch takes, its loads included; not finite, or None = not
+            known.
+    """
+
+    name: str
+    mean: Floats
+    sd: Floats | None = None
+    p_starts: Floats | None = None
+    launch_s: Floats | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.mean.shape
+        if len(shape) != 1:
+            raise ValueError(f"prior {self.name!r}: the mean has shape {shape}, expected one value per candidate")
+        for what, values in (("sd", self.sd), ("p_starts", self.p_starts), ("launch_s", self.launch_s)):
+            if values is not None and values.shape != shape:
+                raise ValueError(f"prior {self.name!r}: {what} has shape {values.shape}, the mean has {shape}")
 
 
 class Kernels:
@@ -48,23 +75,19 @@ class Kernels:
         self._distances = [encoding.distances[k] for k in encoding.varying]
         self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
 
-    @property
-    def knobs(self) -> int:
-        """How many columns differ among the candidates."""
-        return len(self._distances)
-
     @cached_property
     def without_prior(self) -> Kernels:
         """The same without priors on the score; probabilities of starting and costs stay."""
         return Kernels(self.encoding, [replace(p, mean=np.zeros_like(p.mean), sd=None) for p in self._sources])
 
-    def squared_distances(self, rows: Ints, positions: Ints) -> Floats:
-        """Knob by knob, shape ``(knobs, rows, positions)``."""
-        return self._gathered(self._distances, rows, positions)
-
-    def effects(self, rows: Ints, positions: Ints) -> Floats:
-        """Similarity of each knob's own effect, 1 where values are equal; shape ``(knobs, rows, positions)``."""
-        return self._gathered(self._effects, rows, positions)
+    def between(self, rows: Ints, positions: Ints) -> tuple[Floats, Floats]:
+        """Squared distances, and similarities of each knob's own effect; shapes ``(knobs, rows, positions)``."""
+        distances, effects = (np.empty((len(self._effects), len(rows), len(positions))) for _ in range(2))
+        for tables, found in (self._distances, distances), (self._effects, effects):
+            for k, table in enumerate(tables):
+                # Once per pair of values, then spread: a knob has few.
+                found[k] = table[:, self.columns[positions, k]][self.columns[rows, k]]
+        return distances, effects
 
     def summed_effects(self, variances: Floats, positions: Ints, pull: Floats) -> Floats:
         """What the knobs' own effects make of launches, for every candidate, shape ``(candidates,)``.
@@ -77,13 +100,6 @@ class Kernels:
         for k, table in enumerate(self._effects):
             total += (variances[k] * (table[:, self.columns[positions, k]] @ pull))[self.columns[:, k]]
         return total
-
-    def _gathered(self, tables: Sequence[Floats], rows: Ints, positions: Ints) -> Floats:
-        found = np.empty((len(tables), len(rows), len(positions)))
-        for k, table in enumerate(tables):
-            # Once per pair of values, then spread: a knob has few.
-            found[k] = table[:, self.columns[positions, k]][self.columns[rows, k]]
-        return found
 
 
 def _centred(mean: Floats) -> Floats:
@@ -99,11 +115,7 @@ def _centred(mean: Floats) -> Floats:
 def _prior_scale(priors: Sequence[Prior], count: int) -> Floats:
     """The smallest standard deviation that a prior has for each candidate, over its median."""
     known = [prior.sd for prior in priors if prior.sd is not None and np.isfinite(prior.sd).any()]
-    if not known:
-        return np.ones(count)
-    least = np.fmin.reduce(known)
-    middle = float(np.nanmedian(least))
-    if middle <= 0:
+    if not known or (middle := float(np.nanmedian(least := np.fmin.reduce(known)))) <= 0:
         return np.ones(count)
     relative = np.nan_to_num(least / middle, nan=_MOST_SCALE, posinf=_MOST_SCALE)
     return np.asarray(np.clip(relative, _LEAST_SCALE, _MOST_SCALE), dtype=np.float64)

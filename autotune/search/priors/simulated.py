@@ -13,16 +13,16 @@ from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.formulas import METRICS
 from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
+from autotune.search.gp.kernels import Prior
 from autotune.search.objective import weights
-from autotune.search.prior import Prior
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.simulator.node.roofline import HOPELESS, roofline
 from autotune.simulator.node.steady import SteadyNode, SteadyPrediction
 from autotune.simulator.node.uncertainty import spread_of
 from autotune.simulator.prediction_intervals import errors_for, subject_of
-from autotune.space.candidates import Candidate
 from autotune.space.context import Context
+from autotune.space.enumeration import Candidate
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration
 

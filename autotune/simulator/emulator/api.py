@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter, time
 from typing import Any
 
-from autotune.simulator.emulator.card import CachedTokensReport, EmulationCard, ResetAnswer, filled_tree, of_version
+from autotune.simulator.emulator.card import ResetAnswer, filled_tree, of_version
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpExchange
 from autotune.simulator.emulator.launch import EmulatedLaunch
 from autotune.simulator.emulator.requests import (
     CompletionAnswer,
-    CompletionRequest,
     Limits,
     RequestRefused,
     read_request,
 )
-from autotune.simulator.emulator.startup import Faults
 from autotune.space.entry import in_range
 
 _TOKENS_BEFORE_CLOSE = 3
@@ -45,15 +43,13 @@ class Completion:
         if asked.stream:
             self._exchange.begin_stream()
         for index, (prompt, tokens) in enumerate(zip(asked.prompts, asked.output_tokens, strict=True)):
-            part = _Part(self, index)
-            self._slots[index] = self._engine.submit(prompt, tokens, part, was_text=asked.were_text)
+            on_tokens = partial(self._tokens, index)
+            self._slots[index] = self._engine.submit(prompt, tokens, on_tokens, self._cached, asked.were_text)
 
-    def found(self, tokens: int) -> None:
-        """So many tokens of one prompt were in the prefix cache."""
+    def _cached(self, tokens: int) -> None:
         self._answer.cached_tokens += tokens
 
-    def tokens(self, index: int, count: int, *, last: bool) -> None:
-        """Tokens of one prompt came."""
+    def _tokens(self, index: int, count: int, last: bool) -> None:
         answer = self._answer
         if last:
             del self._slots[index]
@@ -75,27 +71,12 @@ class Completion:
             self._engine.abandon(slot)
 
 
-class _Part:
-    """One prompt of a request."""
-
-    __slots__ = ("_completion", "_index")
-
-    def __init__(self, completion: Completion, index: int) -> None:
-        self._completion, self._index = completion, index
-
-    def found(self, tokens: int) -> None:
-        self._completion.found(tokens)
-
-    def tokens(self, count: int, *, last: bool) -> None:
-        self._completion.tokens(self._index, count, last=last)
-
-
 class EngineApi:
     """The engine's HTTP interface over a live engine."""
 
-    def __init__(self, launch: EmulatedLaunch, engine: LiveEngine, faults: Faults) -> None:
+    def __init__(self, launch: EmulatedLaunch, engine: LiveEngine, faults: Mapping[str, float]) -> None:
         self._launch, self._engine, self._faults = launch, engine, faults
-        self._card: EmulationCard = launch.card
+        self._card = launch.card
         api = self._card.api
         self._limits = Limits(
             models=launch.models,
@@ -110,9 +91,11 @@ class EngineApi:
         )
         self._began_s = perf_counter()
         self._streams = 0
-        self._cached_tokens = self._report()
+        report = of_version(api.cached_tokens, launch.parsed.version)
+        silent = report is not None and report.option is not None and not launch.parsed.args.get(report.option)
+        self._cached_tokens = None if silent else report
         self._keys = _keys(launch)
-        self._handlers: dict[str, tuple[str, Callable[[HttpExchange], None]]] = {
+        handlers: dict[str, tuple[str, Callable[[HttpExchange], None]]] = {
             "health": ("GET", lambda exchange: exchange.respond(200)),
             "models": ("GET", self._models),
             "version": ("GET", lambda exchange: _json(exchange, {"version": launch.parsed.version})),
@@ -122,19 +105,23 @@ class EngineApi:
             "completions": ("POST", lambda exchange: self._complete(exchange, chat=False)),
             "chat": ("POST", lambda exchange: self._complete(exchange, chat=True)),
         }
-        self._routes = {path: self._handlers[name] for path, name in api.routes.items() if self._offers(name)}
+        self._routes = {path: handlers[name] for path, name in api.routes.items() if self._offers(name)}
 
     def __call__(self, exchange: HttpExchange) -> None:
         """Answer a request."""
-        request = exchange.request
-        method, handler = self._routes.get(request.path, ("", None))
-        if self._unavailable():
+        method, handler = self._routes.get(exchange.path, ("", None))
+        period_s = self._faults.get("unavailable-bursts", 0.0)
+        if period_s and (perf_counter() - self._began_s) % period_s > 0.75 * period_s:
             exchange.respond(503, b"Service Unavailable", "text/plain; charset=utf-8")
         elif handler is None:
             _json(exchange, {"detail": "Not Found"}, 404)
-        elif request.method != method:
+        elif exchange.method != method:
             _json(exchange, {"detail": "Method Not Allowed"}, 405)
-        elif not self._admitted(exchange):
+        elif (
+            self._keys
+            and exchange.path.startswith("/v1/")
+            and exchange.headers.get(b"authorization", b"").decode("latin-1") not in self._keys
+        ):
             _json(exchange, {"error": "Unauthorized"}, 401)
         else:
             handler(exchange)
@@ -145,22 +132,6 @@ class EngineApi:
             return bool(args.get(api.metrics_option) or self._launch.parsed.config.get(api.metrics_option))
         variable = {"reset": api.reset_variable, "arguments": api.arguments_variable}.get(name)
         return variable is None or self._launch.parsed.env.get(variable, "0") not in ("", "0")
-
-    def _report(self) -> CachedTokensReport | None:
-        report = of_version(self._card.api.cached_tokens, self._launch.parsed.version)
-        asked = report is not None and (report.option is None or self._launch.parsed.args.get(report.option))
-        return report if asked else None
-
-    def _admitted(self, exchange: HttpExchange) -> bool:
-        if not self._keys or not exchange.request.path.startswith("/v1/"):
-            return True
-        return exchange.request.headers.get(b"authorization", b"").decode("latin-1") in self._keys
-
-    def _unavailable(self) -> bool:
-        period_s = self._faults.get("unavailable-bursts", 0.0)
-        if not period_s:
-            return False
-        return (perf_counter() - self._began_s) % period_s > 0.75 * period_s
 
     # What the routes answer
 
@@ -195,26 +166,17 @@ class EngineApi:
             exchange.respond(answer.refused_status, answer.refused.encode(), answer.content_type)
 
     def _complete(self, exchange: HttpExchange, *, chat: bool) -> None:
-        try:
-            asked = read_request(exchange.request.body, chat=chat, limits=self._limits)
-        except RequestRefused as error:
-            _json(exchange, self._error(error), error.status)
-            return
-        Completion(exchange, self._answer(asked), self._engine, self._closes(asked)).start()
-
-    def _answer(self, asked: CompletionRequest) -> CompletionAnswer:
         api = self._card.api
-        return CompletionAnswer(asked, self._launch.models[0], api.chunk, api.choice, self._cached_tokens)
-
-    def _closes(self, asked: CompletionRequest) -> bool:
-        """Whether this stream is one of those that break off."""
+        try:
+            asked = read_request(exchange.body, chat=chat, limits=self._limits)
+        except RequestRefused as error:
+            content = {"message": error.message, "type": error.kind, "param": None, "code": error.status}
+            _json(exchange, {"error": content} if api.error_nested else {"object": "error", **content}, error.status)
+            return
         self._streams += asked.stream
         every = int(self._faults.get("close-mid-stream", 0))
-        return bool(every) and self._streams % every == 0
-
-    def _error(self, error: RequestRefused) -> dict[str, Any]:
-        content = {"message": error.message, "type": error.kind, "param": None, "code": error.status}
-        return {"error": content} if self._card.api.error_nested else {"object": "error", **content}
+        answer = CompletionAnswer(asked, self._launch.models[0], api.chunk, api.choice, self._cached_tokens)
+        Completion(exchange, answer, self._engine, bool(every) and self._streams % every == 0).start()
 
 
 def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
@@ -224,13 +186,6 @@ def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
     knobs = dict(launch.resolved.effective.configuration.knobs)
     told = filled_tree(api.arguments, launch.scope)
     return {**options, **told, "version": launch.parsed.version, "effective_knobs": knobs}
-
-
-async def die_mid_load(engine: LiveEngine, tokens: float, die: Callable[[], None]) -> None:
-    """Call `die` once so many tokens were generated."""
-    while engine.totals.generated_tokens < tokens:
-        await asyncio.sleep(0.002)
-    die()
 
 
 def _keys(launch: EmulatedLaunch) -> frozenset[str]:

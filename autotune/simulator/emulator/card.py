@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field
@@ -141,17 +140,13 @@ class EmulationCard(Entry):
     source: str
 
 
+@lru_cache(maxsize=16)
 def emulation_card(engine: str) -> EmulationCard:
     """The packaged card of an engine; raises `UnknownName` when there is none."""
     path = packaged("emulation", engine)
     if not path.is_file():
         hint = f"Its dialect would stand in {path}; a real server is launched with --on process."
         raise UnknownName("engine for emulation", engine, dict(documents(spaces_root(), "emulation")), hint)
-    return _load(path)
-
-
-@lru_cache(maxsize=16)
-def _load(path: Path) -> EmulationCard:
     return load(path, EmulationCard)
 
 
@@ -170,8 +165,3 @@ def filled_tree(tree: Any, scope: Mapping[str, Any]) -> Any:
     if isinstance(tree, dict):
         return {name: filled_tree(value, scope) for name, value in tree.items()}
     return fill_value(tree, scope)
-
-
-def all_filled(templates: Iterable[str], facts: Mapping[str, object]) -> list[str]:
-    """Every template filled."""
-    return [filled(template, facts) for template in templates]

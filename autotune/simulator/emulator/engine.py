@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 
-from autotune.simulator.emulator.prefix import BlockCache, block_hashes
 from autotune.simulator.node.frontend import BackEnd, FrontEnd
-from autotune.simulator.node.replica import Chunk, Sequences
+from autotune.simulator.node.replica import Sequences
 from autotune.simulator.node.scheduling import EngineStep, Scheduler
 from autotune.simulator.node.server import SimulatedServer
 
@@ -29,16 +26,8 @@ _EARLY_S = 0.0005
 _ROOM = 64
 
 
-class Sink(Protocol):
-    """Where the tokens of a request go."""
-
-    def found(self, tokens: int) -> None:
-        """So many tokens of its prompt were in the prefix cache; told once, before its own tokens come."""
-        ...
-
-    def tokens(self, count: int, *, last: bool) -> None:
-        """So many tokens came in one step."""
-        ...
+OnTokens = Callable[[int, bool], None]
+"""Takes the tokens of a request that came in one step, and whether they are its last."""
 
 
 class LiveSequences(Sequences):
@@ -52,7 +41,11 @@ class LiveSequences(Sequences):
     def place(self, read: int, write: int) -> int:
         """A slot for a request of so many prompt tokens and so many to generate."""
         if not self._free:
-            self._grow()
+            n = len(self)
+            for name in ("read", "prompt", "output", "context", "written", "replica", "sent"):
+                array = getattr(self, name)
+                setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
+            self._free = list(range(n, 2 * n))
         slot = self._free.pop()
         self.read[slot] = self.prompt[slot] = read
         self.output[slot] = write
@@ -63,23 +56,90 @@ class LiveSequences(Sequences):
         """The slot's request has ended."""
         self._free.append(slot)
 
-    def _grow(self) -> None:
-        n = len(self)
-        for name in ("read", "prompt", "output", "context", "written", "replica", "sent"):
-            array = getattr(self, name)
-            setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
-        self._free = list(range(n, 2 * n))
+
+def block_hashes(tokens: Sequence[int], block_tokens: int) -> tuple[int, ...]:
+    """One hash per full block, each covering all tokens up to its end.
+
+    So two prompts share a block exactly when they begin alike up to its end (vLLM: v1/core/kv_cache_utils.py). Only
+    prompts are cached, not answers.
+    """
+    hashes: list[int] = []
+    before = 0
+    for end in range(block_tokens, len(tokens) + 1, block_tokens):
+        before = hash((before, *tokens[end - block_tokens : end]))
+        hashes.append(before)
+    return tuple(hashes)
 
 
-@dataclass(slots=True)
-class Totals:
-    """What has been counted since the start."""
+class BlockCache:
+    """The blocks of one replica's pool, least recently used out first; implements `node.prefix.PrefixCache`.
 
-    requests: int = 0
-    prompt_tokens: int = 0
-    """Of prompts that were looked up in the prefix cache and begun."""
-    generated_tokens: int = 0
-    lost_s: float = 0.0
+    Args:
+        blocks: hashes of each request's prompt; requests come and go.
+    """
+
+    def __init__(self, block_tokens: int, enabled: bool, blocks: dict[int, tuple[int, ...]]) -> None:
+        self._block_tokens, self._enabled = block_tokens, enabled
+        self._blocks = blocks
+        self._users: dict[int, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._held: dict[int, list[int]] = {}
+
+    @property
+    def idle_tokens(self) -> int:
+        """Tokens that nobody uses now."""
+        return len(self._idle) * self._block_tokens
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is there."""
+        return bool(self._users or self._idle)
+
+    def match(self, request: int) -> int:
+        """Whole blocks from the prompt's beginning."""
+        return len(self._matched(request)) * self._block_tokens
+
+    def _matched(self, request: int) -> list[int]:
+        found: list[int] = []
+        for block in self._blocks[request]:
+            if block not in self._users and block not in self._idle:
+                break
+            found.append(block)
+        return found
+
+    def hold(self, request: int) -> None:
+        """What it matched cannot be evicted until it is released."""
+        held = self._matched(request)
+        for block in held:
+            self._idle.pop(block, None)
+            self._users[block] = self._users.get(block, 0) + 1
+        self._held[request] = held
+
+    def keep(self, request: int) -> int:
+        """Its computed blocks go into the cache; one that another request has put there meanwhile stays its own."""
+        if not self._enabled:
+            return 0
+        held = self._held.setdefault(request, [])
+        added = [b for b in self._blocks[request][len(held) :] if b not in self._users and b not in self._idle]
+        self._users.update(dict.fromkeys(added, 1))
+        held += added
+        return len(added) * self._block_tokens
+
+    def release(self, request: int) -> None:
+        """Its blocks may be evicted once nobody else uses them, the prompt's end before its beginning."""
+        for block in reversed(self._held.pop(request, [])):
+            self._users[block] -= 1
+            if not self._users[block]:
+                del self._users[block]
+                self._idle[block] = None
+
+    def evict(self, tokens: float) -> float:
+        """Throw out blocks that nobody uses, until so many tokens are free."""
+        freed = 0
+        while freed < tokens and self._idle:
+            self._idle.popitem(last=False)
+            freed += self._block_tokens
+        return float(freed)
 
 
 class LiveEngine:
@@ -105,7 +165,7 @@ class LiveEngine:
         self.block_tokens = block_tokens = math.lcm(block_tokens, server.block_tokens)
         self._speed, self._clock = speed, clock
         self._blocks: dict[int, tuple[int, ...]] = {}
-        self._sinks: dict[int, Sink] = {}
+        self._sinks: dict[int, tuple[OnTokens, Callable[[int], None]]] = {}
         self._unread: set[int] = set()
         self._state = LiveSequences()
         self._caches = [
@@ -117,22 +177,32 @@ class LiveEngine:
         self._due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._abandoned: set[int] = set()
-        self._unsent: deque[tuple[list[tuple[Sink, int, bool]], set[int]]] = deque()  # what the detokeniser has
+        self._unsent: deque[tuple[list[tuple[OnTokens, int, bool]], set[int]]] = deque()  # what the detokeniser has
         self._ended: set[int] = set()  # the requests whose last tokens it has
         self._origin_s = clock()
-        self.totals = Totals()
+        self.generated_tokens = self._requests = 0
+        self._prompt_tokens = 0  # of prompts that were looked up in the prefix cache and begun
+        self._lost_s = 0.0
 
-    def submit(self, prompt: Sequence[int], output_tokens: int, sink: Sink, *, was_text: bool = True) -> int:
+    def submit(
+        self,
+        prompt: Sequence[int],
+        output_tokens: int,
+        on_tokens: OnTokens,
+        on_cached: Callable[[int], None],
+        was_text: bool = True,
+    ) -> int:
         """Queue a request; returns the number by which it can be abandoned.
 
         Args:
             prompt: token ids; with the answer they must fit the context and the pool.
+            on_cached: called once, before its first tokens come, with the tokens of its prompt that were in the cache.
             was_text: whether the tokeniser had to make them.
         """
         slot = self._state.place(len(prompt), output_tokens)
         # At least the prompt's last token is computed anew, as its successor comes from it.
         self._blocks[slot] = block_hashes(prompt[:-1], self.block_tokens)
-        self._sinks[slot] = sink
+        self._sinks[slot] = on_tokens, on_cached
         self._unread.add(slot)
         self._front.accept(slot, self._now_s(), len(prompt) if was_text else 0)
         if self._step is None:
@@ -164,7 +234,7 @@ class LiveEngine:
         idle = sum(cache.idle_tokens for cache in self._caches)
         used = max(0.0, sum(replica.used for replica in scheduler.replicas) - idle)
         pool = self.capacity * len(self._caches)
-        read = self.totals.prompt_tokens
+        read = self._prompt_tokens
         return {
             "running": float(len(self._sinks) - waiting),
             "waiting": float(waiting),
@@ -178,10 +248,10 @@ class LiveEngine:
             "prompt_tokens": float(read),
             "external_hits": 0.0,
             "paused": 0.0,
-            "generated_tokens": float(self.totals.generated_tokens),
-            "requests": float(self.totals.requests),
+            "generated_tokens": float(self.generated_tokens),
+            "requests": float(self._requests),
             "capacity_tokens": float(pool),
-            "lost_s": self.totals.lost_s,
+            "lost_s": self._lost_s,
         }
 
     # The loop
@@ -205,7 +275,7 @@ class LiveEngine:
                 self._end(self._step)
             behind_s = self._now_s() - self._due_s
             if behind_s > _PATIENCE_S * self._speed:
-                self.totals.lost_s += behind_s / self._speed
+                self._lost_s += behind_s / self._speed
                 self._due_s += behind_s
             self._begin(self._due_s)
         self._set_timer()
@@ -216,20 +286,17 @@ class LiveEngine:
         for slot in self._front.done(at_s):
             self._scheduler.add(slot)
         chunks = self._scheduler.take_chunks()
-        self._tell_found(chunk for pieces in chunks for chunk in pieces)
+        for chunk in (chunk for pieces in chunks for chunk in pieces):
+            # A prompt's first piece begins where the cache ends.
+            if chunk.request in self._unread:
+                self._unread.discard(chunk.request)
+                self._prompt_tokens += int(self._state.read[chunk.request])
+                self._sinks[chunk.request][1](chunk.start)
         if any(chunks) or len(self._scheduler.running):
             self._step = self._scheduler.begin(chunks)
             self._due_s = at_s + self._step.seconds
         else:
             self._step, self._due_s = None, self._front.next_s()
-
-    def _tell_found(self, chunks: Iterable[Chunk]) -> None:
-        """A prompt's first piece begins where the cache ends."""
-        for chunk in chunks:
-            if chunk.request in self._unread:
-                self._unread.discard(chunk.request)
-                self.totals.prompt_tokens += int(self._state.read[chunk.request])
-                self._sinks[chunk.request].found(chunk.start)
 
     def _end(self, step: EngineStep) -> None:
         """Send the tokens of a step, once the detokeniser has sent those of the steps before."""
@@ -241,9 +308,9 @@ class LiveEngine:
         fresh = reached - state.sent[ids]
         state.sent[ids] = reached
         generated = int(fresh.sum())
-        self.totals.generated_tokens += generated
+        self.generated_tokens += generated
         told = [
-            (self._sinks[slot], count, slot in ended)
+            (self._sinks[slot][0], count, slot in ended)
             for slot, count in zip(ids.tolist(), fresh.tolist(), strict=True)
             if count or slot in ended
         ]
@@ -258,11 +325,11 @@ class LiveEngine:
     def _tell(self) -> None:
         """Send the tokens of the first step that are not sent yet."""
         told, ended = self._unsent.popleft()
-        for sink, count, last in told:
-            sink.tokens(count, last=last)
+        for on_tokens, count, last in told:
+            on_tokens(count, last)
         self._ended -= ended
         for slot in ended:
-            self.totals.requests += 1
+            self._requests += 1
             self._forget(slot)
 
     def _drop_abandoned(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.engines import ParsedCommand, command_of, recognise
 from autotune.errors import BadInput, RefusedCommand
-from autotune.simulator.emulator.card import EmulationCard, Refused, emulation_card, filled
+from autotune.simulator.emulator.card import EmulationCard, emulation_card, filled
 from autotune.simulator.node import start_failure
 from autotune.simulator.node.memory import MemoryPlan, plan_memory, startup_s
 from autotune.simulator.node.server import SimulatedServer
@@ -32,7 +32,7 @@ class Emulation:
         host, port: where to listen; None: as the engine's command line says.
         speed: virtual seconds per second.
         startup_s: seconds of the wall clock until it serves; None: the node's, scaled by `speed`.
-        fault: as in `faults.Faults.parse`; None: what the environment says.
+        fault: as in `startup.read_faults`; None: what the environment says.
     """
 
     engine_command: Sequence[str]
@@ -86,23 +86,18 @@ class EmulatedLaunch:
     def failure(self) -> Failure | None:
         """Why it does not start, as the simulated node has it, or by what no rule knows."""
         known = self.resolved.failure or start_failure(self.server, self.memory)
-        if known is not None or self.refused is None:
+        if known is not None:
             return known
-        log = filled(self.refused.log, self.resolved.effective.configuration.knobs)
-        return Failure(FailureKind.CRASHED, self.refused.reason, log)
+        knobs, context = self.resolved.effective.configuration.knobs, self.resolved.context
+        for refused in self.card.refuses:
+            if in_range(context.version, refused.versions) and evaluate(refused.when, context.scope(knobs)):
+                return Failure(FailureKind.CRASHED, refused.reason, filled(refused.log, knobs))
+        return None
 
     @property
     def fails_late(self) -> bool:
         """Whether it fails only once the weights are there: for memory, or by what no rule knows."""
         return self.failure is not None and self.failure.kind in (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
-
-    @property
-    def refused(self) -> Refused | None:
-        """What of the card's `refuses` this configuration runs into."""
-        context = self.resolved.context
-        scope = context.scope(self.resolved.effective.configuration.knobs)
-        held = (r for r in self.card.refuses if in_range(context.version, r.versions) and evaluate(r.when, scope))
-        return next(held, None)
 
     @property
     def startup_s(self) -> float:
@@ -160,10 +155,8 @@ def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
     version = engine.version(asked.engine_version)
     try:
         parsed = engine.parse(command, version)
-    except RefusedCommand as error:
-        raise CommandRefused(card, error.engine_message) from error
     except BadInput as error:
-        raise CommandRefused(card, str(error)) from error
+        raise CommandRefused(card, error.engine_message if isinstance(error, RefusedCommand) else str(error)) from error
     model = library.model(parsed.model, asked.model_id)
     context = Context(model, asked.hardware, asked.gpus, version)
     try:

@@ -93,8 +93,11 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
         raise RequestRefused(404, "NotFoundError", message)
     if document.get("n", 1) != 1:
         raise RequestRefused(400, "BadRequestError", "the emulator gives one answer per prompt: n must be 1")
-    prompts = [_chat_tokens(document)] if chat else _prompts(document.get("prompt"))
-    wanted = _wanted(document, chat)
+    prompt: Any = document.get("prompt")
+    prompts = [_chat_tokens(document)] if chat else _prompts(prompt)
+    wanted = _count(document, "max_completion_tokens") if chat else None
+    if wanted is None:
+        wanted = _count(document, "max_tokens")
     if wanted is None and not chat:
         wanted = limits.completion_tokens
     natural = not document.get("ignore_eos", False)
@@ -111,7 +114,7 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
         prompts=prompts,
         output_tokens=[tokens for tokens, _ in answers],
         finish_reasons=[reason for _, reason in answers],
-        were_text=chat or not _were_ids(document.get("prompt")),
+        were_text=chat or isinstance(prompt, str) or any(isinstance(part, str) for part in prompt),
     )
 
 
@@ -123,11 +126,6 @@ def _document(body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RequestRefused(400, "BadRequestError", "the body is not a JSON object")
     return document
-
-
-def _wanted(document: dict[str, Any], chat: bool) -> int | None:
-    newer = _count(document, "max_completion_tokens") if chat else None
-    return newer if newer is not None else _count(document, "max_tokens")
 
 
 def _count(document: dict[str, Any], name: str) -> int | None:
@@ -177,10 +175,6 @@ def _prompts(prompt: Any) -> list[list[int]]:
             return prompt
     message = "prompt must be a text, a list of texts, a list of token ids, or a list of such lists"
     raise RequestRefused(400, "BadRequestError", message)
-
-
-def _were_ids(prompt: Any) -> bool:
-    return isinstance(prompt, list) and not any(isinstance(part, str) for part in prompt)
 
 
 def _are_ids(values: list[Any]) -> bool:

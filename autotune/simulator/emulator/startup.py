@@ -8,12 +8,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TextIO
 
 from autotune.errors import BadInput, UnknownName
-from autotune.simulator.emulator.card import Crash, StartupPhase, all_filled, filled
+from autotune.simulator.emulator.card import StartupPhase, filled
 from autotune.simulator.emulator.launch import EmulatedLaunch
 from autotune.space.expression import evaluate
 
@@ -33,37 +32,19 @@ FAULTS: Mapping[str, tuple[str, float]] = {
 """Name to what happens and the value when none is given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """The faults that were asked for, by name."""
-
-    values: Mapping[str, float] = field(default_factory=dict)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.values
-
-    def get(self, name: str, otherwise: float) -> float:
-        """A fault's value; `otherwise` when it was not asked for."""
-        return self.values.get(name, otherwise)
-
-    @classmethod
-    def parse(cls, text: str) -> Faults:
-        """Read ``NAME[:VALUE],…``; raises `UnknownName` or `BadInput`."""
-        values: dict[str, float] = {}
-        for part in filter(None, (p.strip() for p in text.split(","))):
-            name, colon, value = part.partition(":")
-            if name not in FAULTS:
-                raise UnknownName("fault", name, FAULTS)
-            try:
-                values[name] = float(value) if colon else FAULTS[name][1]
-            except ValueError as error:
-                raise BadInput(f"--fault {part}: {FAULTS[name][0]}; {value!r} is not a number") from error
-        return cls(values)
-
-    @classmethod
-    def asked(cls, option: str | None) -> Faults:
-        """What the option says, else what the environment says."""
-        return cls.parse(option if option is not None else os.environ.get(VARIABLE, ""))
+def read_faults(option: str | None) -> dict[str, float]:
+    """Read ``NAME[:VALUE],…`` of the option, else of the environment; raises `UnknownName` or `BadInput`."""
+    text = option if option is not None else os.environ.get(VARIABLE, "")
+    values: dict[str, float] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, colon, value = part.partition(":")
+        if name not in FAULTS:
+            raise UnknownName("fault", name, FAULTS)
+        try:
+            values[name] = float(value) if colon else FAULTS[name][1]
+        except ValueError as error:
+            raise BadInput(f"--fault {part}: {FAULTS[name][0]}; {value!r} is not a number") from error
+    return values
 
 
 def leave_a_grandchild(lifetime_s: float) -> int:
@@ -92,7 +73,7 @@ def leave_a_grandchild(lifetime_s: float) -> int:
     return pid
 
 
-_DIED = "RuntimeError: CUDA error: an illegal memory access was encountered"
+DIED = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
 class Died(Exception):
@@ -132,7 +113,8 @@ class Log:
 
     def lines(self, templates: Iterable[str], **more: object) -> None:
         """Write lines."""
-        text = "".join(f"{line}\n" for line in all_filled(templates, self._now(more)))
+        now = self._now(more)
+        text = "".join(f"{filled(template, now)}\n" for template in templates)
         if text:
             print(text, end="", file=self._stream, flush=True)
 
@@ -140,13 +122,9 @@ class Log:
         """Write one state of a progress bar: it overwrites the one before on a terminal."""
         print("\r" + filled(template, self._now(more)), end="", file=sys.stderr, flush=True)
 
-    def end_progress(self) -> None:
-        """End the line of a progress bar."""
-        print(file=sys.stderr, flush=True)
-
     def crash(self, message: str) -> Died:
         """Write the log of a server that dies of `message`: the telling line, then the engine's usual tail."""
-        crash: Crash = self._card.crash
+        crash = self._card.crash
         self.lines([*crash.before, crash.telling, *crash.after], message=message)
         return Died(crash.exit_code)
 
@@ -158,7 +136,7 @@ class Log:
 class Startup:
     """Goes through the card's phases in the time that the start takes; raises `Died` where it fails."""
 
-    def __init__(self, launch: EmulatedLaunch, faults: Faults, log: Log) -> None:
+    def __init__(self, launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None:
         self._launch, self._faults, self._log = launch, faults, log
         self._total_s = launch.startup_s * faults.get("slow-start", 1.0)
         self._begin_s = time.perf_counter()
@@ -186,7 +164,8 @@ class Startup:
 
     def _load(self, template: str, begin: float, share: float) -> None:
         """One progress line per shard, spread over the phase."""
-        shards = max(1, math.ceil(self._launch.memory.weights * self._launch.server.gpus / 1e9 / self._shard_gb))
+        checkpoint_gb = self._launch.memory.weights * self._launch.server.gpus / 1e9
+        shards = max(1, math.ceil(checkpoint_gb / self._launch.card.shard_gb))
         stop = {name: shards * self._faults.get(name, 2.0) for name in ("die-at-start", "hang-at-start")}
         for shard in range(shards + 1):
             self._wait_until(begin + share * shard / shards)
@@ -194,22 +173,14 @@ class Startup:
             facts = {"shard": shard, "shards": shards, "percent": f"{100 * shard // shards:3d}"}
             self._log.progress(template, **facts, passed=f"{passed_s:.0f}", rate=f"{shard / max(passed_s, 1e-3):.2f}")
             if shard >= stop["hang-at-start"]:
-                self._hang()
+                while True:
+                    time.sleep(3600)
             if shard >= stop["die-at-start"]:
-                self._log.end_progress()
-                raise self._log.crash(_DIED)
-        self._log.end_progress()
-
-    @property
-    def _shard_gb(self) -> float:
-        return self._launch.card.shard_gb
+                print(file=sys.stderr, flush=True)  # ends the line of the progress bar
+                raise self._log.crash(DIED)
+        print(file=sys.stderr, flush=True)  # ends the line of the progress bar
 
     def _wait_until(self, share: float) -> None:
         left_s = self._begin_s + share * self._total_s - time.perf_counter()
         if left_s > 0:
             time.sleep(left_s)
-
-    @staticmethod
-    def _hang() -> None:
-        while True:
-            time.sleep(3600)

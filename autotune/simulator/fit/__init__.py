@@ -1,16 +1,14 @@
 """`autotune calibrate`: fits the simulator's figures to measurements.
 
     own_table     a table of measurements -> raw rows, checked
-    rows          a row with its command resolved as the measured version does, and its workload
+    rows          a row with its command resolved as the measured version does, its workload, its cold start
     reading       tables and studies -> rows
-    cold_start    the seconds in which a cold server answers nobody
     points        twins as one point; groups that a cross-validation leaves out
     problem       the fit as a least-squares problem: unknowns, residuals, differences
     solving       the factors, with and without some of the points
     errors        prediction errors to state, from what the fit got wrong
     fit           points in, a calibration out
-    tables        measured against predicted, row by row
-    rankings      are the best configurations predicted to be the best?
+    tables        measured against predicted: rows, errors, and whether the best are predicted to be the best
 
 Columns, rules and where the shipped figures come from: ``docs/calibration.md``.
 """

@@ -7,9 +7,9 @@ not seen whole groups - an engine, a GPU, a model, a workload - never by leaving
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune.errors import BadInput
 from autotune.notify import Notify
@@ -18,31 +18,22 @@ from autotune.simulator.fit.points import MeasuredPoint, Predicted, era_of, grou
 from autotune.simulator.fit.problem import UNCERTAIN, FitTarget, Predictor
 from autotune.simulator.fit.solving import Fitted, fit, leave_out, predictor
 from autotune.simulator.node.calibration import Calibration, Learned, nothing_learned, packaged_calibration
-from autotune.simulator.node.uncertainty import HEADLINE, Covered, PredictionErrors, interval90, sigma
+from autotune.simulator.node.uncertainty import HEADLINE, Covered, interval90, sigma
 from autotune.simulator.prediction_intervals import subject_of
 
-STARTS = {"shipped": packaged_calibration, "physics": nothing_learned}
-"""Where a fit begins and what it is drawn to."""
 
-_NEW = ("engine", "version", "gpu", "model", "workload")
-"""Kinds of groups for which `PredictionErrors.unseen` says how much less sure a prediction is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Calibrated:
-    """A calibration, and what it says of the points that it was fitted to, in their order."""
-
-    calibration: Calibration
-    predictions: list[Predicted]
-
-
-def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Notify) -> Calibrated:
+def calibrate(
+    points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Notify
+) -> tuple[Calibration, list[Predicted]]:
     """Fit the factors to points; those that did not start are predicted, not fitted.
 
     Args:
-        start: of `STARTS`.
+        start: where the fit begins and what it is drawn to: ``shipped`` or ``physics``.
         cross_validate: leave out groups, to find how far off predictions of the unmeasured are; else the start's
             figures of that are kept.
+
+    Returns:
+        A calibration, and what it says of the points, in their order.
 
     Raises:
         BadInput: no point ran.
@@ -50,7 +41,7 @@ def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bo
     ran = [place for place, point in enumerate(points) if point.failure is None]
     if not ran:
         raise BadInput("none of the measured rows ran: there is nothing to fit")
-    begin = STARTS[start]()
+    begin = packaged_calibration() if start == "shipped" else nothing_learned()
     targets = [_target(points[place]) for place in ran]
     with predictor(progress) as predict:
         progress(f"fitting {len(targets)} points")
@@ -58,23 +49,20 @@ def calibrate(points: Sequence[MeasuredPoint], *, start: str, cross_validate: bo
         found = _without(whole, begin, points, ran, predict, progress) if cross_validate else {}
     missed = [_missed(points[place], whole.predicted[i], found.get(place, {})) for i, place in enumerate(ran)]
     errors = errors_of(missed, _covered([points[place] for place in ran]), begin.errors)
-    fitted_to = [*begin.fitted_to, *_learned(points)]
-    calibration = whole.calibration.model_copy(update={"fitted_to": fitted_to, "errors": errors})
-    return Calibrated(calibration, predicted_by(points, calibration, _left_out(found)))
+    learned = Counter((point.members[0].source, point.members[0].evidence.value) for point in points)
+    fitted_to = [Learned(source=source, points=n, evidence=evidence) for (source, evidence), n in learned.items()]
+    update = {"fitted_to": [*begin.fitted_to, *fitted_to], "errors": errors}
+    calibration = whole.calibration.model_copy(update=update)
+    left_out = {place: {kind: one.get(HEADLINE, 0.0) for kind, one in kinds.items()} for place, kinds in found.items()}
+    return calibration, predicted_by(points, calibration, left_out)
 
 
 def _target(point: MeasuredPoint) -> FitTarget:
-    metrics = {name: float(value) for name, value in point.metrics.items()}
-    return FitTarget(point.label, point.resolved.setup, point.workload, metrics, point.weight * _surer(point))
-
-
-def _surer(point: MeasuredPoint) -> float:
-    """How much surer a mean of twins is than a single run; less than 1 where they differ by more than runs should.
-
-    The variance of two values that lie a range r apart is r² / 2.
-    """
+    # A mean of twins is surer than a single run; less so where they differ by more than runs should. The variance of
+    # two values that lie a range r apart is r² / 2.
     noise = UNCERTAIN[HEADLINE] ** 2
-    return len(point.members) * noise / max(noise, point.spread**2 / 2)
+    surer = len(point.members) * noise / max(noise, point.spread**2 / 2)
+    return FitTarget(point.resolved.setup, point.workload, point.metrics, point.weight * surer)
 
 
 Unseen = dict[int, dict[str, dict[str, float]]]
@@ -104,17 +92,10 @@ def _without(
     return found
 
 
-def _left_out(found: Unseen) -> dict[int, dict[str, float]]:
-    return {place: {kind: one.get(HEADLINE, 0.0) for kind, one in kinds.items()} for place, kinds in found.items()}
-
-
 def _missed(point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, Mapping[str, float]]) -> Missed:
-    return Missed(
-        point.engine,
-        f"{era_of(point)} {point.gpu} {point.model.family} {point.workload.name}",
-        _logs(point.metrics, fitted),
-        {kind: _logs(point.metrics, unseen[kind]) for kind in _NEW if kind in unseen},
-    )
+    load = f"{era_of(point)} {point.gpu} {point.model.family} {point.workload.name}"
+    left_out = {kind: _logs(point.metrics, predicted) for kind, predicted in unseen.items()}
+    return Missed(point.engine, load, _logs(point.metrics, fitted), left_out)
 
 
 def _logs(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict[str, float]:
@@ -123,43 +104,28 @@ def _logs(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict
 
 
 def _covered(points: Sequence[MeasuredPoint]) -> list[Covered]:
+    found = []
     subjects = {subject_of(point.resolved.setup, point.workload, point.metrics) for point in points}
-    names = Covered.model_fields
-    return [
-        Covered(**{name: _short(getattr(subject, name)) for name in names})
-        for subject in sorted(subjects, key=lambda s: (s.engine, s.gpu, s.model, s.read, s.written, s.in_flight))
-    ]
-
-
-def _short(value: str | float) -> str | float:
-    return value if isinstance(value, str) else round(value, 1)
-
-
-def _learned(points: Sequence[MeasuredPoint]) -> list[Learned]:
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    for point in points:
-        counts[(point.members[0].source, point.members[0].evidence)] += 1
-    return [Learned(source=source, points=n, evidence=evidence) for (source, evidence), n in counts.items()]
+    for subject in sorted(subjects, key=lambda s: (s.engine, s.gpu, s.model, s.read, s.written, s.in_flight)):
+        values = {name: getattr(subject, name) for name in Covered.model_fields}
+        found.append(
+            Covered(**{n: value if isinstance(value, str) else round(value, 1) for n, value in values.items()})
+        )
+    return found
 
 
 def predicted_by(
     points: Sequence[MeasuredPoint], calibration: Calibration, left_out: Mapping[int, Mapping[str, float]]
 ) -> list[Predicted]:
     """What a calibration says of points: metrics, interval, or why it does not run."""
-    return [
-        replace(_predicted(point, calibration), left_out=dict(left_out.get(place, {})))
-        for place, point in enumerate(points)
-    ]
+    return [_predicted(point, calibration, left_out.get(place, {})) for place, point in enumerate(points)]
 
 
-def _predicted(point: MeasuredPoint, calibration: Calibration) -> Predicted:
+def _predicted(point: MeasuredPoint, calibration: Calibration, left_out: Mapping[str, float]) -> Predicted:
     outcome = replace(point.resolved, calibration=calibration).simulate(point.workload, 0)
     if outcome.failure is not None:
-        return Predicted({}, 0.0, 0.0, outcome.failure.message)
+        return Predicted({}, 0.0, 0.0, outcome.failure.message, left_out)
     metrics = {name: float(value) for name, value in outcome.metrics.items() if isinstance(value, int | float)}
-    low, high = interval90(metrics[HEADLINE], _sigma(calibration.errors, point))
-    return Predicted(metrics, low, high)
-
-
-def _sigma(errors: PredictionErrors, point: MeasuredPoint) -> float:
-    return sigma(errors, subject_of(point.resolved.setup, point.workload, point.metrics))
+    subject = subject_of(point.resolved.setup, point.workload, point.metrics)
+    low, high = interval90(metrics[HEADLINE], sigma(calibration.errors, subject))
+    return Predicted(metrics, low, high, left_out=left_out)

@@ -19,6 +19,7 @@ from autotune.engines import split_command
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.metrics.formulas import METRICS
 from autotune.metrics.records import LATENCIES
+from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.trial import Command
 
 _NEEDED = ("command", "engine_version", "hardware")
@@ -54,27 +55,6 @@ class RowPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadColumns:
-    """The columns that say what load was sent.
-
-    Attributes:
-        name: a workload as ``--workload`` takes it; empty: made of the other figures.
-        input_tokens, output_tokens: of every prompt and answer.
-        prompts: how many were asked for.
-        completed: how many came back; None = all.
-        concurrency, request_rate: both None = all at once.
-    """
-
-    name: str = ""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    prompts: int = 0
-    completed: int | None = None
-    concurrency: int | None = None
-    request_rate: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RawRow:
     """One benchmark of a table, before its command is parsed.
 
@@ -82,9 +62,13 @@ class RawRow:
         label: short; unique within its file.
         engine_version: as the engine tells it; words behind the number are allowed.
         hardware: a node by name, ``8xH200`` or ``MI300X``.
+        metrics: under the names of `autotune.metrics.formulas`, checked; empty when it failed.
         gpus: None: as `hardware` says, else all of the node.
         model: its id; None: as the command names it.
-        metrics: under the names of `autotune.metrics.formulas`, checked; empty when it failed.
+        workload: as ``--workload`` takes it; empty: made of the figures below.
+        input_tokens, output_tokens: of every prompt and answer.
+        prompts: how many were asked for.
+        concurrency, request_rate: both None = all at once.
     """
 
     label: str
@@ -92,11 +76,16 @@ class RawRow:
     command: Command
     engine_version: str
     hardware: str
-    load: LoadColumns
     metrics: Mapping[str, float]
-    failure: str | None = None
-    gpus: int | None = None
-    model: str | None = None
+    failure: str | None
+    gpus: int | None
+    model: str | None
+    workload: str
+    input_tokens: int
+    output_tokens: int
+    prompts: int
+    concurrency: int | None
+    request_rate: float | None
 
 
 def number(place: RowPlace, name: str, value: Any) -> float | None:
@@ -124,14 +113,8 @@ def whole(place: RowPlace, name: str, value: Any) -> int | None:
     return None if figure is None else int(figure)
 
 
-def checked(place: RowPlace, given: Mapping[str, Any], needed: tuple[str, ...]) -> dict[str, float]:
-    """The metrics of a row that ran.
-
-    Args:
-        given: metric name to what stands in the file.
-        needed: metrics without which the row is of no use.
-
-    A gap between tokens of 0 ms is one that nobody measured, and left out.
+def checked(place: RowPlace, given: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a row that ran; a gap between tokens of 0 ms is one that nobody measured, and left out.
 
     Raises:
         MalformedFile: a metric that is missing, no number, or in another unit than its name says.
@@ -145,9 +128,8 @@ def checked(place: RowPlace, given: Mapping[str, Any], needed: tuple[str, ...]) 
             raise place.wrong(f"{name} is 0; write tokens or requests per second, ms or s, or say why it failed")
         if figure > 0 or _MAY_BE_ZERO.fullmatch(name):
             metrics[name] = figure
-    missing = [name for name in needed if name not in metrics]
-    if missing:
-        raise place.wrong(f"no {missing[0]}; a row that ran needs {', '.join(needed)}, one that did not its failure")
+    if HEADLINE not in metrics:
+        raise place.wrong(f"no {HEADLINE}; a row that ran needs {HEADLINE}, one that did not its failure")
     _check_units(place, metrics)
     return metrics
 
@@ -235,42 +217,29 @@ def _row(place: RowPlace, cells: Mapping[str, Any]) -> RawRow:
     for name in _NEEDED:
         if name not in cells:
             raise place.wrong(f"no {name}; {_DESCRIPTION}")
-    failure = cells.get("failure")
-    given = {name: value for name, value in cells.items() if name in METRICS}
-    metrics = {} if failure else checked(place, given, ("total_token_throughput",))
-    return RawRow(
-        label=str(cells.get("label", place.line)),
-        place=place,
-        command=_command(place, cells),
-        engine_version=str(cells["engine_version"]),
-        hardware=str(cells["hardware"]),
-        gpus=whole(place, "gpus", cells.get("gpus")),
-        model=None if "model" not in cells else str(cells["model"]),
-        load=_load(place, cells, metrics),
-        metrics=metrics,
-        failure=None if failure is None else str(failure),
-    )
-
-
-def _command(place: RowPlace, cells: Mapping[str, Any]) -> Command:
-    """The command with the settings of the ``env`` column in front of it."""
-    try:
-        return split_command(f"{cells.get('env', '')} {cells['command']}")
-    except BadInput as error:
-        raise place.wrong(str(error)) from error
-
-
-def _load(place: RowPlace, cells: Mapping[str, Any], metrics: Mapping[str, float]) -> LoadColumns:
     lengths = [name for name in _LENGTHS if name in cells]
     if ("workload" in cells) == bool(lengths) or len(lengths) not in (0, len(_LENGTHS)):
         raise place.wrong(f"give either workload, or all of {', '.join(_LENGTHS)}")
-    rate = number(place, "request_rate", cells.get("request_rate"))
-    return LoadColumns(
-        name=str(cells.get("workload", "")),
+    try:
+        command = split_command(f"{cells.get('env', '')} {cells['command']}")
+    except BadInput as error:
+        raise place.wrong(str(error)) from error
+    failure = cells.get("failure")
+    given = {name: value for name, value in cells.items() if name in METRICS}
+    return RawRow(
+        label=str(cells.get("label", place.line)),
+        place=place,
+        command=command,
+        engine_version=str(cells["engine_version"]),
+        hardware=str(cells["hardware"]),
+        metrics={} if failure else checked(place, given),
+        failure=None if failure is None else str(failure),
+        gpus=whole(place, "gpus", cells.get("gpus")),
+        model=None if "model" not in cells else str(cells["model"]),
+        workload=str(cells.get("workload", "")),
         input_tokens=whole(place, "input_len", cells.get("input_len")) or 0,
         output_tokens=whole(place, "output_len", cells.get("output_len")) or 0,
         prompts=whole(place, "num_prompts", cells.get("num_prompts")) or 0,
-        completed=int(metrics["completed"]) if "completed" in metrics else None,
         concurrency=whole(place, "max_concurrency", cells.get("max_concurrency")),
-        request_rate=rate or None,
+        request_rate=number(place, "request_rate", cells.get("request_rate")) or None,
     )

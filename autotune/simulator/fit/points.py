@@ -63,10 +63,6 @@ class MeasuredPoint:
         return self.resolved.card.engine
 
     @property
-    def version(self) -> str:
-        return self.resolved.context.version
-
-    @property
     def gpu(self) -> str:
         """The name of the node's hardware."""
         return self.resolved.context.hardware.name
@@ -110,23 +106,20 @@ def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
     """Rows with twins merged, in the order of the first of each."""
     twins: dict[tuple[str, ...], list[MeasuredRow]] = {}
     for row in rows:
-        twins.setdefault(_identity(row), []).append(row)
+        context = row.resolved.context
+        identity = (
+            row.resolved.effective.configuration.fingerprint,
+            context.version,
+            context.model.id,
+            context.hardware.model_dump_json(),
+            str(context.gpus),
+            # A client that lost a request in fifty sent the same load; its name is the same.
+            row.workload.name,
+            shape(row.workload),
+            "failed" if row.failure is not None else row.evidence,
+        )
+        twins.setdefault(identity, []).append(row)
     return [_merged(tuple(members)) for members in twins.values()]
-
-
-def _identity(row: MeasuredRow) -> tuple[str, ...]:
-    context = row.resolved.context
-    return (
-        row.resolved.effective.configuration.fingerprint,
-        context.version,
-        context.model.id,
-        context.hardware.model_dump_json(),
-        str(context.gpus),
-        # A client that lost a request in fifty sent the same load; its name is the same.
-        row.workload.name,
-        shape(row.workload),
-        "failed" if row.failure is not None else row.evidence,
-    )
 
 
 def _merged(members: tuple[MeasuredRow, ...]) -> MeasuredPoint:
@@ -160,21 +153,10 @@ class Group:
 
 def groups(points: Sequence[MeasuredPoint]) -> list[Group]:
     """The groups to be left out, kind after kind; a kind of which the points know only one group is none."""
-    found: list[Group] = []
-    for kind, name_of in _kinds(points).items():
-        members: dict[str, list[int]] = {}
-        for place, point in enumerate(points):
-            members.setdefault(name_of(point), []).append(place)
-        if len(members) > 1:
-            found += [Group(kind, name, tuple(places)) for name, places in members.items()]
-    return found
-
-
-def _kinds(points: Sequence[MeasuredPoint]) -> dict[str, Callable[[MeasuredPoint], str]]:
     alike: dict[Architecture, str] = {}
     for point in points:
         alike.setdefault(point.model.architecture, model_name(point.model))
-    return {
+    kinds: dict[str, Callable[[MeasuredPoint], str]] = {
         "engine": lambda point: point.engine,
         "gpu": lambda point: point.gpu,
         "workload": lambda point: point.workload.name,
@@ -183,8 +165,16 @@ def _kinds(points: Sequence[MeasuredPoint]) -> dict[str, Callable[[MeasuredPoint
         "model": lambda point: alike[point.model.architecture],
         "version": era_of,
     }
+    found: list[Group] = []
+    for kind, name_of in kinds.items():
+        members: dict[str, list[int]] = {}
+        for place, point in enumerate(points):
+            members.setdefault(name_of(point), []).append(place)
+        if len(members) > 1:
+            found += [Group(kind, name, tuple(places)) for name, places in members.items()]
+    return found
 
 
 def era_of(point: MeasuredPoint) -> str:
     """The engine with the first two numbers of its version: ``vllm 0.11``."""
-    return f"{point.engine} {'.'.join(map(str, Version(point.version).release[:2]))}"
+    return f"{point.engine} {'.'.join(map(str, Version(point.resolved.context.version).release[:2]))}"

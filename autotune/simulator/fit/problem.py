@@ -17,7 +17,15 @@ import numpy as np
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import Workload
 from autotune.simulator.node import ServerSetup, run_server
-from autotune.simulator.node.calibration import OWN, Calibration, Factor, Physics, composed, factors_of, groups_of
+from autotune.simulator.node.calibration import (
+    OWN,
+    Calibration,
+    Factor,
+    composed,
+    factors_of,
+    groups_of,
+    packaged_physics,
+)
 from autotune.simulator.node.coefficients import adjusted, speed_card
 from autotune.simulator.node.server import SimulatedServer
 
@@ -41,7 +49,6 @@ class FitTarget:
         weight: 1; less for what is known to be an outlier.
     """
 
-    label: str
     setup: ServerSetup
     workload: Workload
     metrics: Mapping[str, float]
@@ -61,15 +68,8 @@ class FitTarget:
         return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
-Figures = tuple[float, ...]
-Task = tuple[FitTarget, tuple[str, ...], Figures]
-"""A target, and the names and values of the figures with which it is to be simulated."""
-
-
-def simulated(task: Task) -> dict[str, float]:
-    """Run one task."""
-    target, names, figures = task
-    return target.predicted(dict(zip(names, figures, strict=True)))
+Task = tuple[FitTarget, Mapping[str, float]]
+"""A target, and the figures with which it is to be simulated."""
 
 
 class Predictor:
@@ -81,18 +81,17 @@ class Predictor:
 
     def __init__(self, run: Callable[[Sequence[Task]], list[dict[str, float]]]) -> None:
         self._run = run
-        self._known: dict[tuple[int, Figures], dict[str, float]] = {}
+        self._known: dict[tuple[float, ...], dict[str, float]] = {}
         self._targets: dict[int, FitTarget] = {}  # kept alive, so that no other one gets its id
 
-    def __call__(self, tasks: Iterable[tuple[FitTarget, Mapping[str, float]]]) -> list[dict[str, float]]:
+    def __call__(self, tasks: Sequence[Task]) -> list[dict[str, float]]:
         """The metrics of each target with the figures given for it."""
-        wanted = [(target, tuple(figures), tuple(figures.values())) for target, figures in tasks]
-        missing = {(id(t), values): (t, names, values) for t, names, values in wanted}
-        missing = {key: task for key, task in missing.items() if key not in self._known}
+        keys = [(id(target), *figures.values()) for target, figures in tasks]
+        missing = {key: task for key, task in zip(keys, tasks, strict=True) if key not in self._known}
         if missing:
             self._known.update(zip(missing, self._run(list(missing.values())), strict=True))
-            self._targets.update((id(t), t) for t, _, _ in missing.values())
-        return [self._known[(id(t), values)] for t, _, values in wanted]
+            self._targets.update((id(target), target) for target, _ in missing.values())
+        return [self._known[key] for key in keys]
 
 
 class Problem:
@@ -102,15 +101,13 @@ class Problem:
         start: where the factors begin and what they are drawn to.
     """
 
-    def __init__(
-        self, targets: Sequence[FitTarget], physics: Physics, start: Calibration, predictor: Predictor
-    ) -> None:
-        self.targets, self._physics, self._start, self._predictor = list(targets), physics, start, predictor
+    def __init__(self, targets: Sequence[FitTarget], start: Calibration, predictor: Predictor) -> None:
+        self.targets, self._start, self._predictor = list(targets), start, predictor
+        physics = packaged_physics()
         self.factors = sorted(
             {which for t in targets for which in factors_of(physics, t.groups) if _free(which, start)}
         )
-        figures = physics.figures
-        self._spread = np.array([figures[which.figure].spread[which.level] for which in self.factors])
+        self._spread = np.array([physics.figures[which.figure].spread[which.level] for which in self.factors])
         self._centre = self.logs(start)
 
     def logs(self, calibration: Calibration) -> Floats:
@@ -136,17 +133,21 @@ class Problem:
 
     def _residuals_of(self, xs: Sequence[Floats]) -> list[Floats]:
         """Residuals at several places, their runs simulated together."""
-        tasks = []
-        for x in xs:
-            calibration = self.calibration(x)
-            tasks += [(t, composed(self._physics, calibration, t.groups)) for t in self.targets]
+        tasks = [task for x in xs for task in tasks_of(self.targets, self.calibration(x))]
         predicted = self._predictor(tasks)
         n = len(self.targets)
         found = []
         for i, x in enumerate(xs):
-            data = [r for t, p in zip(self.targets, predicted[i * n : (i + 1) * n], strict=True) for r in misfits(t, p)]
+            data = [
+                r for t, p in zip(self.targets, predicted[i * n : (i + 1) * n], strict=True) for r in _misfits(t, p)
+            ]
             found.append(np.concatenate([np.array(data), (x - self._centre) / self._spread]))
         return found
+
+
+def tasks_of(targets: Iterable[FitTarget], calibration: Calibration) -> list[Task]:
+    """The runs that predict targets by a calibration."""
+    return [(target, composed(packaged_physics(), calibration, target.groups)) for target in targets]
 
 
 def _free(which: Factor, start: Calibration) -> bool:
@@ -160,7 +161,7 @@ def _free(which: Factor, start: Calibration) -> bool:
     return which.level == OWN or not start.knows(which)
 
 
-def misfits(target: FitTarget, predicted: Mapping[str, float]) -> list[float]:
+def _misfits(target: FitTarget, predicted: Mapping[str, float]) -> list[float]:
     """The residuals of one target, one per metric of `UNCERTAIN`."""
     found = []
     for name, uncertain in UNCERTAIN.items():
@@ -169,11 +170,8 @@ def misfits(target: FitTarget, predicted: Mapping[str, float]) -> list[float]:
             found.append(0.0)
             continue
         value = predicted.get(name, 0.0)
-        log = math.log(value / measured) if value > 0 else math.log(_FAILED)
-        found.append(math.sqrt(target.weight) * _flattened(log / uncertain))
+        r = math.log(value / measured if value > 0 else _FAILED) / uncertain
+        # Soft L1: like r when small, like sqrt(2|r|) when large.
+        flattened = math.copysign(math.sqrt(2.0 * (math.sqrt(1.0 + r * r) - 1.0)), r)
+        found.append(math.sqrt(target.weight) * flattened)
     return found
-
-
-def _flattened(r: float) -> float:
-    """Soft L1: like r when small, like sqrt(2|r|) when large."""
-    return math.copysign(math.sqrt(2.0 * (math.sqrt(1.0 + r * r) - 1.0)), r)

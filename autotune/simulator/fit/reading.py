@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.engines import recognise
+from autotune.engines.installed_options import as_measured
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import METRICS
 from autotune.simulator.fit.own_table import RowPlace, checked, read_table
-from autotune.simulator.fit.rows import LeftOut, MeasuredOutcome, MeasuredRow, RowOrigin, measured, row_of
+from autotune.simulator.fit.rows import LeftOut, MeasuredRow, row_of
+from autotune.simulator.resolve_command import resolve_for
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.study.home import Home
 from autotune.study.results import RESULTS
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Evidence, Launch, Metrics, State
+from autotune.trial import Evidence, Launch, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +31,17 @@ class Reading:
     left_out: tuple[LeftOut, ...]
 
 
-def read_file(path: Path, library: Library | None = None) -> Reading:
+def read_file(path: Path) -> Reading:
     """The rows of a file of measurements.
 
     Raises:
         BadInput: it cannot be read, is no such table, or has a figure that cannot be right (with file and row).
     """
-    return _sorted(row_of(raw, library or Library()) for raw in read_table(path))
+    library = Library()
+    return _sorted([row_of(raw, library) for raw in read_table(path)])
 
 
-def read(
-    files: Sequence[Path],
-    studies: Sequence[str],
-    home: Home,
-    *,
-    allow_unmeasured: bool = False,
-    library: Library | None = None,
-) -> Reading:
+def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unmeasured: bool = False) -> Reading:
     """The rows of files and studies together; each file and study counts once.
 
     Raises:
@@ -52,12 +49,11 @@ def read(
     """
     if not files and not studies:
         raise BadInput("nothing to learn from: name measurements with --data FILE, or a study with --study NAME")
-    library = library or Library()
-    readings = [read_file(path, library) for path in dict.fromkeys(path.resolve() for path in files)]
-    readings += [_sorted(study_rows(home, name, allow_unmeasured)) for name in dict.fromkeys(studies)]
-    found = Reading(
-        tuple(row for reading in readings for row in reading.rows),
-        tuple(one for reading in readings for one in reading.left_out),
+    library = Library()
+    tables = dict.fromkeys(path.resolve() for path in files)
+    rows: list[MeasuredRow | LeftOut] = [row_of(raw, library) for path in tables for raw in read_table(path)]
+    found = _sorted(
+        [*rows, *(row for name in dict.fromkeys(studies) for row in study_rows(home, name, allow_unmeasured))]
     )
     if not any(row.failure is None for row in found.rows):
         first = found.left_out[0] if found.left_out else None
@@ -66,15 +62,11 @@ def read(
     return found
 
 
-def _sorted(found: Iterable[MeasuredRow | LeftOut]) -> Reading:
-    rows: list[MeasuredRow] = []
-    left_out: list[LeftOut] = []
-    for one in found:
-        if isinstance(one, MeasuredRow):
-            rows.append(one)
-        else:
-            left_out.append(one)
-    return Reading(tuple(rows), tuple(left_out))
+def _sorted(found: Sequence[MeasuredRow | LeftOut]) -> Reading:
+    return Reading(
+        tuple(row for row in found if isinstance(row, MeasuredRow)),
+        tuple(row for row in found if isinstance(row, LeftOut)),
+    )
 
 
 def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterator[MeasuredRow | LeftOut]:
@@ -112,21 +104,22 @@ def _rows(launch: Launch, spec: StudySpec, library: Library, path: Path) -> Iter
     reason = _unusable(launch)
     if reason:
         yield LeftOut(stem, spec.study, reason)
-    elif launch.result.failure is not None:
-        failure = launch.result.failure
-        outcome = MeasuredOutcome({}, f"{failure.kind.value}: {failure.message}")
-        yield _row(launch, spec, library, (stem, launch.trial.workloads[0]), outcome)
-    else:
-        for name, metrics in launch.result.metrics.items():
-            label = stem if name == launch.trial.workloads[0] else f"{stem} {name}"
-            if name in launch.result.shortened:
-                yield LeftOut(label, spec.study, "its load was cut short: its throughputs are forecasts")
-                continue
-            if metrics.get("client_bound"):
-                yield LeftOut(label, spec.study, "its client did not keep up")
-                continue
+        return
+    result, first = launch.result, launch.trial.workloads[0]
+    if result.failure is not None:
+        failure = f"{result.failure.kind.value}: {result.failure.message}"
+        yield _row(launch, spec, library, first, {}, stem, failure)
+        return
+    for name, metrics in result.metrics.items():
+        label = stem if name == first else f"{stem} {name}"
+        if name in result.shortened:
+            yield LeftOut(label, spec.study, "its load was cut short: its throughputs are forecasts")
+        elif metrics.get("client_bound"):
+            yield LeftOut(label, spec.study, "its client did not keep up")
+        else:
             place = RowPlace(path, row=f"launch {launch.trial.number}, {name}")
-            yield _row(launch, spec, library, (label, name), MeasuredOutcome(_metrics(place, metrics)))
+            given = checked(place, {metric: value for metric, value in metrics.items() if metric in METRICS})
+            yield _row(launch, spec, library, name, given, label)
 
 
 def _unusable(launch: Launch) -> str:
@@ -140,24 +133,21 @@ def _unusable(launch: Launch) -> str:
     return "somebody else's server, whose command is not known" if external else ""
 
 
-def _metrics(place: RowPlace, metrics: Metrics) -> dict[str, float]:
-    given = {name: value for name, value in metrics.items() if name in METRICS}
-    return checked(place, given, ("total_token_throughput",))
-
-
 def _row(
-    launch: Launch, spec: StudySpec, library: Library, named: tuple[str, str], outcome: MeasuredOutcome
+    launch: Launch,
+    spec: StudySpec,
+    library: Library,
+    workload_name: str,
+    metrics: Mapping[str, float],
+    label: str,
+    failure: str | None = None,
 ) -> MeasuredRow | LeftOut:
-    """A row of a launch.
-
-    Args:
-        named: its label and its workload's name.
-    """
-    label, name = named
+    command = launch.trial.command
     try:
-        workload = load_workload(name, library)
-        context = Context(spec.model, spec.hardware, spec.gpus, launch.trial.engine_version, 0)
-        origin = RowOrigin(label, spec.study, launch.result.evidence)
-        return measured(origin, launch.trial.command, context, library, workload, outcome)
+        workload = load_workload(workload_name, library)
+        engine, version = as_measured(recognise(command.argv, library), launch.trial.engine_version)
+        context = Context(spec.model, spec.hardware, spec.gpus, version, workload.longest_request)
+        resolved = resolve_for(engine, command, context, version)
     except BadInput as error:
         return LeftOut(label, spec.study, str(error))
+    return MeasuredRow(label, spec.study, command, resolved, workload, metrics, failure, launch.result.evidence)

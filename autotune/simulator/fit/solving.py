@@ -18,8 +18,8 @@ from scipy.optimize import least_squares
 from autotune.arrays import Floats
 from autotune.child import die_with_parent
 from autotune.notify import Notify
-from autotune.simulator.fit.problem import FitTarget, Predictor, Problem, Task, simulated
-from autotune.simulator.node.calibration import Calibration, Physics, composed, packaged_physics
+from autotune.simulator.fit.problem import FitTarget, Predictor, Problem, Task, tasks_of
+from autotune.simulator.node.calibration import Calibration
 
 _ROUNDS = 12
 _TOLD_EVERY = 100
@@ -37,13 +37,12 @@ class Fitted:
 
     Attributes:
         predicted: metrics per target, in the order in which they were given.
-        jacobian: at the solution; what folds begin with.
+        x: the logarithms of the factors.
     """
 
     calibration: Calibration
     predicted: list[dict[str, float]]
     x: Floats
-    jacobian: Floats
     problem: Problem
 
 
@@ -95,7 +94,7 @@ def _work(pipe: Connection, parent: int) -> None:
     die_with_parent()
     while os.getppid() == parent:
         position, tasks = pipe.recv()
-        pipe.send((position, [simulated(task) for task in tasks]))
+        pipe.send((position, [target.predicted(figures) for target, figures in tasks]))
 
 
 def _share_out(tasks: Sequence[Task], pipes: Sequence[Connection]) -> list[dict[str, float]]:
@@ -124,8 +123,7 @@ def fit(
     Args:
         guess: where to begin looking; it saves time and does not change what is looked for. None: at the start.
     """
-    physics = packaged_physics()
-    problem = Problem(targets, physics, start, predict)
+    problem = Problem(targets, start, predict)
     found = least_squares(
         problem.residuals,
         problem.logs(guess or start),
@@ -134,13 +132,8 @@ def fit(
         ftol=_ENOUGH,
         xtol=_ENOUGH,
     )
-    return _fitted(problem, found.x, found.jac, physics, predict)
-
-
-def _fitted(problem: Problem, x: Floats, jacobian: Floats, physics: Physics, predict: Predictor) -> Fitted:
-    calibration = problem.calibration(x)
-    predicted = predict([(t, composed(physics, calibration, t.groups)) for t in problem.targets])
-    return Fitted(calibration, predicted, x, jacobian, problem)
+    calibration = problem.calibration(found.x)
+    return Fitted(calibration, predict(tasks_of(targets, calibration)), found.x, problem)
 
 
 def leave_out(whole: Fitted, start: Calibration, out: Sequence[int], predict: Predictor) -> list[dict[str, float]]:
@@ -153,34 +146,28 @@ def leave_out(whole: Fitted, start: Calibration, out: Sequence[int], predict: Pr
     Args:
         out: positions of the targets that are left out.
     """
-    physics = packaged_physics()
     targets = whole.problem.targets
-    kept = [target for i, target in enumerate(targets) if i not in set(out)]
-    problem = Problem(kept, physics, start, predict)
+    problem = Problem([target for i, target in enumerate(targets) if i not in set(out)], start, predict)
     where = dict(zip(whole.problem.factors, whole.x.tolist(), strict=True))
-    x = np.array([where[which] for which in problem.factors])
-    jacobian = problem.jacobian(x)  # known runs only
-    x = _descended(problem, x, jacobian)
-    calibration = problem.calibration(x)
-    return predict([(targets[i], composed(physics, calibration, targets[i].groups)) for i in out])
+    x = _descended(problem, np.array([where[which] for which in problem.factors]))
+    return predict(tasks_of([targets[i] for i in out], problem.calibration(x)))
 
 
-def _descended(problem: Problem, x: Floats, jacobian: Floats) -> Floats:
+def _descended(problem: Problem, x: Floats) -> Floats:
     residuals = problem.residuals(x)
     cost = float(residuals @ residuals)
-    solve = np.linalg.pinv(jacobian)
+    solve = np.linalg.pinv(problem.jacobian(x))  # known runs only
     for _ in range(_FOLD_STEPS):
-        step = solve @ residuals
+        step, before = solve @ residuals, cost
         for share in (1.0, 0.5, 0.25, 0.1, 0.03):
             tried = x - share * step
-            its = problem.residuals(tried)
-            if float(its @ its) < cost:
+            residuals = problem.residuals(tried)
+            cost = float(residuals @ residuals)
+            if cost < before:
                 break
         else:
             return x
-        lower = float(its @ its)
-        done = lower > cost * (1.0 - _ENOUGH)
-        x, residuals, cost = tried, its, lower
-        if done:
+        x = tried
+        if cost > before * (1.0 - _ENOUGH):
             return x
     return x

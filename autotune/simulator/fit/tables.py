@@ -1,9 +1,9 @@
-"""Measured against predicted, as Markdown: a line per point, and a summary."""
+"""Measured against predicted: a line per point, how far predictions are off, and whether they rank alike."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,12 +30,17 @@ def table(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> 
     header += ["predicted", "ratio", "90 % interval", "inside", *(f"without its {kind}" for kind in kinds)]
     lines = [[*header, *(f"{name} ratio" for name in _TIMES)]]
     for point, predicted in zip(points, predictions, strict=True):
-        about = [point.label, model_name(point.model), f"{point.engine} {point.version.partition('+')[0]}"]
+        about = [
+            point.label,
+            model_name(point.model),
+            f"{point.engine} {point.resolved.context.version.partition('+')[0]}",
+        ]
         about += [f"{point.resolved.context.gpus}×{point.gpu}", layout(point.resolved), point.workload.name]
         cells = _ran(point, predicted, kinds) if point.failure is None else _failed(predicted, kinds)
         lines.append([*about, *cells])
     rule = "|" + "---|" * len(lines[0])
-    shown = [f"| {' | '.join(_cell(text) for text in line)} |" for line in lines]
+    lines = [[text.replace("|", "\\|").replace("\n", " ").strip() or " " for text in line] for line in lines]
+    shown = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([shown[0], rule, *shown[1:]])
 
 
@@ -64,10 +69,6 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ") if math.isfinite(value) else "∞"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").strip() or " "
-
-
 def _ratio(measured: Mapping[str, float], predicted: Mapping[str, float], name: str) -> float | None:
     """Predicted over measured; None where either is missing or nothing."""
     return predicted[name] / measured[name] if predicted.get(name) and measured.get(name) else None
@@ -80,18 +81,18 @@ def _inside(point: MeasuredPoint, predicted: Predicted) -> bool:
 def layout(resolved: ResolvedCommand) -> str:
     """How a configuration differs from its engine's defaults; the sizes of its layout first."""
     knobs = resolved.effective.configuration.knobs
-    sizes = [f"{short}{knobs[name]}" for name, short in _SIZES.items() if _counts(knobs.get(name), name)]
+    sizes = []
+    for name, short in _SIZES.items():
+        size = knobs.get(name)
+        if isinstance(size, int) and (size > 1 or name == "tensor_parallel"):
+            sizes.append(f"{short}{size}")
     rest = [f"{name}={value}" for name, value in resolved.changed_knobs(_SIZES).items() if name not in _SIZES]
     return " ".join([*sizes, *rest])
 
 
-def _counts(value: object, name: str) -> bool:
-    return isinstance(value, int) and (value > 1 or name == "tensor_parallel")
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """How far predictions are off, over points that ran; errors are shares of the measured value.
+    """How far predictions are off, over points that ran; errors are shares of the measured value, None of no point.
 
     Attributes:
         throughput: median |predicted / measured - 1| of the total token throughput; a point that is predicted not to
@@ -104,16 +105,16 @@ class ErrorSummary:
     """
 
     points: int
-    throughput: float
-    left_out: Mapping[str, float]
-    times: Mapping[str, float]
-    coverage: float
-    failures: tuple[int, int]
+    throughput: float | None
+    left_out: Mapping[str, float | None]
+    times: Mapping[str, float | None]
+    coverage: float | None
+    failures: Mapping[str, int]
     invented: tuple[str, ...]
 
 
 def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> ErrorSummary:
-    """The figures of a summary; those of nothing are NaN."""
+    """Measure how far the predictions of points are off."""
     both = list(zip(points, predictions, strict=True))
     ran = [(point, predicted) for point, predicted in both if point.failure is None]
     failed = [predicted for point, predicted in both if point.failure is not None]
@@ -125,34 +126,179 @@ def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) ->
             kind: _median(abs(q.left_out[kind] / p.metrics[HEADLINE] - 1) for p, q in ran if kind in q.left_out)
             for kind in kinds
         },
-        times={name: _median_ratio_error(ran, metric) for name, metric in _TIMES.items()},
-        coverage=float(np.mean([_inside(point, predicted) for point, predicted in ran])) if ran else math.nan,
-        failures=(len(failed), sum(predicted.failure is not None for predicted in failed)),
+        times={
+            name: _median(abs(ratio - 1) for p, q in ran if (ratio := _ratio(p.metrics, q.metrics, metric)) is not None)
+            for name, metric in _TIMES.items()
+        },
+        coverage=float(np.mean([_inside(point, predicted) for point, predicted in ran])) if ran else None,
+        failures={"measured": len(failed), "predicted": sum(predicted.failure is not None for predicted in failed)},
         invented=tuple(point.label for point, predicted in ran if predicted.failure is not None),
     )
 
 
-def _median_ratio_error(ran: Sequence[tuple[MeasuredPoint, Predicted]], metric: str) -> float:
-    ratios = (_ratio(point.metrics, predicted.metrics, metric) for point, predicted in ran)
-    return _median(abs(ratio - 1) for ratio in ratios if ratio is not None)
-
-
-def _median(values: Iterable[float]) -> float:
+def _median(values: Iterable[float]) -> float | None:
     found = list(values)
-    return float(np.median(found)) if found else math.nan
+    return float(np.median(found)) if found else None
 
 
 def error_lines(found: ErrorSummary) -> list[str]:
     """The figures in words, one sentence a line."""
-    failures, told = found.failures
+    measured, predicted = found.failures["measured"], found.failures["predicted"]
     lines = [f"{found.points} points; median error of total token throughput {_percent(found.throughput)}"]
     lines += [f"with its {kind} left out: {_percent(error)}" for kind, error in found.left_out.items()]
     lines += [f"median error of mean {name}: {_percent(error)}" for name, error in found.times.items()]
     lines.append(f"measured value inside the 90 % interval: {_percent(found.coverage)}")
     invented = f"{len(found.invented)} ({', '.join(found.invented)})" if found.invented else "none"
-    lines.append(f"failures to start: {told} of {failures} predicted; invented: {invented}")
+    lines.append(f"failures to start: {predicted} of {measured} predicted; invented: {invented}")
     return lines
 
 
-def _percent(share: float) -> str:
-    return _NOTHING if math.isnan(share) else f"{share:.1%}"
+def _percent(share: float | None) -> str:
+    return _NOTHING if share is None else f"{share:.1%}"
+
+
+# Order: are the best configurations predicted to be the best? A search acts on order, not on figures: a simulator that
+# is 20 % off everywhere ranks perfectly.
+
+_LEAST = 4
+"""Of fewer points a rank correlation says nothing."""
+
+_LEAST_WEIGHT = 0.25
+"""What counts for less (a run most of which a cold server was silent) is too uncertain for a rank."""
+
+Pair = tuple[MeasuredPoint, Predicted]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Points under one load, of one engine or of all.
+
+    Attributes:
+        spearman: rank correlation of measured and predicted total token throughput; None for fewer than 4 points.
+    """
+
+    name: str
+    points: int
+    spearman: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BestEngine:
+    """The engine of the best point of a model under a load, as measured and as predicted."""
+
+    name: str
+    measured: str
+    predicted: str
+
+    @property
+    def right(self) -> bool:
+        return self.measured == self.predicted
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGain:
+    """What attention replicas bring an engine: geometric mean of the points with data parallelism over the others'.
+
+    Points with speculation are left out on both sides.
+
+    Attributes:
+        measured, predicted: the factor; above 1 = replicas are faster. None where a side is predicted not to run.
+        spread: standard deviation of ln(measured) within the two sides: a gain below it is none.
+    """
+
+    name: str
+    measured: float
+    predicted: float | None
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rankings:
+    """Everything that can be said of order."""
+
+    rankings: tuple[Ranking, ...]
+    best_engine: tuple[BestEngine, ...]
+    replica_gain: tuple[ReplicaGain, ...]
+
+
+def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> Rankings:
+    """Orders at one load (model, node, workload); twins are one point, and what did not start has no rank."""
+    at_one_load: dict[tuple[Hashable, ...], list[Pair]] = {}
+    for point, predicted in zip(points, predictions, strict=True):
+        if point.failure is None and point.weight >= _LEAST_WEIGHT:
+            load = (point.model.id, point.gpu, point.resolved.context.gpus, point.workload.name)
+            at_one_load.setdefault(load, []).append((point, predicted))
+    of_several = [(_name(pairs), pairs) for pairs in at_one_load.values() if len({p.engine for p, _ in pairs}) > 1]
+    of_one: list[tuple[str, list[Pair]]] = []
+    for pairs in at_one_load.values():
+        for engine in dict.fromkeys(point.engine for point, _ in pairs):
+            its = [pair for pair in pairs if pair[0].engine == engine]
+            of_one.append((f"{engine} {_name(its)}", its))
+    subsets = [*((f"all engines, {name}", pairs) for name, pairs in of_several), *of_one]
+    return Rankings(
+        rankings=tuple(_ranking(name, pairs) for name, pairs in subsets if len(pairs) >= _LEAST),
+        best_engine=tuple(_best(name, pairs) for name, pairs in of_several),
+        replica_gain=tuple(gain for name, pairs in of_one if (gain := _gain(name, pairs)) is not None),
+    )
+
+
+def _name(pairs: Sequence[Pair]) -> str:
+    point = pairs[0][0]
+    return f"{model_name(point.model)} {point.resolved.context.gpus}×{point.gpu} {point.workload.name}"
+
+
+def _ranking(name: str, pairs: Sequence[Pair]) -> Ranking:
+    # Takes a second to import, which bad input need not wait for.
+    from scipy.stats import spearmanr
+
+    measured = [point.metrics[HEADLINE] for point, _ in pairs]
+    predicted = [one.throughput for _, one in pairs]
+    # Of figures that are all alike there is no order.
+    if len(set(measured)) == 1 or len(set(predicted)) == 1:
+        return Ranking(name, len(pairs), None)
+    return Ranking(name, len(pairs), float(spearmanr(measured, predicted).statistic))
+
+
+def _best(name: str, pairs: Sequence[Pair]) -> BestEngine:
+    measured = max(pairs, key=lambda pair: pair[0].metrics[HEADLINE])[0]
+    predicted = max(pairs, key=lambda pair: pair[1].throughput)[0]
+    return BestEngine(name, measured.engine, predicted.engine)
+
+
+def _gain(name: str, pairs: Sequence[Pair]) -> ReplicaGain | None:
+    """None where either side is empty."""
+    plain = [pair for pair in pairs if not _knob(pair[0], "speculative_tokens")]
+    several = [pair for pair in plain if _knob(pair[0], "data_parallel") > 1]
+    one = [pair for pair in plain if _knob(pair[0], "data_parallel") <= 1]
+    if not several or not one:
+        return None
+    sides = (several, one)
+    measured = [np.log([point.metrics[HEADLINE] for point, _ in side]) for side in sides]
+    predicted = [[math.log(told.throughput) for _, told in side if told.failure is None] for side in sides]
+    within = np.concatenate([side - side.mean() for side in measured])
+    spread = math.sqrt(float((within**2).sum()) / max(len(within) - 2, 1))
+    gain = math.exp(float(measured[0].mean() - measured[1].mean()))
+    told = math.exp(float(np.mean(predicted[0]) - np.mean(predicted[1]))) if all(predicted) else None
+    return ReplicaGain(name, gain, told, spread)
+
+
+def _knob(point: MeasuredPoint, name: str) -> int:
+    value = point.resolved.effective.configuration.knobs.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def ranking_lines(found: Rankings) -> list[str]:
+    """The orders in words, one sentence a line."""
+    lines = [
+        f"rank correlation (Spearman), {one.name}, {one.points} points: "
+        + ("no order" if one.spearman is None else f"{one.spearman:.2f}")
+        for one in found.rankings
+    ]
+    for best in found.best_engine:
+        verdict = "right" if best.right else f"wrong: {best.predicted} is predicted"
+        lines.append(f"best engine, {best.name}: {best.measured} measured, {verdict}")
+    for gain in found.replica_gain:
+        told = "predicted not to run" if gain.predicted is None else f"{gain.predicted - 1:+.0%} predicted"
+        change = f"{gain.measured - 1:+.0%} measured (spread {gain.spread:.0%}), {told}"
+        lines.append(f"attention replicas, {gain.name}: {change}")
+    return lines

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared
-from autotune.space.candidates import Candidate, CandidateSet
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec

@@ -7,6 +7,7 @@ import json
 import selectors
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -56,9 +57,16 @@ class ClosedLoop:
         part = slice(number, number + 1)
         (body,) = Prompts("m").bodies(self.requests, PromptKey("", 0, 0), part=part)
         prompt = json.loads(body)["prompt"]
-        self.engine.submit(prompt, int(self.requests.output_tokens[number]), _Stream(self, number))
+        self.engine.submit(
+            prompt, int(self.requests.output_tokens[number]), partial(self.arrived, number), lambda cached: None
+        )
 
-    def ended(self) -> None:
+    def arrived(self, number: int, count: int, last: bool) -> None:
+        now_s = self.clock()
+        self.first_s.setdefault(number, now_s)
+        if not last:
+            return
+        self.last_s[number] = now_s
         if len(self.last_s) == len(self.requests):
             self.over.set()
         asyncio.get_running_loop().call_soon(self.send)
@@ -74,22 +82,6 @@ class ClosedLoop:
             "median_tpot_ms": float(np.median((last - first)[many] / (written[many] - 1))) * 1e3,
             "median_ttft_ms": float(np.median(first - np.array(self.sent_s))) * 1e3,
         }
-
-
-@dataclass
-class _Stream:
-    loop: ClosedLoop
-    number: int
-
-    def found(self, tokens: int) -> None:
-        """Told in the engine's own figures."""
-
-    def tokens(self, count: int, *, last: bool) -> None:
-        now_s = self.loop.clock()
-        self.loop.first_s.setdefault(self.number, now_s)
-        if last:
-            self.loop.last_s[self.number] = now_s
-            self.loop.ended()
 
 
 def run(make_engine: Callable[[Callable[[], float]], LiveEngine], requests: Requests) -> dict[str, float]:

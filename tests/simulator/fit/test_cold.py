@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.loadgen.workloads import load_workload
-from autotune.simulator.fit.cold_start import LEAST_S, cold_start_s, weight, without_cold_start
+from autotune.simulator.fit.rows import LEAST_S, cold_start_s, cold_weight, without_cold_start
 
 AT_ONCE = load_workload("short")
 
@@ -55,7 +55,7 @@ def test_the_silent_seconds_are_taken_off_the_whole_run_and_off_what_is_counted_
 
 
 def test_the_less_is_left_of_a_run_the_less_it_counts():
-    long, short = weight(metrics(12, 20, 90), 12.0), weight(metrics(17, 21, 22), 17.0)
-    assert weight(metrics(1, 9), 0.0) == 1
+    long, short = cold_weight(metrics(12, 20, 90), 12.0), cold_weight(metrics(17, 21, 22), 17.0)
+    assert cold_weight(metrics(1, 9), 0.0) == 1
     assert 0.9 < long < 1
     assert short < 0.1

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from autotune.simulator.fit.points import Predicted, points_of
-from autotune.simulator.fit.rankings import ranking_lines, rankings
 from autotune.simulator.fit.reading import read_file
-from autotune.simulator.fit.tables import error_lines, errors, table
+from autotune.simulator.fit.tables import error_lines, errors, ranking_lines, rankings, table
 
 from .files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row
 
@@ -71,9 +68,9 @@ def test_errors_count_what_is_predicted_not_to_run(tmp_path):
     assert found.points == 3
     assert found.throughput == pytest.approx(1.0)
     assert found.coverage == pytest.approx(1 / 3)
-    assert (found.failures, found.invented) == ((2, 1), (points[2].label,))
+    assert (found.failures, found.invented) == ({"measured": 2, "predicted": 1}, (points[2].label,))
     assert found.times["TTFT"] == pytest.approx(0.1)
-    assert math.isnan(found.times["TPOT"])
+    assert found.times["TPOT"] is None
     assert "failures to start: 1 of 2 predicted" in "\n".join(error_lines(found))
 
 
@@ -93,9 +90,9 @@ def test_order_is_judged_at_one_load_for_all_engines_and_for_each(tmp_path):
     assert (everything.points, sglang.points) == (5, 4)
     assert sglang.spearman == pytest.approx(0.8)
     assert everything.spearman == pytest.approx(0.3)
-    (best,) = found.engines
+    (best,) = found.best_engine
     assert (best.measured, best.predicted, best.right) == ("sglang", "vllm", False)
-    (gain,) = found.replicas
+    (gain,) = found.replica_gain
     assert gain.measured == pytest.approx((2000 * 1900 * 2100) ** (1 / 3) / 1000)
     assert gain.predicted == pytest.approx((1800 * 1700 * 1750) ** (1 / 3) / 900)
     assert "wrong: vllm is predicted" in "\n".join(ranking_lines(found))
@@ -103,5 +100,5 @@ def test_order_is_judged_at_one_load_for_all_engines_and_for_each(tmp_path):
 
 def test_replicas_that_are_predicted_not_to_run_are_said_to(tmp_path):
     points = own_points(tmp_path, {SGLANG: 1000, f"{SGLANG} {DP}": 2000})
-    (gain,) = rankings(points, [told(900), Predicted({}, failure="out_of_memory")]).replicas
+    (gain,) = rankings(points, [told(900), Predicted({}, failure="out_of_memory")]).replica_gain
     assert (gain.measured, gain.predicted) == (pytest.approx(2.0), None)

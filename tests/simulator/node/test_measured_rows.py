@@ -8,9 +8,8 @@ import pytest
 
 from autotune.simulator.fit.fit import predicted_by
 from autotune.simulator.fit.points import points_of
-from autotune.simulator.fit.rankings import rankings
 from autotune.simulator.fit.reading import read_file
-from autotune.simulator.fit.tables import errors
+from autotune.simulator.fit.tables import errors, rankings
 from autotune.simulator.node.calibration import packaged_calibration
 from tests.simulator.fit.files import DATA, published
 
@@ -34,7 +33,7 @@ def test_errors_are_those_that_the_documentation_states(compared):
 
 def test_every_failure_to_start_is_predicted_and_none_is_invented(compared):
     found = errors(*compared)
-    assert found.failures == (5, 5)
+    assert found.failures == {"measured": 5, "predicted": 5}
     assert found.invented == ()
 
 
@@ -44,7 +43,7 @@ def test_configurations_rank_as_they_were_measured(compared):
     assert next(value for name, value in ranked.items() if name.startswith("all engines")) >= 0.9
     assert next(value for name, value in ranked.items() if name.startswith("sglang")) >= 0.85
     # R1's two best engines on ShareGPT are 7 % apart once the cold start is taken off; that one is predicted wrong.
-    wrong = [one.name for one in found.engines if not one.right and "3200" not in one.name]
+    wrong = [one.name for one in found.best_engine if not one.right and "3200" not in one.name]
     assert wrong in ([], ["DeepSeek-R1-0528 8×h200 sharegpt"])
-    vllm = next(gain for gain in found.replicas if gain.name.startswith("vllm") and "V3.2" in gain.name)
+    vllm = next(gain for gain in found.replica_gain if gain.name.startswith("vllm") and "V3.2" in gain.name)
     assert 1.0 < vllm.predicted < np.exp(2 * np.log(vllm.measured))

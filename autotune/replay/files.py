@@ -1,7 +1,7 @@
-"""Reads a CSV of recorded launches.
+"""Read a file of recorded launches: a CSV, or a study's ``results.jsonl``.
 
-A column is ``engine``, ``failure``, a metric by its name (``WORKLOAD:METRIC`` where it is of a workload of its own),
-or else a knob. ``engine_version`` is a knob that also names the version.
+In a CSV a column is ``engine``, ``failure``, a metric by its name (``WORKLOAD:METRIC`` where it is of a workload of
+its own), or else a knob. ``engine_version`` is a knob that also names the version.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from autotune.metrics.formulas import METRICS
 from autotune.replay.reader import FLAGS, Reader, is_metric
 from autotune.replay.table import (
     ENGINE,
@@ -20,13 +22,14 @@ from autotune.replay.table import (
     VERSION,
     Row,
     Table,
+    as_integer,
     comparable,
     parse_metric,
     parse_value,
 )
-from autotune.trial import Configuration, Failure, Metrics, Scalar
+from autotune.study.results import parse_rows
+from autotune.trial import Configuration, Failure, Launch, Metrics, Scalar, State
 
-WORKLOAD = "workload"
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 Cells = list[str]
@@ -40,7 +43,11 @@ def read_csv(reader: Reader, text: str) -> Table:
     knobs = tuple(name for name in positions if name not in (ENGINE, FAILURE) and not is_metric(name))
     values = {name: _values(name, [cells[positions[name]] for cells in body]) for name in knobs}
     reader.check_cardinality({name: set(column) for name, column in values.items()})
-    _check_workload(reader, values.get(WORKLOAD, []))
+    if len(set(values.get("workload", []))) > 1:
+        raise reader.refuse(
+            "the column 'workload' has several values: figures of different loads cannot be compared. Keep the rows "
+            "of one, or write one row per launch and a column per metric and workload, e.g. long:total_token_throughput"
+        )
     measured = _metrics(reader, lines, body, positions)
     failures = _failures(reader, lines, body, positions, engines)
     rows = []
@@ -70,7 +77,7 @@ def _parsed(reader: Reader, text: str) -> tuple[Cells, list[int], list[Cells]]:
                     header = _header(reader, cells, line)
                 else:
                     lines.append(line)
-                    body.append(_row(reader, header, cells, line))
+                    body.append(_cells_of(reader, header, cells, line))
             line = parser.line_num + 1
     except csv.Error as error:
         raise reader.refuse(f"not a CSV ({error}); is a quote left open?", line) from error
@@ -93,7 +100,7 @@ def _header(reader: Reader, cells: Cells, line: int) -> Cells:
     return names
 
 
-def _row(reader: Reader, header: Cells, cells: Cells, line: int) -> Cells:
+def _cells_of(reader: Reader, header: Cells, cells: Cells, line: int) -> Cells:
     if len(cells) != len(header):
         raise reader.refuse(
             f"{len(cells)} cells, and the header has {len(header)}; a cell with a comma in it needs quotes", line
@@ -120,14 +127,6 @@ def _values(name: str, column: Sequence[str]) -> list[Scalar]:
     if not comparable(parsed.values()):
         parsed = {cell: str(v).lower() if isinstance(v, bool) else v for cell, v in parsed.items()}
     return [parsed[cell] for cell in column]
-
-
-def _check_workload(reader: Reader, column: Sequence[Scalar]) -> None:
-    if len(set(column)) > 1:
-        raise reader.refuse(
-            "the column 'workload' has several values: figures of different loads cannot be compared. Keep the rows "
-            "of one, or write one row per launch and a column per metric and workload, e.g. long:total_token_throughput"
-        )
 
 
 def _metrics(
@@ -163,3 +162,77 @@ def _failures(
         reader.failure(engine, text, line) if (text := cells[position].strip()) else None
         for line, cells, engine in zip(lines, body, engines, strict=True)
     ]
+
+
+def read_rows(reader: Reader, text: str) -> Table:
+    """Read the table of a study's rows; raises `MalformedFile`.
+
+    Left out is what says nothing of a configuration: measurements that did not count, failures of the machine, and
+    loads that an older version cut short (`TrialResult.shortened`).
+    """
+    parsed = parse_rows(reader.path, text.encode())
+    if parsed.torn and not parsed.launches:
+        raise parsed.torn
+    launches = enumerate(parsed.launches, start=1)
+    counted = [(line, launch) for line, launch in launches if launch.result.state is not State.INVALID]
+    notes = ["the last line is cut off and left out"] if parsed.torn else []
+    if len(counted) < len(parsed.launches):
+        notes.append(f"{len(parsed.launches) - len(counted)} rows are left out: their measurements did not count")
+    complete = [(line, launch) for line, launch in counted if not launch.result.shortened]
+    if len(complete) < len(counted):
+        notes.append(f"{len(counted) - len(complete)} rows are left out: their loads were cut short")
+    rows = [_row(reader, line, launch) for line, launch in complete]
+    versions = {(row.configuration.engine, row.engine_version) for row in rows}
+    if len(versions) > len(dict(versions)):
+        # Rows of two versions of an engine are no repeats: the version becomes a knob.
+        rows = [replace(r, configuration=r.configuration.with_knobs(**{VERSION: r.engine_version})) for r in rows]
+    kept, more = reader.usable(rows)
+    values: dict[str, set[Scalar]] = {}
+    metrics: dict[str, dict[str, None]] = {}
+    for row in kept:
+        for knob, value in row.configuration.knobs.items():
+            values.setdefault(knob, set()).add(value)
+        for workload, measured in row.metrics.items():
+            metrics.setdefault(workload, {}).update(dict.fromkeys(measured))
+    reader.check_cardinality(values)
+    for knob, used in values.items():
+        if not comparable(used):
+            raise reader.refuse(f"{knob} is a number in some rows and true or false in others")
+    first = next((launch.trial.workloads[0] for _, launch in counted if launch.trial.workloads), None)
+    known = {workload: tuple(name for name in names if name in METRICS) for workload, names in metrics.items()}
+    return Table(str(reader.path), tuple(values), kept, known, first, (*notes, *more))
+
+
+def _row(reader: Reader, line: int, launch: Launch) -> Row:
+    trial, result = launch.trial, launch.result
+    knobs = {name: _value(reader, name, value, line) for name, value in trial.configuration.knobs.items()}
+    metrics: dict[str, Metrics] = {}
+    if result.failure is None:
+        metrics = {workload: _checked(reader, line, measured) for workload, measured in result.metrics.items()}
+        if trial.workloads and trial.workloads[0] in metrics:
+            metrics[PLAIN] = metrics[trial.workloads[0]]
+    return Row(
+        line=line,
+        configuration=Configuration(reader.engine(trial.configuration.engine), knobs),
+        engine_version=trial.engine_version or UNKNOWN,
+        failure=result.failure,
+        metrics=metrics,
+        times_s=result.times_s,
+    )
+
+
+def _value(reader: Reader, name: str, value: object, line: int) -> Scalar:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise reader.refuse(f"{name} is {value}, which is no value of a knob", line)
+        return as_integer(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    raise reader.refuse(f"{name} is {value!r}, not a plain value", line)
+
+
+def _checked(reader: Reader, line: int, metrics: Mapping[str, object]) -> Metrics:
+    for name, value in metrics.items():
+        if (name in METRICS or name in FLAGS) and value is not None:
+            reader.check_figure(name, value, line)
+    return {name: value for name, value in metrics.items() if value is not None}

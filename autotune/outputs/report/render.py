@@ -1,10 +1,35 @@
-"""``report.html``: the Markdown report as one page that needs nothing else, in light and dark."""
+"""``report.md`` and ``report.html``: the sections in their order, and as one page that needs nothing else."""
 
 from __future__ import annotations
 
 from html import escape
 
 from markdown_it import MarkdownIt
+
+from autotune.errors import UnknownName
+from autotune.outputs.report import StudyRecord, outcome, setup, tables
+
+FORMATS = ("md", "html")
+
+_SECTIONS = (
+    outcome.opening,
+    outcome.conclusion,
+    outcome.comparison,
+    outcome.matrix,
+    outcome.front,
+    setup.setup,
+    tables.engines,
+    outcome.contributions,
+    outcome.inert,
+    outcome.untried,
+    tables.finals,
+    tables.nodes,
+    tables.launches,
+    tables.resolutions,
+    tables.failures,
+    setup.limits,
+    setup.reproduction,
+)
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #d0d7de; --soft: #f3f5f7; --text: #1b1f24; --page: #fff; --mark: #0a5bb5; }
@@ -31,8 +56,21 @@ th { background: var(--soft); text-align: left; }
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def render(markdown: str) -> str:
+def render(study: StudyRecord, format: str) -> str:
+    """The study's report as Markdown with GitHub's tables (``md``) or as one self-contained page (``html``).
+
+    Raises `UnknownName` for another format. Secrets are masked.
+    """
+    if format not in FORMATS:
+        raise UnknownName("report format", format, FORMATS)
+    sections = (section(study) for section in _SECTIONS)
+    markdown = "\n\n".join(section for section in sections if section) + "\n"
+    return markdown if format == "md" else _page(markdown)
+
+
+def _page(markdown: str) -> str:
     """A whole HTML page from a report in Markdown; its title is the first heading."""
+    title = markdown.partition("\n")[0].removeprefix("# ").replace("\\", "")
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     body = parser.render(markdown)
     # A wide table scrolls by itself, not the page.
@@ -45,15 +83,10 @@ def render(markdown: str) -> str:
             '<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(_title(markdown))}</title>",
+            f"<title>{escape(title)}</title>",
             f"<style>{_STYLE}</style>",
             "</head>",
             f"<body>\n{body}</body>",
             "</html>\n",
         ]
     )
-
-
-def _title(markdown: str) -> str:
-    first = markdown.partition("\n")[0]
-    return first.removeprefix("# ").replace("\\", "")
