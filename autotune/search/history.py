@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autotune.search import equivalents
+from autotune.search import equivalents, objective, timeline
 from autotune.search.decide.estimate import Spread
-from autotune.search.entry import Entry as Entry
-from autotune.search.entry import entry_of, mean_violation
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
-from autotune.search.timeline import start_times
 from autotune.space.enumeration import CandidateSet
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Trial
@@ -21,6 +18,48 @@ MAX_UNINFORMATIVE = 2
 
 BASELINE_ROLES = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 """What the baseline is launched for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One launch, finished or still running.
+
+    Attributes:
+        position: of the candidate that it measures: the one that the engine says it ran.
+        score: logarithm of the objective, more is better; None unless it was measured.
+        second: score of the second goal, where there is one and it was measured.
+        violations: SLO to value beyond its limit, <= 0 keeps it.
+        broke: the configuration failed.
+        out_of_memory: it did because memory did not suffice.
+        cut_short: an earlier version ended its load as hopeless: no score, but no reason to launch it again.
+        pending: not finished.
+        seconds: that it took.
+        began_s: when, on the study's own clock (`timeline.start_times`).
+        node: where it ran, or must run; empty: not known, or the study knows one place only.
+    """
+
+    number: int
+    role: Role
+    position: int
+    score: float | None = None
+    second: float | None = None
+    violations: Mapping[str, float] | None = None
+    broke: bool = False
+    out_of_memory: bool = False
+    cut_short: bool = False
+    pending: bool = False
+    seconds: float = 0.0
+    began_s: float = 0.0
+    node: str = ""
+
+    @property
+    def measured(self) -> bool:
+        return self.score is not None
+
+    @property
+    def says_nothing(self) -> bool:
+        """It ended without a word about the configuration: the measurement or the machine failed."""
+        return not (self.pending or self.broke or self.measured or self.cut_short)
 
 
 @dataclass(frozen=True)
@@ -44,12 +83,13 @@ class History:
     ) -> History:
         """Read launches and running trials; raises ``KeyError`` for a configuration that is no candidate."""
         rows = list(launches)
-        joined = _joined(candidates, rows)
+        twins = equivalents.canonical_of(rows, candidates, candidates.items[candidates.baseline].fingerprint)
+        joined = {candidates.position(one): candidates.position(other) for one, other in twins.items()}
         running = list(pending)
         # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
         bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
-        begins = start_times(rows, bound)
-        entries = [entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows]
+        begins = timeline.start_times(rows, bound)
+        entries = [_entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows]
         for trial in running:
             position = candidates.position(trial.configuration.fingerprint)
             counted = joined.get(position, position)
@@ -168,12 +208,11 @@ class History:
 
     def scores(self, position: int, *roles: Role) -> list[float]:
         """The scores of a candidate's launches, of these roles only when any are given."""
-        entries = [e for e in self.at(position) if e.measured]
-        return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
+        return [score for _, score in self.node_scores(position, *roles)]
 
     def node_scores(self, position: int, *roles: Role) -> list[NodeScore]:
         """As `scores`, with the nodes."""
-        entries = [e for e in self.at(position) if e.measured]
+        entries = self.at(position)
         return [(e.node, e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
@@ -197,20 +236,37 @@ class History:
 
         Those on nodes that were off do not count where there are others.
         """
-        entries = [e for e in self.at(position) if e.measured]
-        chosen = [e for e in entries if not roles or e.role in roles] or entries
-        if not chosen:
-            return False
-        names = {str(slo) for slo in self.spec.slos}
-        chosen = (self.on_normal_nodes(chosen) if names else chosen) or chosen
-        return all(mean_violation(chosen, name) <= 0 for name in names)
+        chosen = self.evidence(position, *roles)
+        return bool(chosen) and all(_mean_violation(chosen, str(slo)) <= 0 for slo in self.spec.slos)
 
     def feasible(self, position: int, *roles: Role) -> bool:
         """Measured, never failed, and within every SLO."""
         return not self.broke(position) and self.keeps_slos(position, *roles)
 
 
-def _joined(candidates: CandidateSet, launches: Iterable[Launch]) -> dict[int, int]:
-    baseline = candidates.items[candidates.baseline].fingerprint
-    joined = equivalents.canonical_of(launches, candidates, baseline)
-    return {candidates.position(one): candidates.position(other) for one, other in joined.items()}
+def _entry_of(
+    spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
+) -> Entry:
+    """What a finished launch says; ``joined`` is position to that of its twin."""
+    position = candidates.position(launch.trial.configuration.fingerprint)
+    return Entry(
+        number=launch.trial.number,
+        role=launch.trial.role,
+        position=joined.get(position, position),
+        score=objective.score(spec, launch),
+        second=objective.second(spec, launch),
+        violations=objective.violations(spec, launch),
+        broke=objective.broke(launch),
+        out_of_memory=objective.ran_out_of_memory(launch),
+        cut_short=bool(launch.result.shortened),
+        seconds=timeline.seconds(launch),
+        began_s=began_s,
+        node=launch.result.node or launch.trial.node,
+    )
+
+
+def _mean_violation(entries: Sequence[Entry], slo: str) -> float:
+    """By how much launches are beyond a limit in the mean; infinite where its metric is missing."""
+    values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
+    # An SLO whose metric is missing is not kept: nothing shows that it is.
+    return sum(values) / len(values) if values else float("inf")

@@ -25,10 +25,9 @@ from search_landscapes import (
 from autotune.errors import UnknownName
 from autotune.recommend import recommend
 from autotune.search import SAMPLERS
-from autotune.search.entry import Entry
 from autotune.search.gp.encoding import Encoding, squared_distances
 from autotune.search.gp.kernels import Kernels
-from autotune.search.history import History
+from autotune.search.history import Entry, History
 from autotune.search.sampler import CandidateSampler
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration, Launch, Role

@@ -7,12 +7,12 @@ node that may be slow.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from scipy.special import stdtrit
 
 from autotune.search.decide.estimate import Spread, mean
-from autotune.search.history import Entry, History
+from autotune.search.history import History
 
 EVERY = 10
 """Launches after which the baseline is due again."""
@@ -32,9 +32,12 @@ def next_node(history: History, places: Sequence[str]) -> str | None:
     if not places:
         return "" if _due(history) else None
     on = {node: [e for e in history.at(base) if e.node == node] for node in places}
-    doubted = _doubted(history, on)
-    if doubted is not None or not _due(history):
-        return doubted
+    for node, offset in history.node_offsets.items():
+        # Seen to be off once: one more launch settles it.
+        if offset.doubtful and on.get(node) and not any(e.pending for e in on[node]):
+            return node
+    if not _due(history):
+        return None
     return min(on, key=lambda node: max((e.number for e in on[node]), default=-1))
 
 
@@ -53,19 +56,6 @@ def change(history: History) -> float | None:
     rest = Spread.of(math.fsum((y - y0 - slope * (x - x0)) ** 2 for x, y in runs), len(runs) - 2)
     limit = float(stdtrit(rest.degrees, 1 - CHANGE_ERROR_RATE / 2)) * rest.sd / math.sqrt(sxx)
     return slope * (runs[-1][0] - runs[0][0]) if abs(slope) > limit else None
-
-
-def _doubted(history: History, on: Mapping[str, Sequence[Entry]]) -> str | None:
-    """A node that was seen to be off once; None: there is none.
-
-    Args:
-        on: node to the launches of the baseline there.
-    """
-    for node, offset in history.node_offsets.items():
-        there = on.get(node, ())
-        if there and offset.doubtful and not any(e.pending for e in there):
-            return node
-    return None
 
 
 def _due(history: History) -> bool:
