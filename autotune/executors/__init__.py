@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from autotune.errors import BadInput, CannotGoOn
+from autotune.errors import CannotGoOn
 from autotune.evaluate import Evaluator
 from autotune.evaluate.checked import Checked
 from autotune.notify import Notify
