@@ -115,18 +115,15 @@ def document(value: Any, secrets: Collection[str] = ()) -> Any:
     """Mask every secret in a JSON document: under a secret's name, of a known shape, or known to be one."""
     if isinstance(value, Mapping):
         return {
-            name: MASK if _is_secret_entry(str(name), inner) else document(inner, secrets)
+            name: document(inner, secrets)
+            if not inner or not isinstance(inner, str | list | tuple) or not is_secret_name(str(name))
+            else MASK
             for name, inner in value.items()
         }
     if isinstance(value, list | tuple):
         words = argv(value) if all(isinstance(item, str) for item in value) else value
         return [document(item, secrets) for item in words]
     return text(value, secrets) if isinstance(value, str) else value
-
-
-def _is_secret_entry(name: str, value: Any) -> bool:
-    holds_text = isinstance(value, str | list | tuple) and bool(value)
-    return holds_text and is_secret_name(name)
 
 
 def _mask_named(match: re.Match[str]) -> str:

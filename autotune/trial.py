@@ -15,34 +15,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from autotune.failure import NOT_THE_CONFIGURATION, Failure, FailureKind, Phase
-
-__all__ = [
-    "EMULATOR_NAME",
-    "NOT_THE_CONFIGURATION",
-    "Command",
-    "Configuration",
-    "Evidence",
-    "Failure",
-    "FailureKind",
-    "Launch",
-    "Metrics",
-    "Phase",
-    "Resolved",
-    "Role",
-    "Scalar",
-    "State",
-    "Trial",
-    "TrialResult",
-    "referenced",
-]
-
 Scalar = bool | int | float | str | None
 """A knob's value; ``None`` means that the engine decides."""
 
 Metrics = dict[str, Any]
 """Metrics of one workload under the names of `autotune.metrics.formulas`."""
-
 
 EMULATOR_NAME = "autotune-emulate"
 """The ``Server`` header of an emulated engine, so that its numbers can be told from measured ones."""
@@ -74,6 +51,66 @@ class Evidence(StrEnum):
     EMULATED = "emulated"
     SIMULATED = "simulated"
     REPLAYED = "replayed"
+
+
+class FailureKind(StrEnum):
+    """The closed list of ways in which a configuration, or its launch, fails."""
+
+    RULE = "rule"
+    BAD_ARGUMENT = "bad_argument"
+    OUT_OF_MEMORY = "out_of_memory"
+    UNSUPPORTED = "unsupported"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    PORT = "port"
+    LOAD_ERRORS = "load_errors"
+    ACCURACY = "accuracy"
+    INFRASTRUCTURE = "infrastructure"
+
+
+class Phase(StrEnum):
+    """What a server was doing when it failed; out of memory has another way out in each."""
+
+    LOAD = "load"
+    KV_CACHE = "kv_cache"
+    GRAPH_CAPTURE = "graph_capture"
+    SERVING = "serving"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a configuration did not run.
+
+    Attributes:
+        kind: one of the closed list.
+        message: what failed, why, and what to do; one or two sentences.
+        log_excerpt: the first telling line of the engine's log.
+        phase: what the server was doing, where that is known.
+        lasting: another try would fail in the same way until somebody puts something right.
+    """
+
+    kind: FailureKind
+    message: str
+    log_excerpt: str = ""
+    phase: Phase | None = None
+    lasting: bool = False
+
+    @property
+    def blames_the_configuration(self) -> bool:
+        """False for kinds that say nothing about it: the same command may run a minute later."""
+        return self.kind not in (FailureKind.PORT, FailureKind.INFRASTRUCTURE)
+
+    def to_json(self) -> dict[str, Any]:
+        """``phase`` and ``lasting`` only where they say something."""
+        row = {"kind": self.kind.value, "message": self.message, "log_excerpt": self.log_excerpt}
+        optional = {"phase": self.phase and self.phase.value, "lasting": self.lasting}
+        return {**row, **{key: value for key, value in optional.items() if value}}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Failure:
+        phase = Phase(row["phase"]) if row.get("phase") else None
+        excerpt, lasting = row.get("log_excerpt", ""), bool(row.get("lasting"))
+        return cls(FailureKind(row["kind"]), row["message"], excerpt, phase, lasting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +241,7 @@ class Resolved:
 
     def to_json(self) -> dict[str, Any]:
         differs = {knob: list(pair) for knob, pair in self.differs.items()}
-        return {
-            "fingerprint": self.fingerprint,
-            "differs": differs,
-            "source": self.source,
-            "notes": dict(self.notes),
-        }
+        return {"fingerprint": self.fingerprint, "differs": differs, "source": self.source, "notes": dict(self.notes)}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Resolved:
@@ -258,10 +290,7 @@ class Launch:
     def to_json(self) -> dict[str, Any]:
         """The row, with the keys that `docs/files.md` promises."""
         t, r = self.trial, self.result
-        quarantine = {"quarantine": r.quarantine} if r.quarantine else {}
-        shortened = {"shortened": dict(r.shortened)} if r.shortened else {}
-        gpu_ids = {"gpu_ids": list(r.gpu_ids)} if r.gpu_ids else {}
-        bound = {"bound_node": t.node} if t.node else {}
+        more = {"gpu_ids": [*r.gpu_ids], "bound_node": t.node, "shortened": {**r.shortened}, "quarantine": r.quarantine}
         return {
             "number": t.number,
             "role": t.role.value,
@@ -285,10 +314,7 @@ class Launch:
             "pids": list(r.pids),
             "started_at": r.started_at,
             "resolved": r.resolved.to_json() if r.resolved else None,
-            **gpu_ids,
-            **bound,
-            **shortened,
-            **quarantine,
+            **{key: value for key, value in more.items() if value},
         }
 
     @classmethod

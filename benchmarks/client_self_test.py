@@ -17,7 +17,7 @@ import numpy as np
 from client_bias import Bias, Emission, PacedServer, Seen
 
 from autotune.loadgen.client.generator import allow_open_files
-from autotune.loadgen.client.health import ClientHealth, HealthLimits
+from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.messages import RequestTimeouts, WorkerTask
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import Requests
@@ -111,7 +111,7 @@ def measure(pool: Workers, options: argparse.Namespace, rate: float, emission: E
         bias=bias,
         failed=len(requests) - (bias.requests if bias else 0),
         health={name: getattr(worst, name) for name in _FIGURES},
-        excess=worst.excess(HealthLimits()),
+        excess=worst.excess(),
         chunks_per_read=worst.chunks_per_read,
         workers=len(workers),
     )

@@ -40,7 +40,9 @@ def bench(options: BenchOptions, as_json: bool) -> None:
         evidence = Evidence.EMULATED if server.emulated() else Evidence.MEASURED
         load_options = options.load_options(workload, target)
         cache = PrefixCache.of(server, Library().engines.values())
-        load_options = replace(load_options, cache=cache.kept() if options.keep_cache else cache)
+        load_options = replace(
+            load_options, cache=replace(cache, reset=None, judged=False) if options.keep_cache else cache
+        )
         measured = _measured(options, workload, seeds, load_options)
     result = results.result(options, workload, evidence, measured, load_options.tokenizer)
     if options.save_result is not None:
@@ -57,19 +59,20 @@ def bench(options: BenchOptions, as_json: bool) -> None:
 def _measured(
     options: BenchOptions, workload: Workload, seeds: list[int], load_options: LoadOptions
 ) -> results.Repeats:
+    runs: list[Measurement] = []
     with printing.LiveLine(_messages) as live:
+        for number, seed in enumerate(seeds, start=1):
+            name = f"repeat {number} of {len(seeds)}" if len(seeds) > 1 else ""
 
-        def once(repeat: int) -> Measurement:
-            name = f"repeat {repeat + 1} of {len(seeds)}" if len(seeds) > 1 else ""
-
-            def show(label: str, progress: Progress) -> None:
+            def show(label: str, progress: Progress, name: str = name) -> None:
                 live.show(", ".join(part for part in (name, label) if part), progress)
 
             # The first repeat leaves a warm server behind.
-            how = replace(load_options, warm_up=load_options.warm_up and not repeat, on_progress=show)
-            return measure(options.url, options.model, workload, seeds[repeat], how)
-
-        return results.measure_repeats(len(seeds), once, options.slos)
+            how = replace(load_options, warm_up=number == 1, on_progress=show)
+            runs.append(measure(options.url, options.model, workload, seed, how))
+            if runs[-1].warm_up_failed:
+                break  # a server that answers no request gets no further load
+    return results.Repeats(tuple(runs), options.slos)
 
 
 def compare(path_a: Path, path_b: Path, as_json: bool) -> None:

@@ -1,6 +1,5 @@
 """The contract of evaluators: a trial in, a result out, by the way that the study names.
 
-evaluators   the evaluator that a study names
 launched     by launching a server, loading it over HTTP, and stopping it
 offline      without a server: on the simulated node, or from a file of recorded launches
 checked      around each evaluator, so that no figure leaves it that cannot be

@@ -42,7 +42,7 @@ class Checked:
         problem = next(self._problems(trial, result), None) if result.state is State.COMPLETE else None
         result = replace(
             result,
-            metrics={name: _cleaned(metrics) for name, metrics in result.metrics.items()},
+            metrics={name: _plain(_without_impossible(metrics)) for name, metrics in result.metrics.items()},
             times_s={name: float(s) for name, s in result.times_s.items() if _is_possible(s)},
         )
         if problem is None:
@@ -90,11 +90,8 @@ def _shown(value: object) -> str:
     return f"{float(value):g}" if isinstance(value, Real) and not isinstance(value, bool) else repr(value)[:40]
 
 
-def _cleaned(metrics: Mapping[str, Any]) -> Metrics:
-    """Convert metrics to plain JSON values, without the impossible ones."""
-    impossible = {m for m, v in metrics.items() if m in METRICS and isinstance(v, Real) and not _is_possible(v)}
-    plain = {name: _plain(value) for name, value in metrics.items() if name not in impossible}
-    return {name: value for name, value in plain.items() if value is not _NOT_JSON}
+def _without_impossible(metrics: Mapping[str, Any]) -> Metrics:
+    return {m: v for m, v in metrics.items() if m not in METRICS or not isinstance(v, Real) or _is_possible(v)}
 
 
 def _plain(value: Any) -> Any:

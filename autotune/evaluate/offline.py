@@ -8,7 +8,7 @@ own, a launch gets one draw, shared by all its loads.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -19,7 +19,7 @@ from autotune.engines.report_back import ReportedKnobs, compare
 from autotune.evaluate import PHASES
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import METRICS
-from autotune.replay import Row, table_of
+from autotune.replay import table_of
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
@@ -108,7 +108,7 @@ class Replayed:
         factor = noise_factor(self.spec.noise, self.spec.seed, trial)
         for name in trial.workloads:
             key = table.key_of_workload(name, objective=name == self.spec.workloads[0])
-            source = _with_figures(turn, key) if row.failure is None and key is not None else None
+            source = next((r for r in turn if key in r.metrics), None) if row.failure is None else None
             if source is not None and key is not None:
                 metrics[name] = scaled(source.metrics[key], factor) if self.spec.noise else dict(source.metrics[key])
         return TrialResult(
@@ -121,10 +121,6 @@ class Replayed:
             node=f"replayed-{self.spec.hardware.name}",
             started_at=started_at,
         )
-
-
-def _with_figures(turn: Sequence[Row], workload: str) -> Row | None:
-    return next((row for row in turn if workload in row.metrics), None)
 
 
 def noise_factor(sigma: float, seed: int, trial: Trial) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from autotune import redact
 from autotune.engines import Engine
 from autotune.engines.parse_repr import settings
-from autotune.engines.report_back import ReportedKnobs, compare, parse_reported
+from autotune.engines.report_back import compare, parse_reported
 from autotune.loadgen.server_client import ServerClient
 from autotune.serving.logs import read_head
 from autotune.space.context import Context
@@ -64,7 +64,18 @@ def read_back(
     resolved = Resolved(comparison.fingerprint, comparison.differs, origin, comparison.notes)
     # A server of somebody else's knows nothing of the command.
     all_secrets = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
-    _keep(folder, redact.document(_document(trial, sources, ran, resolved), all_secrets))
+    document = {
+        "engine": trial.configuration.engine,
+        "engine_version": trial.engine_version,
+        **resolved.to_json(),
+        "asked_fingerprint": asked.fingerprint,
+        "told": dict(ran.values),
+        "config": dict(ran.configuration.knobs),
+        "sources": [{"name": s.name, "from": s.origin, "settings": s.settings} for s in sources],
+    }
+    make_trial_folder(folder)
+    masked = json.dumps(redact.document(document, all_secrets), indent=1, default=str)
+    write_atomically(folder / FILE_NAME, masked + "\n")
     return resolved if ran.values else None
 
 
@@ -109,22 +120,3 @@ def of_log(source: ResolvedSource, text: str) -> ReportedSettings | None:
     groups = {name: value for name, value in match.groupdict().items() if value is not None}
     printed = groups.pop("settings", None)
     return ReportedSettings(source.name, "the startup log", groups if printed is None else settings(printed))
-
-
-def _document(
-    trial: Trial, sources: list[ReportedSettings], reported: ReportedKnobs, resolved: Resolved
-) -> dict[str, Any]:
-    return {
-        "engine": trial.configuration.engine,
-        "engine_version": trial.engine_version,
-        **resolved.to_json(),
-        "asked_fingerprint": trial.configuration.fingerprint,
-        "told": dict(reported.values),
-        "config": dict(reported.configuration.knobs),
-        "sources": [{"name": s.name, "from": s.origin, "settings": s.settings} for s in sources],
-    }
-
-
-def _keep(folder: Path, document: Any) -> None:
-    make_trial_folder(folder)
-    write_atomically(folder / FILE_NAME, json.dumps(document, indent=1, default=str) + "\n")

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from autotune.loadgen.client.generator import allow_open_files
-from autotune.loadgen.client.health import ClientHealth, HealthLimits
+from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.messages import WorkerTask
 from autotune.loadgen.client.outcomes import RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
@@ -110,7 +110,8 @@ class _Sender:
 
     def _send_once(self, requests: Requests, position: int, workers: int, attempt: int) -> LoadResult:
         options, point = self._options, self._workload.points[position]
-        emptied, before = options.cache.empty(), options.cache.read()
+        emptied = options.cache.reset() if options.cache.reset is not None else None
+        before = options.cache.read()
         on_progress = partial(options.on_progress, point.label) if options.on_progress is not None else None
         try:
             log, clients = self._workers.send(self._task(requests, position, attempt), workers, on_progress)
@@ -118,7 +119,7 @@ class _Sender:
             return LoadResult.of(point, RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), str(error))
         client = self._note_pace(requests, clients)
         report = options.cache.report(requests, log, before, emptied)
-        return LoadResult.of(point, log, clients, client.excess(HealthLimits()), report, options.slos)
+        return LoadResult.of(point, log, clients, client.excess(), report, options.slos)
 
     def _worker_counts(self, requests: Requests) -> Iterator[int]:
         """How many workers send each attempt; no more than there are processors."""
@@ -140,7 +141,17 @@ class _Sender:
         if not self._options.warm_up or streams <= self._warm_streams:
             return ()
         self._warm_streams = streams
-        some = _warm_up_requests(requests, streams)
+        # At least twice as many requests as streams, within the bounds, all at once, with short answers.
+        count = min(2 * streams, len(requests))
+        count = max(int((np.cumsum(requests.input_tokens[:count]) <= _WARM_UP_INPUT_TOKENS).sum()), 1)
+        some = replace(
+            requests,
+            input_tokens=requests.input_tokens[:count],
+            output_tokens=np.minimum(requests.output_tokens[:count], _WARM_UP_OUTPUT),
+            send_s=np.zeros(count),
+            group=requests.group[:count],
+            concurrency=min(streams, count),
+        )
         workers = min(self._options.workers or self._needed(some), some.concurrency)
         try:
             log, clients = self._workers.send(self._task(some, position, warm_up=True), workers)
@@ -159,18 +170,3 @@ class _Sender:
         client = ClientHealth.of_all(clients)
         self._chunks_per_stream = client.chunks / client.span_s / min(requests.concurrency, len(requests))
         return client
-
-
-def _warm_up_requests(requests: Requests, streams: int) -> Requests:
-    """At least twice as many requests as streams, within the bounds, all at once, with short answers."""
-    count = min(2 * streams, len(requests))
-    within = int((np.cumsum(requests.input_tokens[:count]) <= _WARM_UP_INPUT_TOKENS).sum())
-    count = max(within, 1)
-    return replace(
-        requests,
-        input_tokens=requests.input_tokens[:count],
-        output_tokens=np.minimum(requests.output_tokens[:count], _WARM_UP_OUTPUT),
-        send_s=np.zeros(count),
-        group=requests.group[:count],
-        concurrency=min(streams, count),
-    )

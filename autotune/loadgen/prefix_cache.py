@@ -179,8 +179,9 @@ class PrefixCache:
     """Access to a server's prefix cache.
 
     Attributes:
-        reset: empties it; None = it is left as it is, and more hits than the prompts allow are no fault.
+        reset: empties it; None = it is left as it is.
         read: reads the server's counters; without them only the answers' own usage tells hits.
+        judged: whether more hits than the prompts allow are a fault.
     """
 
     reset: Callable[[], CacheReset] | None = None
@@ -199,14 +200,6 @@ class PrefixCache:
         read()
         engine = next(iter(by_engine)) if len(by_engine) == 1 else read.engine
         return cls(partial(reset_cache, client, by_engine[engine].serving) if engine else None, read)
-
-    def kept(self) -> PrefixCache:
-        """The same cache, watched but left as it is."""
-        return PrefixCache(None, self.read, judged=False)
-
-    def empty(self) -> CacheReset | None:
-        """Empty it before a load; None when it is left as it is."""
-        return self.reset() if self.reset is not None else None
 
     def report(
         self, requests: Requests, log: RequestLog, before: CacheCounters | None, emptied: CacheReset | None
@@ -273,8 +266,12 @@ def expected_hit_rate(requests: Requests) -> float:
     shared = np.where((requests.group >= 0) & random, np.minimum(requests.prefix_tokens, tokens), 0.0)
     groups = np.unique(requests.group[random])
     computed = sum(float(shared[random & (requests.group == group)].max()) for group in groups)
-    hits = float(shared.sum()) - computed + _hits_of_texts(texts, tokens.tolist())
-    total = float(tokens.sum())
+    hits, before, total = float(shared.sum()) - computed, "", float(tokens.sum())
+    # Sorted, each text stands behind the one it shares the most with.
+    for text, count in sorted((text, count) for text, count in zip(texts, tokens.tolist(), strict=True) if text):
+        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
+        hits += count * alike / len(text)
+        before = text
     return hits / total if total else 0.0
 
 
@@ -285,16 +282,6 @@ def _characters(content: Content | None) -> str:
     if isinstance(content, str):
         return content
     return "".join(chr(part % 0x110000) if isinstance(part, int) else json.dumps(part) for part in content)
-
-
-def _hits_of_texts(texts: Sequence[str], tokens: Sequence[float]) -> float:
-    """Tokens of texts that begin as another does: sorted, each text stands behind the one it shares the most with."""
-    hits, before = 0.0, ""
-    for text, count in sorted((text, count) for text, count in zip(texts, tokens, strict=True) if text):
-        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
-        hits += count * alike / len(text)
-        before = text
-    return hits
 
 
 def stale(use: CacheUse | None, expected: float) -> str:

@@ -114,18 +114,15 @@ class Prompts:
 
     def _random_ids(self, requests: Requests, request: int, key: PromptKey, purpose: Purpose) -> tuple[Ints, Ints]:
         """The ids that a random prompt shares with its group, and its own."""
-        low, high = self._range()
+        # Ordinary tokens: not the first ids, and not the last ones, which may be special or unused.
+        size = self.vocabulary or (self.tokenizer.vocabulary if self.tokenizer else None) or _SAFE_VOCABULARY
+        high = max(min(_HIGHEST_ID, size - size // 16), 1)
+        low = min(_LOWEST_ID, high // 4)
         count, group = int(requests.input_tokens[request]), int(requests.group[request])
         shared = min(requests.prefix_tokens, count) if group >= 0 else 0
         own = key.generator(purpose, request).integers(low, high, count - shared)
         prefix = key.generator(Purpose.PREFIX, group, purpose).integers(low, high, shared) if shared else own[:0]
         return prefix, own
-
-    def _range(self) -> tuple[int, int]:
-        """Ids that are ordinary tokens: not the first ones, and not the last ones, which may be special or unused."""
-        size = self.vocabulary or (self.tokenizer.vocabulary if self.tokenizer else None) or _SAFE_VOCABULARY
-        high = max(min(_HIGHEST_ID, size - size // 16), 1)
-        return min(_LOWEST_ID, high // 4), high
 
     def _for_endpoint(self, content: Content) -> Content:
         if isinstance(content, str):

@@ -76,7 +76,14 @@ def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _schema().with_metadata({"schema": str(SCHEMA), **{key: str(value) for key, value in metadata.items()}})
+    kinds = {
+        **dict.fromkeys(_TEXTS, pa.string()),
+        **dict.fromkeys((*_COUNTS, *_UNSURE_COUNTS), pa.int64()),
+        **dict.fromkeys(_SECONDS, pa.float64()),
+        "itl_ms": pa.list_(pa.float32()),
+    }
+    about = {"schema": str(SCHEMA), **{key: str(value) for key, value in metadata.items()}}
+    schema = pa.schema([(name, kinds[name]) for name in COLUMNS], metadata=about)
     tables = [pa.table(_arrays(load), schema=schema) for load in loads]
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -112,18 +119,6 @@ def read_requests(path: Path) -> RequestTable:
         raise MalformedFile(path, f"not the requests of a load: it has no column {missing[0]!r}")
     metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
     return RequestTable({name: _column(name, table.column(name)) for name in COLUMNS}, metadata)
-
-
-def _schema() -> Any:
-    import pyarrow as pa
-
-    kinds = {
-        **dict.fromkeys(_TEXTS, pa.string()),
-        **dict.fromkeys((*_COUNTS, *_UNSURE_COUNTS), pa.int64()),
-        **dict.fromkeys(_SECONDS, pa.float64()),
-        "itl_ms": pa.list_(pa.float32()),
-    }
-    return pa.schema([(name, kinds[name]) for name in COLUMNS])
 
 
 def _arrays(load: LoadLog) -> dict[str, Any]:

@@ -8,8 +8,6 @@ from typing import TypeAlias
 
 from autotune.arrays import Floats, Ints
 
-Tokens = Ints
-
 Content: TypeAlias = str | list[int] | list[dict[str, str]]
 """A prompt of a file: text, token ids, or the messages of a chat."""
 
@@ -28,10 +26,10 @@ class Requests:
         contents: the prompts, n entries with None where only the length is given; empty = lengths only.
     """
 
-    input_tokens: Tokens
-    output_tokens: Tokens
+    input_tokens: Ints
+    output_tokens: Ints
     send_s: Floats
-    group: Tokens
+    group: Ints
     prefix_tokens: int
     concurrency: int
     contents: Sequence[Content | None] = ()

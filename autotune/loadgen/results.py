@@ -22,8 +22,6 @@ _MAX_LENGTH_ERROR = 0.01
 """How far the mean output length may be off the one asked for. An engine that honours ``ignore_eos`` is exact; one that
 did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
 
-_LENGTHS = "{:.1f} tokens per answer instead of {:.1f}; the server may not honour ignore_eos"
-
 
 def needed_successes(success_rate: float, requests: int) -> int:
     """How many of the requests must succeed; a rate that is a whole number of requests but for rounding is that."""
@@ -119,11 +117,6 @@ class LoadResult:
         arrival, drift = point.arrival.describe(), halves_disagree(records)
         return cls(point.label, arrival, log, workers, client_bound, cache, metrics, steady(records), drift)
 
-    @property
-    def client(self) -> ClientHealth:
-        """How the worst worker fared."""
-        return ClientHealth.of_all(self.workers)
-
     def to_json(self) -> dict[str, Any]:
         """The metrics with the counts."""
         return {
@@ -131,7 +124,7 @@ class LoadResult:
             "load": self.arrival,
             "metrics": self.metrics,
             "outcomes": self.log.tally,
-            "client": self.client.to_json() | {"beyond_limits": self.client_bound or None},
+            "client": ClientHealth.of_all(self.workers).to_json() | {"beyond_limits": self.client_bound or None},
             "cache": self.cache.to_json(),
             "steady": {
                 "rule": self.steady.rule,
@@ -204,7 +197,10 @@ class Measurement:
             return self.failure if uncounted else ""
         for log in (point.log for point in self.points):
             if log.length_error > _MAX_LENGTH_ERROR:
-                return _LENGTHS.format(*log.mean_lengths)
+                written, expected = log.mean_lengths
+                return (
+                    f"{written:.1f} tokens per answer instead of {expected:.1f}; the server may not honour ignore_eos"
+                )
         if self.client_bound:
             return f"the client did not keep up with the server: {self.client_bound}"
         return next((point.cache.stale for point in self.points if point.cache.stale), "")

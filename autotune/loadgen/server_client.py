@@ -142,7 +142,7 @@ class ServerClient:
             return CacheReset(outcome)
         # SGLang's words for a refusal are those for a success, so they are not repeated.
         busy = outcome is ResetOutcome.REFUSED
-        words = "refused, as it is while requests run" if busy else self._words(answer)
+        words = "refused, as it is while requests run" if busy else self._target.redacted(refusal(answer.content))
         return CacheReset(outcome, f"POST {path}: HTTP {answer.status_code}: {words}")
 
     def get_json(self, path: str) -> Any:
@@ -157,9 +157,6 @@ class ServerClient:
             return self._http.get(path)
         except httpx.HTTPError as error:
             raise BadInput(f"nothing answers at {self._target.url}{path} ({error}); is the server running?") from error
-
-    def _words(self, answer: httpx.Response) -> str:
-        return self._target.redacted(refusal(answer.content))
 
 
 def _reset_outcome(answer: httpx.Response) -> ResetOutcome:

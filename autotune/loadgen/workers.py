@@ -69,16 +69,15 @@ class _Process:
         worker_tasks, tasks = Pipe(duplex=False)
         answers, worker_answers = Pipe(duplex=False)
         with worker_tasks, worker_answers:
+            # With the folder that this package was imported from.
+            folders = os.pathsep.join(filter(None, (IMPORT_FOLDER, os.environ.get("PYTHONPATH"))))
+            environment = {**os.environ, "PYTHONPATH": folders}
             ends = [worker_tasks.fileno(), worker_answers.fileno()]
             # -P: a folder that happens to be the current one must not put its own modules in front.
             command = [sys.executable, "-P", "-m", _WORKER, *map(str, ends)]
             with _interrupts_held_back():
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends, env=_environment())
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends, env=environment)
         return cls(process, tasks, answers)
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     def send(self, message: object) -> None:
         with suppress(ConnectionError):  # `receive` raises why it ended
@@ -109,11 +108,6 @@ class _Process:
         self.answers.close()
 
 
-def _environment() -> dict[str, str]:
-    """Ours, with the folder that this package was imported from."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (IMPORT_FOLDER, os.environ.get("PYTHONPATH"))))}
-
-
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
     """A process that is started here never gets a Ctrl-C, which goes to the whole group: we decide what it means."""
@@ -138,7 +132,7 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        return [process.pid for process in self._processes]
+        return [process.process.pid for process in self._processes]
 
     def close(self) -> None:
         """End all of them; what they were sending is lost."""

@@ -1,7 +1,6 @@
 """This machine: its GPUs, its processor, its memory, and the node that ``--hw local`` stands for.
 
-    gpu         `Gpu`, `gpus`, `has`, `driver_version`; AMD's GPUs, through sysfs
-    nvidia      NVIDIA's GPUs, through NVML; the only importer of pynvml
+    gpu         `Gpu`, `gpus`, `has`, `driver_version`; the only importer of pynvml
     resources   processor, memory, disk, shared memory, limits of a process
     node        `local_node`, and `node`, which turns what ``--hw`` was given into a card
 

@@ -1,5 +1,8 @@
 """The GPUs of this machine, whoever made them.
 
+NVIDIA's are read through NVML (docs.nvidia.com/deploy/nvml-api), else from the driver's files in ``/proc``. The only
+importer of pynvml, which only binds the driver's own library: without a driver there is nothing to bind.
+
 AMD's are read from the files of the kernel's amdgpu and amdkfd drivers: no library is needed to ask. Sources: kernel
 documentation, "GPU Product Information" and "Memory Info" of amdgpu; of the processes
 drivers/gpu/drm/amd/amdkfd/kfd_process.c, of the firmware's versions drivers/gpu/drm/amd/amdgpu/amdgpu_ucode.c.
@@ -8,16 +11,18 @@ drivers/gpu/drm/amd/amdkfd/kfd_process.c, of the firmware's versions drivers/gpu
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from autotune.machine import nvidia
-from autotune.machine.nvidia import Device
 from autotune.machine.resources import ROOT, number, text
 
 Vendor = Literal["nvidia", "amd"]
 
+_NAMELESS = "NVIDIA GPU"
+_VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
 _CARD = re.compile(r"card(\d+)")
 _INSTINCT = {
     "0x74a0": "AMD Instinct MI300A",
@@ -45,16 +50,16 @@ class Gpu:
     index: int
     name: str
     vendor: Vendor
-    memory_total_bytes: int
-    memory_used_bytes: int
-    busy_pids: tuple[int, ...]
+    memory_total_bytes: int = 0
+    memory_used_bytes: int = 0
+    busy_pids: tuple[int, ...] = ()
 
 
 def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
     """List this machine's GPUs, NVIDIA's before AMD's; empty where there are none."""
-    nvidias = (Gpu(index, device.name, "nvidia", *device[1:]) for index, device in enumerate(nvidia.devices(root)))
-    amds = (Gpu(index, device.name, "amd", *device[1:]) for index, device in enumerate(_amd_devices(root)))
-    return (*nvidias, *amds)
+    # NVML cannot be asked of a machine that is laid out in a folder. Both list in the order of the PCI bus.
+    by_nvml = _from_nvml() if root == ROOT else None
+    return (*(_from_proc(root) if by_nvml is None else by_nvml), *_amd_gpus(root))
 
 
 def has(hardware: str, count: int, root: Path = ROOT) -> bool:
@@ -69,13 +74,65 @@ def is_kind(product: str, hardware: str) -> bool:
 
 def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:
     """The version of a vendor's kernel driver; None where it is not loaded or, as AMD's in-tree one, has none."""
-    return nvidia.driver_version(root) if vendor == "nvidia" else text(root / "sys/module/amdgpu/version") or None
+    if vendor == "amd":
+        return text(root / "sys/module/amdgpu/version") or None
+    # NVIDIA's driver README, "The /proc interface".
+    match = _VERSION.search(text(root / "proc/driver/nvidia/version").partition("\n")[0])
+    return match[0] if match else None
 
 
-def _amd_devices(root: Path) -> list[Device]:
-    """List AMD's GPUs by card number, without those that have no product name (graphics of a desktop)."""
-    named = [(card, _amd_name(card)) for card in _amd_cards(root)]
-    return [_amd_device(root, card, name) for card, name in named if name]
+def _from_proc(root: Path) -> list[Gpu]:
+    """List the GPUs by the driver's files, which hold names alone."""
+    names = []
+    for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        models = [line.partition(":")[2] for line in text(path).splitlines() if line.startswith("Model:")]
+        names += [model.strip() for model in models[:1]]
+    return [Gpu(index, name, "nvidia") for index, name in enumerate(names)]
+
+
+def _from_nvml() -> list[Gpu] | None:
+    """List the GPUs by NVML; None where the library cannot be used."""
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    try:
+        return [_gpu_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError:
+        return None
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def _gpu_at(nvml: Any, index: int) -> Gpu:
+    """Read one GPU. One that has fallen off the bus has no handle; it keeps its place and the others their numbers."""
+
+    def ask(question: Callable[[Any], Any], *of: Any) -> Any:
+        # A GPU may not know: one that is split into slices (MIG) tells nothing of its processes.
+        try:
+            return question(*of)
+        except nvml.NVMLError:
+            return None
+
+    handle = ask(nvml.nvmlDeviceGetHandleByIndex, index)
+    if handle is None:
+        return Gpu(index, _NAMELESS, "nvidia")
+    name = ask(nvml.nvmlDeviceGetName, handle) or _NAMELESS
+    memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+    running = ask(nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+    return Gpu(
+        index,
+        name.decode(errors="replace") if isinstance(name, bytes) else str(name),
+        "nvidia",
+        int(memory.total) if memory else 0,
+        int(memory.used) if memory else 0,
+        tuple(sorted({int(process.pid) for process in running})),
+    )
 
 
 def mec_firmware(root: Path) -> tuple[int, ...]:
@@ -94,9 +151,12 @@ def _amd_name(card: Path) -> str:
     return text(card / "product_name").partition("\n")[0].strip() or _INSTINCT.get(text(card / "device"), "")
 
 
-def _amd_device(root: Path, card: Path, name: str) -> Device:
-    total, used = number(card / "mem_info_vram_total"), number(card / "mem_info_vram_used")
-    return Device(name, total or 0, used or 0 if total else 0, _amd_pids(root, card))
+def _amd_gpus(root: Path) -> Iterator[Gpu]:
+    """List AMD's GPUs by card number, without those that have no product name (graphics of a desktop)."""
+    named = [(card, name) for card in _amd_cards(root) if (name := _amd_name(card))]
+    for index, (card, name) in enumerate(named):
+        total, used = number(card / "mem_info_vram_total"), number(card / "mem_info_vram_used")
+        yield Gpu(index, name, "amd", total or 0, used or 0 if total else 0, _amd_pids(root, card))
 
 
 def _amd_pids(root: Path, card: Path) -> tuple[int, ...]:

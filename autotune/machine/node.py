@@ -70,10 +70,11 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
             f"--hw local: the memory of {first.name} cannot be read (is the driver's library NVML there?); "
             "describe the node in a YAML file and pass its path, e.g. --hw ./my-node.yaml"
         )
+    product = first.name.lower()
     return HardwareCard(
         name=LOCAL,
         vendor=first.vendor,
-        generation=_generation(first.name),
+        generation=next((name for pattern, name in _GENERATIONS.items() if re.search(pattern, product)), "unknown"),
         gpus=len(alike),
         memory_gb=round(first.memory_total_bytes / 1e9, 1),
         **_ANY_GPU,
@@ -81,11 +82,6 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
         source=f"this machine: {len(alike)} x {first.name}, count and memory as the driver says; rates are "
         "placeholders for any GPU that is not described here: predictions mean little, measurements do not use them",
     )
-
-
-def _generation(product: str) -> str:
-    found = (name for pattern, name in _GENERATIONS.items() if re.search(pattern, product.lower()))
-    return next(found, "unknown")
 
 
 def _without_gpu(processor: Cpu, memory: int) -> HardwareCard:

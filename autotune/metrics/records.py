@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from autotune.arrays import Bools, Floats
 from autotune.trial import Metrics
+
+COLUMNS = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
+SERIES = ("itl_ms", "token_s", "token_n")
 
 
 def _empty() -> Floats:
@@ -50,36 +53,13 @@ class RequestRecords:
         return cls(_empty(), _empty(), _empty(), _empty(), _empty(), ok=np.empty(0, dtype=np.bool_))
 
     def successful(self) -> RequestRecords:
-        """Only the requests that succeeded; the token series stays."""
-        return self.only(self.ok)
-
-    def only(self, kept: Bools) -> RequestRecords:
-        """Only some requests, shape (n,); the token series, which is of the successful ones, stays."""
-        return RequestRecords(
-            self.sent_s[kept],
-            self.first_token_s[kept],
-            self.finished_s[kept],
-            self.input_tokens[kept],
-            self.output_tokens[kept],
-            self.ok[kept],
-            self.itl_ms,
-            self.token_s,
-            self.token_n,
-        )
+        """Only the requests that succeeded; the series are of these already."""
+        return replace(self, **{name: getattr(self, name)[self.ok] for name in COLUMNS})
 
     def shifted(self, seconds: float) -> RequestRecords:
         """The same run, begun later by that many seconds."""
-        return RequestRecords(
-            self.sent_s + seconds,
-            self.first_token_s + seconds,
-            self.finished_s + seconds,
-            self.input_tokens,
-            self.output_tokens,
-            self.ok,
-            self.itl_ms,
-            self.token_s + seconds,
-            self.token_n,
-        )
+        times = ("sent_s", "first_token_s", "finished_s", "token_s")
+        return replace(self, **{name: getattr(self, name) + seconds for name in times})
 
     @classmethod
     def one_after_another(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
@@ -91,9 +71,7 @@ class RequestRecords:
                 clock_s = float(placed[-1].finished_s.max())
         if not placed:
             return cls.empty()
-        columns = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
-        series = ("itl_ms", "token_s", "token_n")
-        return cls(*(np.concatenate([getattr(run, name) for run in placed]) for name in (*columns, *series)))
+        return cls(*(np.concatenate([getattr(run, name) for run in placed]) for name in (*COLUMNS, *SERIES)))
 
 
 QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}

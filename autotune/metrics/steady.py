@@ -80,7 +80,11 @@ def steady(records: RequestRecords) -> SteadyState:
         return SteadyState(0.0, 0.0, "", reason="no request succeeded")
     window = _window(done)
     if window.turnovers < TURNOVERS:
-        return SteadyState(window.begin_s, window.end_s, DRAIN_CUT, reason=_too_short(len(done), window.streams))
+        reason = (
+            f"{len(done)} requests, {window.streams} of them at once, are too few for a steady state: "
+            f"it needs {(TURNOVERS + 1) * window.streams} or more"
+        )
+        return SteadyState(window.begin_s, window.end_s, DRAIN_CUT, reason=reason)
     return SteadyState(window.begin_s, window.end_s, WHOLE_TURNOVERS, _metrics(done, window.begin_s, window.end_s))
 
 
@@ -175,7 +179,7 @@ def under_way(begun_s: Floats, finished_s: Floats, ends_first: bool) -> tuple[Fl
 def _tokens(done: RequestRecords, begin_s: float, end_s: float) -> tuple[float, float]:
     """Input and output tokens of a window: a prompt counts when its first token comes, an output token when it does."""
     times_s, counts = token_series(done)
-    written = counts[(times_s > begin_s) & (times_s <= end_s)].sum()
+    written = counts[_within(times_s, begin_s, end_s)].sum()
     read = done.input_tokens[_within(done.first_token_s, begin_s, end_s)].sum()
     return float(read), float(written)
 
@@ -206,8 +210,3 @@ def _metrics(done: RequestRecords, begin_s: float, end_s: float) -> Metrics:
         if name != "itl":  # gaps are not kept by request or moment
             metrics.update(statistics(name, values))
     return metrics
-
-
-def _too_short(requests: int, streams: int) -> str:
-    needed = (TURNOVERS + 1) * streams
-    return f"{requests} requests, {streams} of them at once, are too few for a steady state: it needs {needed} or more"

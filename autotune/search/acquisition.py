@@ -7,6 +7,7 @@ Ginsbourger, Le Riche and Carraro, Kriging Is Well-Suited to Parallelize Optimiz
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,15 +16,15 @@ import numpy as np
 from scipy.special import ndtr
 
 from autotune.arrays import Floats, Ints, argmax, descending
+from autotune.metrics.formulas import Slo
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior, Trust
+from autotune.search.history import History
 
 WORTH_IT = 0.02
 """A launch is chosen for how far it may exceed the best by more than 2 %. Without this, launches are spent on telling
 apart what is as good as equal, where a larger gain that is less certain would be left untried."""
-
-
 HEDGE = 3
 """After the first few launches one suggestion of so many leaves the priors out: where they are right about the rest
 and wrong about the best, the launches that they choose do not show it."""
@@ -40,7 +41,6 @@ class Observations:
 
     Attributes:
         measured: position and score (logarithm, more is better) of every measured launch.
-        sds: beside each of `measured`: what it adds to a launch's own standard deviation; empty: nothing.
         feasible: beside each of `measured`: whether it kept every SLO.
         slos: SLO to position and slack-free violation of every launch that measured it, in logarithms of the
             metric over its limit, or any unit in which 0 is the limit and less is good.
@@ -52,7 +52,6 @@ class Observations:
     """
 
     measured: Sequence[tuple[int, float]] = ()
-    sds: Sequence[float] = ()
     feasible: Sequence[bool] = ()
     slos: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     second: Sequence[tuple[int, float]] = ()
@@ -67,15 +66,39 @@ class Observations:
 
     def posterior(self, kernels: Kernels, seed: int = 0) -> Posterior:
         """The posterior of the score; the latest few are cached, as decisions share them."""
-        return _posterior(kernels, tuple(self.measured), tuple(self.sds), seed)
+        return _posterior(kernels, tuple(self.measured), seed)
 
 
 @lru_cache(maxsize=3)
-def _posterior(
-    kernels: Kernels, measured: tuple[tuple[int, float], ...], sds: tuple[float, ...], seed: int
-) -> Posterior:
-    positions, scores = [p for p, _ in measured], [s for _, s in measured]
-    return Posterior(kernels, positions, scores, Trust.OBJECTIVE, sds or None, seed)
+def _posterior(kernels: Kernels, measured: tuple[tuple[int, float], ...], seed: int) -> Posterior:
+    return Posterior(kernels, [p for p, _ in measured], [s for _, s in measured], seed=seed)
+
+
+def observations(history: History) -> Observations:
+    """Observations of a history; launches of equivalent candidates count for one."""
+    measured = [e for e in history if e.score is not None]
+    return Observations(
+        measured=[(e.position, e.score) for e in measured if e.score is not None],
+        feasible=[history.feasible(e.position) for e in measured],
+        slos={str(slo): _scaled(slo, history) for slo in history.spec.slos},
+        second=[(e.position, e.second) for e in history if e.second is not None],
+        broken=[e.position for e in history if e.broke],
+        out_of_memory=frozenset(e.position for e in history if e.out_of_memory),
+        pending=[e.position for e in history.pending],
+        spent=history.done_with,
+    )
+
+
+def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:
+    """Position and violation of launches: the logarithm of metric over limit where it exists, else over their size."""
+    points = [(e.position, e.violations[str(slo)]) for e in history if e.violations and str(slo) in e.violations]
+    if slo.limit > 0:
+        sign = 1.0 if slo.sense == "<=" else -1.0
+        ratios = [(p, 1 + sign * v / slo.limit) for p, v in points]
+        if all(r > 0 for _, r in ratios):
+            return [(p, sign * math.log(r)) for p, r in ratios]
+    size = float(np.median([abs(v) for _, v in points])) if points else 1.0
+    return [(p, v / (size or 1.0)) for p, v in points]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +127,10 @@ def suggest(kernels: Kernels, seen: Observations, seed: int, number: int) -> Sug
     chance = p_feasible(kernels, seen, rows, seed)
     incumbents = _incumbents(posterior, kernels, seen, seed)
     if not incumbents:
-        return Suggestion(int(rows[argmax(chance * _rank(posterior, rows), (seed, number))]), None)
+        # While nothing is feasible yet the odds of running decide, and means between 0.5 and 1 break ties.
+        mean = posterior.mean(rows)
+        rank = 0.5 + 0.5 * (mean - mean.min()) / (np.ptp(mean) or 1.0)
+        return Suggestion(int(rows[argmax(chance * rank, (seed, number))]), None)
     predicted = posterior.predict(rows)
     worth, left = (
         sum(weight * expected_improvement(predicted, level + more) for weight, level in incumbents) * chance
@@ -187,19 +213,15 @@ def p_keeps_slos(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0
     return chance
 
 
-def _incumbent(posterior: Posterior, seen: Observations) -> float | None:
-    """The best posterior mean of what was measured and kept the SLOs: a lucky draw is shrunk."""
-    good = [p for (p, _), feasible in zip(seen.measured, seen.feasible, strict=True) if feasible]
-    return float(posterior.mean(np.array(good, dtype=np.int64)).max()) if good else None
-
-
 def _incumbents(posterior: Posterior, kernels: Kernels, seen: Observations, seed: int) -> list[tuple[float, float]]:
     """Incumbents, pending launches included, as probabilities and posterior means; empty where there may be none.
 
     The best that was measured and kept the SLOs, or what runs now and is expected to exceed it, if that starts and
     keeps them too.
     """
-    known = _incumbent(posterior, seen)
+    good = [p for (p, _), feasible in zip(seen.measured, seen.feasible, strict=True) if feasible]
+    # By the posterior mean: a lucky draw is shrunk.
+    known = float(posterior.mean(np.array(good, dtype=np.int64)).max()) if good else None
     running = np.array(sorted(set(seen.pending)), dtype=np.int64)
     if not len(running):
         return [] if known is None else [(1.0, known)]
@@ -213,10 +235,3 @@ def _incumbents(posterior: Posterior, kernels: Kernels, seen: Observations, seed
         return [*levels, (left, known)]
     # As long as that is likelier than not, launches are best spent on finding anything that runs.
     return [(weight / (1 - left), level) for weight, level in levels] if left < _NOTHING_RUNS else []
-
-
-def _rank(posterior: Posterior, rows: Ints) -> Floats:
-    """Means between 0.5 and 1: while nothing is feasible yet, the odds of running decide and these break ties."""
-    mean = posterior.mean(rows)
-    span = float(mean.max() - mean.min())
-    return np.asarray(0.5 + 0.5 * (mean - mean.min()) / (span if span > 0 else 1.0), dtype=np.float64)

@@ -13,8 +13,6 @@ RESERVE = 12
 of the baseline tell 6 % in nine of ten studies."""
 LEAST_FINALS = 8
 """Launches that checks of shorter commands leave to the finals."""
-
-
 BASELINE_SHARE = 4
 """One launch of so many at most is spent to know a node: on more nodes a small budget would find out little else."""
 
@@ -60,11 +58,6 @@ def capacity(history: History) -> int:
     return min(launches, len(done) + math.floor(at_once * left_s / mean_s))
 
 
-def search_budget(budget: int) -> int:
-    """Launches before the finals; two are too few for any."""
-    return budget - min(RESERVE, budget // 2) if budget > 2 else budget
-
-
-def before_confirmation(budget: int) -> int:
-    """Launches before the finals with the checks of shorter commands."""
-    return budget - min(LEAST_FINALS, budget // 2) if budget > 2 else budget
+def before_finals(budget: int, reserve: int) -> int:
+    """Launches before the finals, which get so many, half of the budget at most; two are too few for any."""
+    return budget - min(reserve, budget // 2) if budget > 2 else budget

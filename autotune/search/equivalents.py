@@ -68,27 +68,23 @@ def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Diff
     Args:
         joined: as `canonical_of` gives it.
     """
+
+    def canonical(launch: Launch) -> str:
+        fingerprint = launch.trial.configuration.fingerprint
+        return joined.get(fingerprint, fingerprint)
+
     rows: dict[tuple[str, str, str], list[Launch]] = {}
     for launch in sorted(launches, key=lambda row: row.trial.number):
         resolved = launch.result.resolved
         for knob, note in resolved.notes.items() if resolved else ():
             rows.setdefault((launch.trial.configuration.engine, knob, note), []).append(launch)
-    return [_difference(key, group, launches, joined) for key, group in rows.items()]
-
-
-def _difference(
-    key: tuple[str, str, str], group: Sequence[Launch], launches: Sequence[Launch], joined: dict[str, str]
-) -> Difference:
-    engine, knob, note = key
-    resolved = group[0].result.resolved
-    asked, got = resolved.differs[knob] if resolved else (None, None)
-    numbers = {launch.trial.number for launch in group}
-    same = {joined.get(f, f) for f in (launch.trial.configuration.fingerprint for launch in group)}
-    others = [
-        launch.trial.number
-        for launch in launches
-        if launch.trial.number not in numbers
-        and len(same) == 1
-        and joined.get(f := launch.trial.configuration.fingerprint, f) in same
-    ]
-    return Difference(engine, knob, asked, got, note, tuple(sorted(numbers)), min(others, default=None))
+    found = []
+    for (engine, knob, note), group in rows.items():
+        resolved = group[0].result.resolved
+        asked, got = resolved.differs[knob] if resolved else (None, None)
+        numbers = {launch.trial.number for launch in group}
+        same = {canonical(launch) for launch in group}
+        others = [x.trial.number for x in launches if x.trial.number not in numbers and {canonical(x)} == same]
+        launched = tuple(sorted(numbers))
+        found.append(Difference(engine, knob, asked, got, note, launched, min(others, default=None)))
+    return found

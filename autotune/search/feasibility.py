@@ -27,8 +27,6 @@ _ENOUGH = 100
 """Failures that count; more would overflow and change nothing."""
 _LEAST = 0.002
 """No candidate is ruled out for good: the lesson may be wrong."""
-
-
 _STILL_TOO_MUCH = 0.97
 """Odds that what needs at least as much memory as a configuration that ran out of it runs out as well."""
 
@@ -53,7 +51,7 @@ def p_starts(
     fails = np.zeros(len(chosen))
     for position in failed:
         # The launches stand behind the candidates, so that one table of traits serves both.
-        has = traits(encoding, position, np.concatenate([chosen, [*failed, *ran]]).astype(np.int64))
+        has = _traits(encoding, position, np.concatenate([chosen, [*failed, *ran]]).astype(np.int64))
         fails = np.maximum(fails, _shares_cause(has, len(chosen), len(failed)))
         if position in out_of_memory:
             fails = np.maximum(fails, _STILL_TOO_MUCH * _needs_as_much(encoding, position, chosen))
@@ -71,22 +69,21 @@ def _needs_as_much(encoding: Encoding, position: int, rows: Ints) -> Bools:
     return alike
 
 
-def traits(encoding: Encoding, position: int, rows: Ints | None = None) -> Floats:
+def _traits(encoding: Encoding, position: int, rows: Ints) -> Floats:
     """Which traits of one candidate each candidate has, 0 or 1, shape ``(rows, traits)``.
 
     A trait that every candidate has explains nothing and is left out.
     """
     found = []
-    chosen = np.arange(len(encoding)) if rows is None else rows
     for k in encoding.varying:
-        codes, own = encoding.codes[chosen, k], encoding.codes[position, k]
+        codes, own = encoding.codes[rows, k], encoding.codes[position, k]
         choices = encoding.choices[encoding.names[k]]
         found.append(codes == own)
         if choices[own] is not None and sum(is_size(v) for v in choices) > 2:
             # The choices stand in ascending order, None before them.
             present = np.array([v is not None for v in choices])[codes]
             found += [present & (codes >= own), present & (codes <= own)]
-    table = np.stack(found, axis=1) if found else np.zeros((len(chosen), 0), dtype=np.bool_)
+    table = np.stack(found, axis=1) if found else np.zeros((len(rows), 0), dtype=np.bool_)
     return np.asarray(table[:, ~table.all(axis=0)], dtype=np.float64)
 
 
@@ -101,8 +98,7 @@ def _shares_cause(has: Floats, candidates: int, failures: int) -> Floats:
     weight = np.full((has.shape[1], has.shape[1]), _PAIR / 2)
     np.fill_diagonal(weight, _SINGLE)
     shared_failures = np.minimum(failed.T @ failed, _ENOUGH)
-    successes = ran
-    weight *= _PER_FAILURE ** (shared_failures - 1) * _PER_SUCCESS ** (successes.T @ successes)
+    weight *= _PER_FAILURE ** (shared_failures - 1) * _PER_SUCCESS ** (ran.T @ ran)
     weight /= weight.sum() + _CHANCE
     m = has[:candidates]
     return np.asarray(np.einsum("nk,nk->n", m @ weight, m), dtype=np.float64)

@@ -26,7 +26,6 @@ from autotune.search.gp.posterior import Posterior, Trust
 
 _BEYOND = 0.1
 """How far the reference point lies beyond the nadir: share of the front's extent, and least logarithm."""
-
 _WORTH_A_TURN = 0.5
 """Share of the largest expected improvement below which another turn's is not launched."""
 
@@ -50,7 +49,8 @@ def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) 
     """
     turn, turns = number % 3, number // 3
     alone = suggest(kernels, seen, seed, turns)
-    positions = _on_both(seen)
+    kept = {p for (p, _), feasible in zip(seen.measured, seen.feasible, strict=True) if feasible}
+    positions = sorted(kept & {p for p, _ in seen.second})
     if alone is None or alone.improvement is None or not positions:
         return alone
     one, two = _posteriors(kernels, seen, seed)
@@ -105,12 +105,6 @@ def reference_point(front: Floats) -> Floats:
     return np.asarray(nadir - np.maximum(_BEYOND * (front.max(axis=0) - nadir), _BEYOND), dtype=np.float64)
 
 
-def area(front: Floats, reference: Floats) -> float:
-    """The hypervolume of a front: what lies below it and above the reference point."""
-    end, floor = float(front[-1, 0]), float(reference[1])
-    return sum((min(b, end) - a) * (height - floor) for a, b, height in _steps(front, reference))
-
-
 def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats) -> Floats:
     """By how much a candidate's two scores are expected to enlarge the area of a front, shape ``(candidates,)``.
 
@@ -136,9 +130,3 @@ def _above(posterior: Mixture, threshold: float) -> Floats:
     if threshold == np.inf:
         return np.zeros(1)
     return expected_improvement(posterior, threshold)
-
-
-def _on_both(seen: Observations) -> list[int]:
-    """The candidates that were measured on both goals and kept every SLO."""
-    kept = {p for (p, _), feasible in zip(seen.measured, seen.feasible, strict=True) if feasible}
-    return sorted(kept & {p for p, _ in seen.second})

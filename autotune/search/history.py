@@ -11,7 +11,7 @@ from autotune.search.decide.estimate import Spread
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from autotune.space.enumeration import CandidateSet
 from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Role, Trial
+from autotune.trial import FailureKind, Launch, Role, Trial
 
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate that may end without saying anything before it is given up."""
@@ -248,7 +248,7 @@ def _entry_of(
     spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
 ) -> Entry:
     """What a finished launch says; ``joined`` is position to that of its twin."""
-    position = candidates.position(launch.trial.configuration.fingerprint)
+    position, failure = candidates.position(launch.trial.configuration.fingerprint), launch.result.failure
     return Entry(
         number=launch.trial.number,
         role=launch.trial.role,
@@ -257,7 +257,7 @@ def _entry_of(
         second=objective.second(spec, launch),
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
-        out_of_memory=objective.ran_out_of_memory(launch),
+        out_of_memory=objective.broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
         cut_short=bool(launch.result.shortened),
         seconds=timeline.seconds(launch),
         began_s=began_s,

@@ -11,7 +11,7 @@ import math
 
 from autotune.metrics.formulas import METRICS, check_metric
 from autotune.study.spec import StudySpec
-from autotune.trial import FailureKind, Launch, Role, State
+from autotune.trial import Launch, Role, State
 
 
 def maximises(metric: str) -> bool:
@@ -107,9 +107,3 @@ def broke(launch: Launch) -> bool:
     """Whether the configuration itself failed (a port in use or a lost node is not its fault)."""
     failure = launch.result.failure
     return launch.result.state is State.FAILED and (failure is None or failure.blames_the_configuration)
-
-
-def ran_out_of_memory(launch: Launch) -> bool:
-    """Whether the configuration needed more memory than there is."""
-    failure = launch.result.failure
-    return broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY

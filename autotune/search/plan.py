@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.search.acquisition import Suggestion
-from autotune.search.budget import before_confirmation, capacity, search_budget, usable_nodes
+from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, usable_nodes
 from autotune.search.decide import control_runs, finals, simplify
-from autotune.search.decide.sequential_test import Outcome
+from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.simplify import subsets_towards_default
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.attribution import most_telling
@@ -28,7 +28,6 @@ from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from autotune.search.repeats import challengers, model_of, next_repeat, ranked
 from autotune.search.sampler import GAIN, CandidateSampler
-from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import Verdict
 from autotune.trial import Role
 
@@ -114,7 +113,7 @@ class Plan:
     def _search(self, history: History, budget: int, places: Sequence[str]) -> Step | None:
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))
-        if len(history) >= (search_budget(budget) if contested else budget):
+        if len(history) >= (before_finals(budget, RESERVE) if contested else budget):
             return None
         if contested and (node := control_runs.next_node(history, places)) is not None:
             return Step(Role.CONTROL, history.candidates.baseline, node)
@@ -148,7 +147,7 @@ class Plan:
 
     def _check(self, history: History, budget: int) -> Step | None:
         """A shorter command than the leader's that is worth a launch before the finals."""
-        allowed = before_confirmation(budget) - len(history)
+        allowed = before_finals(budget, LEAST_FINALS) - len(history)
         found = history.adjusted()
         model = self._model(found)
         leaders = ranked(model, found)
@@ -190,7 +189,7 @@ class Plan:
         base = history.candidates.baseline
         if not history.scores(base):
             return len(finals.finals_of(history, finalist)) < WITHOUT_BASELINE
-        return not history.broke(base) and finals.outcome(history.adjusted(), finalist) is Outcome.OPEN
+        return not history.broke(base) and outcome(finals.looks(history.adjusted(), finalist))[0] is Outcome.OPEN
 
     def _turn(self, history: History, finalist: int, left: int, places: Sequence[str]) -> Step | None:
         if not history.scores(history.candidates.baseline):
@@ -221,24 +220,13 @@ class Plan:
         if len(history) >= capacity(history):
             return f"the budget of {history.spec.hours:g} hours is used{alone}"
         done = "; the finals are done" if history.of_role(Role.FINAL) else alone
-        return f"{self._search_ending(searched)}{done}"
-
-    def _search_ending(self, searched: History) -> str:
-        """Why the search ended, where the budget did not end the study."""
         if searched.exhausted:
-            return "every candidate was tried"
+            return f"every candidate was tried{done}"
         suggestion = self._sampler.suggest(searched)
         if suggestion is None or suggestion.improvement is None or suggestion.improvement >= GAIN:
-            return "the search has used its share of the budget"
+            return f"the search has used its share of the budget{done}"
         expected = 100 * max(0.0, suggestion.improvement)
-        return f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %"
-
-
-def role_of_new(candidates: CandidateSet, position: int) -> Role:
-    """The role of a candidate that the search launches for the first time."""
-    if position in candidates.defaults:
-        return Role.DEFAULT
-    return Role.START if position in candidates.starts else Role.SEARCH
+        return f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %{done}"
 
 
 def _baseline(history: History, places: Sequence[str]) -> Step | None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from autotune.arrays import Floats, descending
+from autotune.search.acquisition import observations
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
-from autotune.search.observations import observations
 
 LEADERS = 5
 """How many of the best are compared."""

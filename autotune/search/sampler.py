@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,19 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler
 from optuna.trial import FrozenTrial, create_trial
 
 from autotune.errors import BadInput
-from autotune.search.acquisition import Suggestion, suggest
+from autotune.search.acquisition import Suggestion, observations, suggest
 from autotune.search.front import suggest_front
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import History
-from autotune.search.observations import observations
 
 GAIN = 0.005
 """The stated gain, score units: what is expected to add less than 0.5 % is not worth a launch."""
+_OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
+    "tpe": lambda seed: TPESampler(seed=seed),
+    "nsgaii": lambda seed: NSGAIISampler(seed=seed),
+    "optuna-gp": lambda seed: GPSampler(seed=seed, deterministic_objective=False),
+    "random": lambda seed: RandomSampler(seed=seed),
+}
 
 
 class CandidateSampler(BaseSampler):
@@ -112,30 +117,15 @@ class CandidateSampler(BaseSampler):
         encoding = self._kernels.encoding
         space: dict[str, BaseDistribution] = {n: CategoricalDistribution(encoding.choices[n]) for n in encoding.names}
         seed = int(np.random.default_rng([self._seed, trial.number]).integers(2**31))
-        flat = optuna.create_study(direction=study.direction, sampler=_optuna_sampler(self._name, seed))
+        flat = optuna.create_study(direction=study.direction, sampler=_OPTUNA[self._name](seed))
         for one in study.get_trials(deepcopy=False)[: trial.number]:
             if one.params:
                 params = {name: one.params.get(name) for name in space}
-                flat.add_trial(
-                    create_trial(
-                        state=one.state,
-                        value=one.value,
-                        constraints=one.constraints,
-                        params=params,
-                        distributions=space,
-                    )
+                seen = create_trial(
+                    state=one.state, value=one.value, constraints=one.constraints, params=params, distributions=space
                 )
+                flat.add_trial(seen)
         return flat.ask(space).params
-
-
-def _optuna_sampler(name: str, seed: int) -> BaseSampler:
-    if name == "tpe":
-        return TPESampler(seed=seed)
-    if name == "nsgaii":
-        return NSGAIISampler(seed=seed)
-    if name == "optuna-gp":
-        return GPSampler(seed=seed, deterministic_objective=False)
-    return RandomSampler(seed=seed)
 
 
 def check_installed(name: str) -> None:

@@ -14,13 +14,12 @@ from autotune.errors import BadInput, UnknownName
 from autotune.search import SAMPLERS, objective
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
-from autotune.search.explain.explanation import KnownNoEffects, explain
-from autotune.search.explain.predictions import predictions
+from autotune.search.explain.explanation import KnownNoEffects, explain, predictions
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.history import History
 from autotune.search.optuna_journal import Journal, interrupted
-from autotune.search.plan import Plan, Step, Stop, role_of_new
+from autotune.search.plan import Plan, Step, Stop
 from autotune.search.prior import Prior
 from autotune.search.repeats import model_of
 from autotune.search.sampler import CandidateSampler
@@ -173,7 +172,10 @@ class Study:
         if position is None:
             position = self._sampler.position
             assert position is not None, "the plan asks for a sampled candidate only where one is left"
-            role = role_of_new(self._candidates, position)
+            if position in self._candidates.defaults:
+                role = Role.DEFAULT
+            elif position in self._candidates.starts:
+                role = Role.START
         candidate = self._candidates.items[position]
         others = [*(launch.trial for launch in self.launches), *self._pending.values(), *self._interrupted]
         trial = Trial(

@@ -106,13 +106,6 @@ def log_size(folder: Path) -> int:
     return log.stat().st_size if log.is_file() else 0
 
 
-def _cache_root() -> Path:
-    """``autotune/jit`` in the user's cache folder (XDG Base Directory Specification 0.8: ``$XDG_CACHE_HOME``)."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if os.path.isabs(given) else expanded("~", "XDG_CACHE_HOME") / ".cache"
-    return base / "autotune" / "jit"
-
-
 def cache_variables(
     caches: Mapping[str, str], engine: str, version: str, gpu: str, given: Mapping[str, str]
 ) -> dict[str, str]:
@@ -130,12 +123,14 @@ def cache_variables(
     Raises:
         BadInput: a folder cannot be made.
     """
-    parts = (_safe(engine), _safe(version), _safe(gpu))
     variables = {}
     for variable, name in caches.items():
         if variable in given or os.environ.get(variable):
             continue
-        folder = _cache_root().joinpath(*parts, name)
+        # XDG Base Directory Specification 0.8.
+        root = os.environ.get("XDG_CACHE_HOME", "")
+        base = Path(root) if os.path.isabs(root) else expanded("~", "XDG_CACHE_HOME") / ".cache"
+        folder = base.joinpath("autotune", "jit", _safe(engine), _safe(version), _safe(gpu), name)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -130,7 +130,14 @@ class DockerLauncher(ProcessLauncher):
         self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
     ) -> tuple[list[str], list[str]]:
         """``docker run …`` with a name and a label, without ``--rm``: its end can be inspected afterwards."""
-        _make_models_folder({**os.environ, **command.env})
+        models = Path(models_folder({**os.environ, **command.env}))
+        try:
+            models.mkdir(parents=True, exist_ok=True)  # Docker would make it as root.
+        except OSError as error:
+            raise BadInput(
+                f"the folder of the models {models} cannot be made ({error.strerror}); set HF_HOME to a folder that "
+                "can be written"
+            ) from error
         marker = environment[MARKER]
         words = [docker_program(), "run", "--name", container_name(marker), "--label", f"{LABEL}={marker}"]
         for name, value in card.serving.environment.items():
@@ -148,18 +155,6 @@ class DockerLauncher(ProcessLauncher):
         del environment
         passed = {name: os.environ[name] for name in docker_card().variables if name in os.environ}
         return {**passed, **self.environment, **command.env}
-
-
-def _make_models_folder(environment: Mapping[str, str]) -> None:
-    """Make the folder of the models, which Docker would make as root."""
-    folder = Path(models_folder(environment))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(
-            f"the folder of the models {folder} cannot be made ({error.strerror}); set HF_HOME to a folder that can be "
-            "written"
-        ) from error
 
 
 def container_name(marker: str) -> str:

@@ -104,10 +104,8 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
     # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
     match = _NAMED_VERSION.search(tag) or _VERSION.search(tag)
-    return match[1] if match else _asked_version(image, distributions)
-
-
-def _asked_version(image: str, distributions: Sequence[str]) -> str:
+    if match:
+        return match[1]
     check_docker()
     if not is_present(image):
         _pull(image, silent)
@@ -162,15 +160,15 @@ def choose_images(
     for card in cards:
         if card.engine in asked:
             image = asked[card.engine]
-            version = known_version(engine(card.engine, library), _version_in(image, card))
+            version = known_version(engine(card.engine, library), version_in(image, _distributions(card)))
             chosen[card.engine] = (version, image)
         elif (newest := newest_image(card, hardware)) is not None:
             chosen[card.engine] = newest
     return chosen
 
 
-def _version_in(image: str, card: EngineCard) -> str:
-    return version_in(image, card.installation.distributions or [card.engine])
+def _distributions(card: EngineCard) -> list[str]:
+    return card.installation.distributions or [card.engine]
 
 
 def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
@@ -178,7 +176,7 @@ def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
     newest = newest_image(kind.card, hardware)
     if newest is not None and newest[1] == image:
         return newest[0]
-    return known_version(kind, _version_in(image, kind.card))
+    return known_version(kind, version_in(image, _distributions(kind.card)))
 
 
 def known_version(kind: Engine, found: str) -> str:

@@ -85,17 +85,14 @@ def in_container(command: Command, image: str, card: EngineCard, hardware: Hardw
     mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
     mounts += [f"./{name}:{FILES_FOLDER}/{name}:ro" for name in command.files]
     # The command's own HF_HOME is a folder of this machine, which lies elsewhere in the container.
-    own = {name: value for name, value in command.env.items() if name != "HF_HOME"}
-    settings = [f"HF_HOME={docker.models}", *docker.variables, *_environment_words(own)]
+    # A secret by name alone, as docker takes its value from its own environment.
+    given = ((name, value) for name, value in command.env.items() if name != "HF_HOME")
+    own = [name if referenced(value) else f"{name}={value}" for name, value in given]
+    settings = [f"HF_HOME={docker.models}", *docker.variables, *own]
     place = ["--workdir", FILES_FOLDER] if command.files else []
     entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
     words = [*_each("--volume", mounts), *_each("--env", dict.fromkeys(settings)), *place, *entry, image]
     return Command(argv, command.env, command.files, (*DOCKER_RUN, *options, *words))
-
-
-def _environment_words(env: Mapping[str, str]) -> list[str]:
-    """Values of ``--env``; a secret by name alone, as docker takes its value from its own environment."""
-    return [name if referenced(value) else f"{name}={value}" for name, value in env.items()]
 
 
 def _each(option: str, values: Iterable[str]) -> list[str]:
@@ -132,13 +129,12 @@ def models_folder(environment: Mapping[str, str]) -> str:
 
 
 def mounted_paths(argv: Sequence[str]) -> list[str]:
-    """The folders and files of this machine that a command's arguments name, each once, none inside another."""
+    """The folders and files of this machine that a command's arguments name, each once, none inside another.
+
+    Of a snapshot in the Hugging Face cache, the model's folder: the snapshot holds links into it.
+    """
     named = [Path(value) for word in argv[1:] for value in (word, word.partition("=")[2])]
     # Not by the path's own method, which raises for a folder that may not be looked into.
-    paths = sorted({str(_model_folder(path)) for path in named if path.is_absolute() and os.path.exists(path)})
+    present = [path for path in named if path.is_absolute() and os.path.exists(path)]
+    paths = sorted({str(path.parents[1] if path.parent.name == "snapshots" else path) for path in present})
     return [path for path in paths if not any(Path(other) in Path(path).parents for other in paths)]
-
-
-def _model_folder(path: Path) -> Path:
-    """The model's folder for a snapshot of the Hugging Face cache, which holds links into it; else the path."""
-    return path.parent.parent if path.parent.name == "snapshots" else path

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from autotune import redact
 from autotune.errors import BadInput, UnknownName
 from autotune.serving import Server, StartupTimeouts, StopReport
 from autotune.serving.readiness import PATHS, Readiness, StartupProbe, authorization, served_models
+from autotune.serving.secrets import masked
 from autotune.trial import EMULATOR_NAME, Failure, FailureKind
 
 _ANSWER_S = 10.0
@@ -61,11 +61,7 @@ class ExternalServer(Server):
         probe = StartupProbe(self.url, PATHS[0], nothing_known, lambda: 0, time.sleep, port_conflict=nothing_known)
         timeouts = StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf)
         with httpx.Client(base_url=self.url, headers=authorization(self.api_key)) as client:
-            failure = Readiness(client, probe, timeouts).wait(self.model)
-        if failure is None or self.api_key is None:
-            return failure
-        message, line = (redact.text(words, [self.api_key]) for words in (failure.message, failure.log_excerpt))
-        return Failure(failure.kind, message, line)
+            return masked(Readiness(client, probe, timeouts).wait(self.model), self.secrets)
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
         """Send one request; a failure when it is not answered."""

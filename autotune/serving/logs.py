@@ -151,7 +151,7 @@ def patterns_of(card: EngineCard) -> LogPatterns:
         LogPattern(
             pattern=re.escape(rule.message),
             kind=rule.kind,
-            way_out=_sentence(rule.reason).replace("{", "{{").replace("}", "}}"),
+            way_out=f"{rule.reason[:1].upper()}{rule.reason[1:].rstrip('.')}.".replace("{", "{{").replace("}", "}}"),
             source=rule.source,
         )
         for rule in card.rules
@@ -260,10 +260,6 @@ def _from_pattern(pattern: LogPattern, match: re.Match[str], phase: Phase | None
     cause = _shorten(match.string[begin:].rstrip("."))
     message = f"{cause}. {way_out.format(**groups)}"
     return Failure(pattern.kind, message, line, phase, lasting=not pattern.retry)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _best_line(lines: Iterable[str]) -> str:

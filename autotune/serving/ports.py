@@ -15,7 +15,6 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from autotune.errors import BadInput
@@ -43,9 +42,7 @@ class PortLease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -55,7 +52,11 @@ def lease_port(ports: Iterable[int] | None = None) -> PortLease:
     Args:
         ports: those to choose from, tried in order; `RANGE` from a random place on by default.
     """
-    candidates = list(_from_somewhere(RANGE) if ports is None else ports)
+    if ports is None:
+        # The system's randomness: tuners started together with one seed must not queue for the same ports.
+        start = random.SystemRandom().randrange(len(RANGE))
+        ports = [*RANGE[start:], *RANGE[:start]]
+    candidates = list(ports)
     for port in candidates:
         lock = _lock(port)
         if lock is None:
@@ -93,12 +94,6 @@ def _lock(port: int) -> socket.socket | None:
             return None
         raise
     return lock
-
-
-def _from_somewhere(ports: range) -> list[int]:
-    # The system's randomness: tuners started together with one seed must not queue for the same ports.
-    start = random.Random(os.urandom(8)).randrange(len(ports))
-    return [*ports[start:], *ports[:start]]
 
 
 def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:

@@ -49,7 +49,8 @@ class Node:
         Args:
             study: folder in which the launch will leave its files.
         """
-        lasting = self._folder(study) or self._files()
+        gone = "" if study.is_dir() else f"The folder {study} is gone, and with it what was measured."
+        lasting = gone or self._files()
         problems = [lasting] if lasting else [self._disk(study), *map(self._busy, self._used_gpus())]
         message = " ".join(problem for problem in problems if problem)
         return Failure(FailureKind.INFRASTRUCTURE, message, lasting=bool(lasting)) if message else None
@@ -92,9 +93,6 @@ class Node:
             return ""
         used, total = _gb(gpu.memory_used_bytes), _gb(gpu.memory_total_bytes)
         return f"{_name(gpu)} is not idle: {used} of {total} are in use, {_holders(gpu)}. {_way_out(gpu)}"
-
-    def _folder(self, study: Path) -> str:
-        return "" if study.is_dir() else f"The folder {study} is gone, and with it what was measured."
 
     def _disk(self, study: Path) -> str:
         free = disk_free_bytes(study)

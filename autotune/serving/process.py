@@ -12,14 +12,13 @@ from typing import ClassVar
 
 import httpx
 
-from autotune import redact
 from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts, StopReport
 from autotune.serving.command import absolute_paths, find_program, prepare_folder, server_environment, with_serving
 from autotune.serving.logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
 from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
 from autotune.serving.processes import Membership, Termination, end
 from autotune.serving.readiness import PATHS, Readiness, StartupProbe, authorization
-from autotune.serving.secrets import api_key_of, resolve_references, secret_values
+from autotune.serving.secrets import api_key_of, masked, resolve_references, secret_values
 from autotune.serving.watchdog import Request, mask_file
 from autotune.serving.watchdog_client import WatchdogClient
 from autotune.space.schema import EngineCard
@@ -85,14 +84,14 @@ class ProcessServer(Server):
         self.model, self._served = readiness.model, failure is None
         if failure is not None and failure.kind is FailureKind.TIMEOUT:
             failure = self._explain_hang(failure)
-        return self._masked(failure)
+        return masked(failure, self.secrets)
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
         """See `Server.failure`; None after `stop`, unless it had died before."""
         deadline = time.monotonic() + within_s
         while self._failure is None and self._report is None:
             self._watchdog.listen(max(0.0, deadline - time.monotonic()))
-            self._failure = self._masked(self._cause())
+            self._failure = masked(self._cause(), self.secrets)
             if time.monotonic() >= deadline:
                 break
         return self._failure
@@ -104,7 +103,9 @@ class ProcessServer(Server):
             self._pids = self.pids
             self.failure()
             termination = self._end()
-            port_free = self._port_is_free()
+            deadline = time.monotonic() + _PORT_S
+            while not (port_free := is_free(self._lease.port)) and time.monotonic() < deadline:
+                time.sleep(0.05)
             self._lease.release()
             seconds = time.monotonic() - began
             self._report = StopReport(seconds, termination.signals, termination.survivors, port_free)
@@ -122,12 +123,6 @@ class ProcessServer(Server):
         if termination is None:
             mask_file(self.log, self.secrets, self._context.log_offset)
         return Termination(rest.seconds, (*(termination.signals if termination else ()), *rest.signals), rest.survivors)
-
-    def _port_is_free(self) -> bool:
-        deadline = time.monotonic() + _PORT_S
-        while not (free := is_free(self._lease.port)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return free
 
     def _cause(self) -> Failure | None:
         if self._watchdog.exit_code is not None:
@@ -152,13 +147,6 @@ class ProcessServer(Server):
     def _explain_exit(self, code: int) -> Failure:
         title, offset = self._context.card.title, self._context.log_offset
         return self._failure_in_log() or unknown_exit(self.log, code, title, offset)
-
-    def _masked(self, failure: Failure | None) -> Failure | None:
-        """Mask the secrets in a failure, which quotes the log."""
-        if failure is None:
-            return None
-        message, line = (redact.text(text, self.secrets) for text in (failure.message, failure.log_excerpt))
-        return replace(failure, message=message, log_excerpt=line)
 
     def _port_conflict(self) -> Failure | None:
         if not foreign_listener(self._lease.port, lambda: self.pids):

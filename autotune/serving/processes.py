@@ -13,11 +13,12 @@ value that no other container has. Nothing is ever chosen by its name.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,14 +79,13 @@ class Membership:
     def alive(self) -> list[Process]:
         """List the members that live, without the watchdog and the caller."""
         table = process_table()
-        members = {pid for pid in table if self._is_member(table[pid])} if self.leader else set()
+        members = (
+            {pid for pid in table if self.leader in (table[pid].session, table[pid].group)} if self.leader else set()
+        )
         members |= {pid for pid in table if pid not in members and is_marked(pid, self.marker)}
         roots = {*members, self.ancestor} if self.ancestor else members
         members |= descendants(table, roots)
         return [table[pid] for pid in sorted(members - {self.ancestor, os.getpid()}) if table[pid].alive]
-
-    def _is_member(self, process: Process) -> bool:
-        return self.leader in (process.session, process.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,8 @@ class Termination:
 
 def process_table() -> dict[int, Process]:
     """Read every process of the machine, by its number."""
-    return {process.pid: process for process in _processes()}
-
-
-def _processes() -> Iterator[Process]:
-    for entry in os.listdir(_PROC):
-        if entry.isdecimal() and (process := read_process(int(entry))) is not None:
-            yield process
+    processes = (read_process(int(entry)) for entry in os.listdir(_PROC) if entry.isdecimal())
+    return {process.pid: process for process in processes if process is not None}
 
 
 def read_process(pid: int) -> Process | None:
@@ -148,9 +143,9 @@ def end(
     alive: Callable[[], list[Process]],
     terminate_s: float,
     kill_s: float,
-    pause: Callable[[float], bool] | None = None,
+    pause: Callable[[float], object] = time.sleep,
 ) -> Termination:
-    """Send SIGTERM, wait, then SIGKILL, until no member lives.
+    """Send each member SIGTERM, wait, then SIGKILL, those that appear meanwhile too, until none lives.
 
     Args:
         alive: the members that live.
@@ -158,49 +153,26 @@ def end(
         kill_s: how long the kernel is given after SIGKILL.
         pause: waits so many seconds; True = there is no time left for grace.
     """
-    began, wait = time.monotonic(), pause or _sleep
+    began = time.monotonic()
     signals: list[str] = []
     left = alive()
     for number, limit_s in ((signal.SIGTERM, terminate_s), (signal.SIGKILL, kill_s)):
         if not left:
             break
         signals.append(number.name)
-        left = _signal_until_gone(alive, left, number, limit_s, wait)
+        deadline = time.monotonic() + limit_s
+        signalled: set[int] = set()
+        while left:
+            for process in left:
+                if process.pid not in signalled:
+                    signalled.add(process.pid)
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(process.pid, number)
+            hurry = pause(_POLL_S)
+            left = alive()
+            if time.monotonic() >= deadline or (hurry and number is signal.SIGTERM):
+                break
     return Termination(time.monotonic() - began, tuple(signals), tuple(str(process) for process in left))
-
-
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
-
-
-def _signal_until_gone(
-    alive: Callable[[], list[Process]],
-    left: list[Process],
-    number: signal.Signals,
-    limit_s: float,
-    pause: Callable[[float], bool],
-) -> list[Process]:
-    """Send each member the signal once, those that appear meanwhile too; returns those that remain."""
-    deadline = time.monotonic() + limit_s
-    signalled: set[int] = set()
-    while left:
-        for process in left:
-            if process.pid not in signalled:
-                signalled.add(process.pid)
-                _send(process.pid, number)
-        hurry = pause(_POLL_S)
-        left = alive()
-        if time.monotonic() >= deadline or (hurry and number is signal.SIGTERM):
-            break
-    return left
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,33 +199,25 @@ def remove_container(launch: Container, exit_code: int | None, limit_s: float) -
         What is left after `limit_s` seconds; empty = nothing. One entry also when Docker does not answer.
     """
     deadline = time.monotonic() + limit_s
+    listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={launch.marker}"]
     # What has ended by itself has no request under way.
     was_empty = exit_code is not None
     seen = False
     while True:
-        ids = containers(launch, max(1.0, deadline - time.monotonic()))
+        listed = ask_docker(launch, listing, max(1.0, deadline - time.monotonic()))
+        ids = None if listed is None else listed.split()
         if ids == [] and was_empty:
             return ()
         seen = seen or bool(ids)
         if time.monotonic() >= deadline:
             if ids is None and exit_code == DOCKER_FAILED and not seen:
                 return ()  # A daemon that has not answered for so long did not answer at the start either.
-            return ("its container (Docker does not answer)",) if ids is None else _named(ids)
+            names = (f"container {identity[:12]}" for identity in ids or ())
+            return ("its container (Docker does not answer)",) if ids is None else tuple(names)
         if ids:
             ask_docker(launch, ["rm", "--force", "--volumes", *ids], deadline - time.monotonic())
         was_empty = ids == []
         time.sleep(_SETTLE_S if was_empty else _DOCKER_POLL_S)
-
-
-def containers(launch: Container, limit_s: float) -> list[str] | None:
-    """List the ids of a launch's containers, ended ones too; None when Docker does not answer."""
-    listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={launch.marker}"]
-    output = ask_docker(launch, listing, limit_s)
-    return None if output is None else output.split()
-
-
-def _named(ids: list[str]) -> tuple[str, ...]:
-    return tuple(f"container {identity[:12]}" for identity in ids)
 
 
 def ask_docker(container: Container, words: list[str], limit_s: float) -> str | None:

@@ -100,7 +100,10 @@ class Readiness:
     def _has_generated(self, model: str) -> bool:
         """Whether one token came; a refusal that will not change counts as an end too."""
         try:
-            self.model = model or self._first_model()
+            self.model = model
+            if not model:
+                models = self._client.get("/v1/models", timeout=min(_ANSWER_S, self._left_s()))
+                self.model = served_models(models.json())[0]
             body = {"model": self.model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
             answer = self._client.post("/v1/completions", json=body, timeout=self._left_s())
         except (httpx.TransportError, LookupError, ValueError):
@@ -109,13 +112,12 @@ class Readiness:
         self._breakdowns = self._breakdowns + 1 if broken else 0
         refused = answer.is_client_error and answer.status_code not in _LATER
         if refused or self._breakdowns >= _BREAKDOWNS:
-            self._refusal = _refused(self._probe.title, answer)
+            reason = " ".join(answer.text.split())[:300]
+            status = f"HTTP {answer.status_code} {reason}"
+            message = f"{self._probe.title} is up but refuses a request for one token: {status}"
+            self._refusal = Failure(FailureKind.LOAD_ERRORS, message, reason)
             return True
         return answer.is_success and _tokens(answer) > 0
-
-    def _first_model(self) -> str:
-        answer = self._client.get("/v1/models", timeout=min(_ANSWER_S, self._left_s()))
-        return served_models(answer.json())[0]
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
@@ -139,9 +141,3 @@ def _tokens(answer: httpx.Response) -> int:
         return int(usage["completion_tokens"]) if usage else len(document["choices"])
     except (ValueError, LookupError, TypeError, AttributeError):
         return 0
-
-
-def _refused(title: str, answer: httpx.Response) -> Failure:
-    reason = " ".join(answer.text.split())[:300]
-    message = f"{title} is up but refuses a request for one token: HTTP {answer.status_code} {reason}"
-    return Failure(FailureKind.LOAD_ERRORS, message, reason)

@@ -8,14 +8,15 @@ known to nobody but the server, the client and whoever masks them.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autotune import redact
 from autotune.errors import BadInput
 from autotune.space.serving import Serving
-from autotune.trial import Command, referenced
+from autotune.trial import Command, Failure, referenced
 
 _INHERITED = 8
 """An inherited variable with a secret's name may hold "none" or "EMPTY": only longer values are masked."""
@@ -31,22 +32,18 @@ def read_secret(variable: str | None, file: str | None, option: str) -> str | No
         BadInput: the variable is not set, or the file cannot be read or is empty.
     """
     if variable is not None:
+        where, without = f"{option}-env {variable}", "this environment variable is not set"
         value = os.environ.get(variable, "").strip()
-        if not value:
-            raise BadInput(f"{option}-env {variable}: this environment variable is not set")
-        return _printable(value, f"{option}-env {variable}")
-    if file is None:
+    elif file is not None:
+        where, without = f"{option}-file {file}", "the file is empty"
+        try:
+            value = Path(file).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{where}: cannot be read ({getattr(error, 'strerror', 'no text')})") from error
+    else:
         return None
-    try:
-        value = Path(file).expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{option}-file {file}: cannot be read ({getattr(error, 'strerror', 'no text')})") from error
     if not value:
-        raise BadInput(f"{option}-file {file}: the file is empty")
-    return _printable(value, f"{option}-file {file}")
-
-
-def _printable(value: str, where: str) -> str:
+        raise BadInput(f"{where}: {without}")
     if not (value.isascii() and value.isprintable()):
         raise BadInput(f"{where}: holds characters that no HTTP header can carry; one line of ASCII is wanted")
     return value
@@ -124,6 +121,14 @@ def secret_values(asked: Command, given: Command, environment: Mapping[str, str]
     values |= {new[len(old) - len(old.rpartition("=")[2]) :] for old, new in pairs if old != new}
     inherited = redact.secrets_in((), environment)
     return values | {value for value in inherited if len(value) >= _INHERITED}
+
+
+def masked(failure: Failure | None, secrets: Iterable[str]) -> Failure | None:
+    """Mask the secrets in a failure, which quotes what a server printed."""
+    if failure is None:
+        return None
+    message, line = (redact.text(text, secrets) for text in (failure.message, failure.log_excerpt))
+    return replace(failure, message=message, log_excerpt=line)
 
 
 def api_key_of(argv: Sequence[str], environment: Mapping[str, str], serving: Serving) -> str | None:

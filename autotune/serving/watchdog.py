@@ -28,7 +28,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 
 from autotune.child import adopt_orphans, die_with_parent
 from autotune.serving.processes import Container, Membership, Termination, end, process_table, remove_container
@@ -76,7 +75,10 @@ class Watchdog:
         self._abandoned = False
         self._exit_code: int | None = None
         self._stop: dict[str, float] | None = None
-        self._wake = _wake_on_child()
+        # Becomes readable when a child ends.
+        self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._on_terminate)
         self._leader = 0
         self._log_offset = 0
@@ -96,7 +98,10 @@ class Watchdog:
             self._wait(_TICK_S)
             self._notice_exit()
         termination = self._end()
-        self._collect_all()
+        # What has ended, the first process too: not every init collects it for us at once.
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         mask_file(Path(self._request.log), self._request.secrets, self._log_offset)
         _tell(ended=asdict(termination))
 
@@ -161,23 +166,8 @@ class Watchdog:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)
 
-    def _collect_all(self) -> None:
-        """Collect what has ended, the first process too: not every init does it for us at once."""
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-
-    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+    def _on_terminate(self, *_: object) -> None:
         self._abandoned = True
-
-
-def _wake_on_child() -> int:
-    """Make a descriptor that becomes readable when a child ends."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    return reader
 
 
 def _start(request: Request) -> int:

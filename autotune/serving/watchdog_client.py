@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -35,33 +36,32 @@ class WatchdogClient:
     def __init__(self, request: Request, pass_fds: Sequence[int] = ()) -> None:
         self._received = b""
         self._inbox: list[dict[str, object]] = []
-        self._lost = False
-        self._ended: Termination | None = None
+        self.lost = False
+        """Whether the watchdog has been killed, as far as `listen` has read."""
+        self.ended: Termination | None = None
+        """How the watchdog ended everything; None when it has not, or did not report in time."""
         self._in_container = bool(request.docker)
         self.exit_code: int | None = None
         """How the server's first process ended (negative = by a signal), as far as `listen` has read."""
-        self._helper = _start_helper(request.log, pass_fds)
+        # What would go wrong in the helper stands in the server's log. It starts from this very package, and without
+        # `site`, which it does not need.
+        with Path(request.log).open("ab") as stream:
+            self._helper = subprocess.Popen(
+                [sys.executable, "-S", "-P", "-m", "autotune.serving.watchdog"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                env={**os.environ, "PYTHONPATH": IMPORT_FOLDER},
+                start_new_session=True,
+                pass_fds=tuple(pass_fds),
+            )
+        self.pid = self._helper.pid
         self._send(asdict(request))
         first = self._first_word(request.log)
         if "refused" in first:
             self._collect()
             raise BadInput(f"{request.argv[0]} cannot be started: {first['refused']}")
         self.leader = int(str(first["started"]))
-
-    @property
-    def pid(self) -> int:
-        """The watchdog's own process."""
-        return self._helper.pid
-
-    @property
-    def lost(self) -> bool:
-        """Whether the watchdog has been killed, as far as `listen` has read."""
-        return self._lost
-
-    @property
-    def ended(self) -> Termination | None:
-        """How the watchdog ended everything; None when it has not, or did not report in time."""
-        return self._ended
 
     def listen(self, seconds: float = 0.0) -> None:
         """Read the watchdog's messages, waiting for one up to so many seconds."""
@@ -72,21 +72,21 @@ class WatchdogClient:
                 self.exit_code = int(str(message["exited"]))
             ended = message.get("ended")
             if isinstance(ended, Mapping):
-                self._ended = Termination(float(ended["seconds"]), tuple(ended["signals"]), tuple(ended["survivors"]))
+                self.ended = Termination(float(ended["seconds"]), tuple(ended["signals"]), tuple(ended["survivors"]))
 
     def stop(self, timeouts: ShutdownTimeouts) -> Termination | None:
         """Have everything ended; None when the watchdog was lost or too slow, so that the caller has to do it."""
         # A container is ended after the command that runs it.
         deadline = time.monotonic() + timeouts.terminate_s + timeouts.kill_s * (1 + self._in_container) + _MARGIN_S
         self._send({"stop": {"terminate_s": timeouts.terminate_s, "kill_s": timeouts.kill_s}})
-        while self._ended is None and not self._lost and (left_s := deadline - time.monotonic()) > 0:
+        while self.ended is None and not self.lost and (left_s := deadline - time.monotonic()) > 0:
             self.listen(left_s)
         self._collect()
-        return self._ended
+        return self.ended
 
     def _first_word(self, log: str) -> dict[str, object]:
         deadline = time.monotonic() + _START_S
-        while not (self._inbox or self._lost) and (left_s := deadline - time.monotonic()) > 0:
+        while not (self._inbox or self.lost) and (left_s := deadline - time.monotonic()) > 0:
             self._receive(left_s)
         if self._inbox:
             return self._inbox.pop(0)
@@ -96,10 +96,10 @@ class WatchdogClient:
     def _receive(self, seconds: float) -> None:
         assert self._helper.stdout is not None
         descriptor = self._helper.stdout.fileno()
-        if self._lost or not select.select([descriptor], [], [], seconds)[0]:
+        if self.lost or not select.select([descriptor], [], [], seconds)[0]:
             return
         data = os.read(descriptor, 65536)
-        self._lost = not data
+        self.lost = not data
         *lines, self._received = (self._received + data).split(b"\n")
         self._inbox += [json.loads(line) for line in lines]
 
@@ -109,33 +109,16 @@ class WatchdogClient:
             self._helper.stdin.write(json.dumps(message).encode() + b"\n")
             self._helper.stdin.flush()
         except BrokenPipeError:
-            self._lost = True
+            self.lost = True
 
     def _collect(self) -> None:
         """Let the watchdog go; its pipe's end makes it end whatever is left."""
         for pipe in (self._helper.stdin, self._helper.stdout):
             if pipe is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    continue
         try:
             self._helper.wait(_MARGIN_S)
         except subprocess.TimeoutExpired:
             self._helper.kill()
             self._helper.wait()
-
-
-def _start_helper(log: str, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start the watchdog from this very package, and without ``site``, which it does not need."""
-    # What would go wrong in the helper stands in the server's log.
-    with Path(log).open("ab") as stream:
-        return subprocess.Popen(
-            [sys.executable, "-S", "-P", "-m", "autotune.serving.watchdog"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stream,
-            env={**os.environ, "PYTHONPATH": IMPORT_FOLDER},
-            start_new_session=True,
-            pass_fds=tuple(pass_fds),
-        )

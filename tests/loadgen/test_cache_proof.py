@@ -17,7 +17,7 @@ from autotune.loadgen.prefix_cache import (
 from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.loadgen.workloads import Arrival, Prefix, Workload, load_workload
 from autotune.space.library import Library
-from tests.simulator.emulator.servers import COMMANDS, V32, Server, serving
+from tests.simulator.emulator.servers import COMMANDS, V32, EmulatedServer, serving
 
 LIBRARY = Library()
 EVERY = counter_sources(LIBRARY.engines.values())
@@ -28,7 +28,7 @@ WORKLOAD = f"random:{LENGTH}:4:12"
 OPTIONS = LoadOptions(vocabulary=100_000)
 
 
-def cache_use(server: Server, client: ServerClient, workload: Workload, seed: int) -> CacheUse:
+def cache_use(server: EmulatedServer, client: ServerClient, workload: Workload, seed: int) -> CacheUse:
     """Of one load, its warm-up included."""
     probe = CounterReader(client, EVERY)
     before = probe()

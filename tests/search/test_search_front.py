@@ -12,7 +12,7 @@ from search_landscapes import evaluate, make_spec, opened, play, ridge, small
 
 from autotune.recommend import recommend
 from autotune.search.acquisition import Observations, suggest
-from autotune.search.front import area, dominated, expected_growth, non_dominated, reference_point, suggest_front
+from autotune.search.front import dominated, expected_growth, non_dominated, reference_point, suggest_front
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.space.enumeration import Candidate, CandidateSet
@@ -27,6 +27,11 @@ _spread = st.floats(0.01, 1.5)
 def growth(mean: Point, sd: Point, front: np.ndarray) -> float:
     one, two = ([(1.0, np.array([m]), np.array([s]))] for m, s in zip(mean, sd, strict=True))
     return float(expected_growth(one, two, front, reference_point(front))[0])
+
+
+def area(front: np.ndarray, reference: np.ndarray) -> float:
+    """What lies below a front, which rises in its first coordinate, and above the reference point."""
+    return float(np.diff(front[:, 0], prepend=reference[0]) @ (front[:, 1] - reference[1]))
 
 
 def grown(front: np.ndarray, point: Point) -> float:

@@ -23,7 +23,7 @@ from search_landscapes import (
 )
 
 from autotune.recommend import recommend
-from autotune.search.budget import before_confirmation
+from autotune.search.budget import LEAST_FINALS, before_finals
 from autotune.search.history import History
 from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import Verdict
@@ -54,7 +54,7 @@ def test_the_budget_holds_and_the_finals_get_their_share(launches: int, noise: f
     finals = roles.count(Role.FINAL)
     assert roles[len(roles) - finals :] == [Role.FINAL] * finals
     # Behind the wall there may be nothing to put to the test for a while, and the search goes on.
-    assert node is walled or len(made) - finals <= before_confirmation(launches)
+    assert node is walled or len(made) - finals <= before_finals(launches, LEAST_FINALS)
     assert node is walled or len(made) < 4 or finals >= 2
     tried = [x.trial.configuration.fingerprint for x in made if x.trial.role in (Role.DEFAULT, Role.START)]
     assert len(set(tried)) == len(tried), "what is launched again has no other name than search"

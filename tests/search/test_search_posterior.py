@@ -47,14 +47,6 @@ def test_it_is_surest_where_it_was_measured_often() -> None:
     assert covariance[0, 0] < covariance[1, 1] < covariance[2, 2]
 
 
-def test_a_less_sure_launch_counts_for_less() -> None:
-    """Of two contradicting launches of one candidate the surer one decides."""
-    some = [*spread_out(8), 3, 3]
-    told = [*TRUTH[some[:8]].tolist(), float(TRUTH[3]), float(TRUTH[3]) - 0.4]
-    posterior = Posterior(Kernels(ENCODING), some, told, extra_sd=[0.0] * 9 + [0.3])
-    assert abs(posterior.mean(np.array([3]))[0] - TRUTH[3]) < 0.1
-
-
 def test_trust_in_priors_is_learned() -> None:
     good = Prior("right", 0.8 * TRUTH)
     wrong = Prior("wrong", np.random.default_rng(1).permutation(TRUTH))

@@ -166,8 +166,7 @@ def test_every_sampler_samples_candidates_of_an_optuna_study(name: str) -> None:
         assert (sampler.suggest(history) is not None) == (name == "gp")
         trial = study.ask()
         params = {key: trial.suggest_categorical(key, encoding.values[key]) for key in trial.relative_params}
-        position = encoding.position(params)
-        assert position is not None
+        position = encoding.nearest(params, np.ones(len(GRID), dtype=np.bool_))
         knobs = GRID.items[position].configuration
         assert params == {"engine": knobs.engine, **knobs.knobs}
         assert not history.at(position)
@@ -203,17 +202,18 @@ def test_distances_mean_something() -> None:
 
 
 def test_parameters_and_positions_are_inverse() -> None:
-    encoding = Encoding(GRID)
+    encoding, allowed = Encoding(GRID), np.ones(len(GRID), dtype=np.bool_)
     for position in range(0, len(GRID), 7):
-        assert encoding.position(encoding.params(position)) == position
-    assert encoding.position({"engine": "nothing"}) is None
+        assert encoding.nearest(encoding.params(position), allowed) == position
+    with pytest.raises(KeyError):
+        encoding.nearest({"engine": "nothing"}, allowed)
 
 
 def test_knobs_that_a_candidate_leaves_unset_are_no_parameters() -> None:
     knobs = [{"a": 1, "b": None, "c": None}, {"a": 1, "b": 2, "c": None}]
     encoding = Encoding(CandidateSet(tuple(Candidate(Configuration("vllm", one), "") for one in knobs), 0))
     assert [encoding.params(p) for p in (0, 1)] == [{"engine": "vllm", "a": 1}, {"engine": "vllm", "a": 1, "b": 2}]
-    assert [encoding.position(encoding.params(p)) for p in (0, 1)] == [0, 1]
+    assert [encoding.nearest(encoding.params(p), np.array([True, True])) for p in (0, 1)] == [0, 1]
     assert encoding.values == {"engine": ("vllm",), "a": (1,), "b": (2,)}
 
 

@@ -150,4 +150,4 @@ def test_steps_back_are_every_candidate_between_leader_and_default(of: Callable[
     assert found.keys() == set(range(leader))
     for at, back in found.items():
         assert back == {n for n, v in candidates.items[at].configuration.knobs.items() if v != mine[n]}
-    assert {knob for step in ablations(candidates, leader) for knob in step.knobs} == set(KNOBS)
+    assert {knob for back in ablations(candidates, leader).values() for knob in back} == set(KNOBS)

@@ -124,7 +124,7 @@ def _look(mine: np.ndarray, theirs: np.ndarray, fraction: float) -> Look:
 
 def test_a_single_look_is_student_s_test() -> None:
     look = Look(1.0, 2.4, 0.05, 0.03, 7)
-    found, (low, high) = sequential.estimate([look])
+    found, (low, high) = sequential.estimate((look,))
     half = stats.t.ppf(0.975, 7) * 0.03 / math.sqrt(2.4)
     assert (found, low, high) == pytest.approx((0.05, 0.05 - half, 0.05 + half), abs=1e-6)
     assert sequential.outcome([look])[0] is (Outcome.BETTER if low > 0 else Outcome.OPEN)
@@ -133,7 +133,7 @@ def test_a_single_look_is_student_s_test() -> None:
 def test_an_estimate_after_an_early_stop_is_drawn_towards_nothing_and_later_looks_do_not_count() -> None:
     story = [Look(0.3, 0.7, 0.01, 0.03, 5), Look(0.6, 1.4, 0.12, 0.03, 7), Look(1.0, 2.3, -0.5, 0.03, 9)]
     assert sequential.outcome(story) == (Outcome.BETTER, 2)
-    found, (low, high) = sequential.estimate(story)
+    found, (low, high) = sequential.estimate(tuple(story))
     assert 0 < low < found < 0.12 < high
 
 

@@ -51,14 +51,8 @@ class Change:
         return "better" if (self.b > self.a) is METRICS[self.metric].maximise else "worse"
 
     def to_json(self) -> dict[str, Any]:
-        interval = list(self.interval) if self.interval else None
-        return {
-            "a": self.a,
-            "b": self.b,
-            "change_percent": self.percent,
-            "interval95": interval,
-            "verdict": self.verdict,
-        }
+        row = {"a": self.a, "b": self.b, "change_percent": self.percent}
+        return {**row, "interval95": self.interval, "verdict": self.verdict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +71,9 @@ class Comparison:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "a": self.a,
-            "b": self.b,
-            "comparable": not self.warnings,
-            "warnings": list(self.warnings),
-            "metrics": {change.metric: change.to_json() for change in self.changes},
-            "notes": list(self.notes),
-        }
+        metrics = {change.metric: change.to_json() for change in self.changes}
+        whole = {"a": self.a, "b": self.b, "comparable": not self.warnings, "warnings": self.warnings}
+        return {**whole, "metrics": metrics, "notes": self.notes}
 
     def lines(self) -> list[str]:
         """As a person reads it: the warnings before the numbers."""
@@ -118,7 +107,7 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     notes.append("without an interval, better and worse only name the direction")
     if min(len(runs_a), len(runs_b)) < 2:
         notes.append(ONE_RUN)
-    warnings = tuple(_warnings(a, b))
+    warnings = (*_evidence(a, b), *_differences(a, b), *_lengths(a, b), *_validity("A", a), *_validity("B", b))
     return Comparison(str(path_a), str(path_b), warnings, _changes(a, b, intervals), tuple(notes))
 
 
@@ -151,16 +140,6 @@ def _requests(path: Path, result: Mapping[str, Any], notes: list[str]) -> Reques
     return table
 
 
-def _warnings(a: Result, b: Result) -> list[str]:
-    """All reasons to distrust the comparison, those about evidence first."""
-    return [*_evidence(a, b), *_differences(a, b), *_lengths(a, b), *_validity("A", a), *_validity("B", b)]
-
-
-def _evidence_of(result: Result) -> str:
-    """Where its numbers come from; vLLM's files do not say."""
-    return str(result.get("evidence") or "not stated")
-
-
 def _load_of(result: Result) -> str:
     """How the requests were sent, in the words of `Arrival.describe`; from vLLM's keys where ours are missing."""
     if isinstance(result.get("load"), str):
@@ -180,7 +159,7 @@ def _repeats(result: Result) -> list[float]:
 
 
 def _evidence(a: Result, b: Result) -> list[str]:
-    of_a, of_b = _evidence_of(a), _evidence_of(b)
+    of_a, of_b = (str(result.get("evidence") or "not stated") for result in (a, b))  # vLLM's files do not say
     if of_a == of_b:
         stands_in = of_a not in (Evidence.MEASURED, "not stated")
         return [f"{of_a.upper()}: both come from an engine that stands in for a real one"] if stands_in else []

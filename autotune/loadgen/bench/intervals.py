@@ -76,7 +76,7 @@ def latency_intervals(a: RequestTable, b: RequestTable, seed: int = 0) -> dict[s
     for (name, values_a, loads_a), (_, values_b, loads_b) in latencies:
         if min(len(values_a), len(values_b)) < MIN_REQUESTS:
             continue
-        resamples = _resamples(max(len(values_a), len(values_b)))
+        resamples = min(_RESAMPLES, max(_MIN_RESAMPLES, _DRAWS // max(len(values_a), len(values_b))))
         drawn_a, drawn_b = (_resampled(v, w, resamples, rng) for v, w in ((values_a, loads_a), (values_b, loads_b)))
         for statistic, low, high in zip(("mean", "median"), drawn_a, drawn_b, strict=True):
             if low.min() > 0:
@@ -97,10 +97,6 @@ def _latencies_ms(table: RequestTable) -> Iterator[tuple[str, Floats, Ints]]:
     yield "ttft", columns["ttft_s"][ok] * 1e3, loads[ok]
     yield "tpot", generating_s / gaps * 1e3, loads[several]
     yield "e2el", columns["e2el_s"][ok] * 1e3, loads[ok]
-
-
-def _resamples(requests: int) -> int:
-    return min(_RESAMPLES, max(_MIN_RESAMPLES, _DRAWS // requests))
 
 
 def _resampled(values: Floats, loads: Ints, resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +36,8 @@ def result(
     """The result, ready for JSON."""
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
     whole = measured.to_json()
+    arrivals = [point.arrival for point in workload.points]
+    alone = len(whole["points"]) == len(whole["repeats"]) == 1  # only a single load has one steady state
     return {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": backend,
@@ -44,7 +46,10 @@ def result(
         "model_id": options.model,
         "tokenizer_id": str(options.tokenizer) if options.tokenizer else None,
         "num_prompts": sum(point.prompts for point in workload.points) * len(measured.runs),
-        **_traffic(workload),
+        # vLLM's three keys; null where the load points of a sweep differ.
+        "request_rate": _common([arrival.request_rate or "inf" for arrival in arrivals]),
+        "burstiness": _common([arrival.burstiness for arrival in arrivals]),
+        "max_concurrency": _common([arrival.concurrency for arrival in arrivals]),
         "schema": SCHEMA,
         "endpoint": options.endpoint,
         "workload": workload.name,
@@ -52,7 +57,10 @@ def result(
         "lengths_source": workload.lengths_source(tokenizer),
         "seed": options.seed,
         "evidence": evidence.value,
-        "steady": _steady(whole),
+        "steady": {
+            **(whole["points"][0]["steady"] if alone else {}),
+            "total_token_throughput": whole["steady_total_token_throughput"],
+        },
         "cache": _cache(whole, options.keep_cache),
         **whole,
         # As in vLLM's: no goodput where no limit was asked for.
@@ -70,23 +78,6 @@ def _cache(whole: Mapping[str, Any], kept: bool) -> dict[str, Any]:
         "kept": kept,
         "reset": reset.get("reset"),
         "reset_reason": reset.get("reset_reason"),
-    }
-
-
-def _steady(whole: Mapping[str, Any]) -> dict[str, Any]:
-    """The steady state of a single load; of several loads only the throughput over all their windows."""
-    throughput = {"total_token_throughput": whole["steady_total_token_throughput"]}
-    alone = len(whole["points"]) == 1 and len(whole["repeats"]) == 1
-    return {**(whole["points"][0]["steady"] if alone else {}), **throughput}
-
-
-def _traffic(workload: Workload) -> dict[str, Any]:
-    """vLLM's three keys; null where the load points of a sweep differ."""
-    arrivals = [point.arrival for point in workload.points]
-    return {
-        "request_rate": _common([arrival.request_rate or "inf" for arrival in arrivals]),
-        "burstiness": _common([arrival.burstiness for arrival in arrivals]),
-        "max_concurrency": _common([arrival.concurrency for arrival in arrivals]),
     }
 
 
@@ -225,20 +216,6 @@ class Repeats:
                 }
             )
         return points
-
-
-def measure_repeats(repeats: int, measure: Callable[[int], Measurement], slos: tuple[Slo, ...] = ()) -> Repeats:
-    """Measure repeatedly; a server that answers no request gets no further load.
-
-    Args:
-        measure: of the repeat's number, from 0.
-    """
-    runs: list[Measurement] = []
-    for repeat in range(repeats):
-        runs.append(measure(repeat))
-        if runs[-1].warm_up_failed:
-            break
-    return Repeats(tuple(runs), slos)
 
 
 def _worst_client(clients: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

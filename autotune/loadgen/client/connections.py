@@ -58,7 +58,8 @@ class Connections:
         connection = self._take()
         if connection is not None:
             await self._run(connection, exchange, request, timeouts)
-            if exchange.started or not _is_closed(exchange):
+            closed = exchange.outcome is not None and exchange.outcome.kind is OutcomeKind.CLOSED
+            if exchange.started or not closed:
                 return stale
             stale, exchange.outcome = 1, None
         fresh = await self._open()
@@ -117,10 +118,6 @@ class Connections:
         return RequestOutcome(OutcomeKind.CONNECT_ERROR, problem)
 
 
-def _is_closed(exchange: Exchange) -> bool:
-    return exchange.outcome is not None and exchange.outcome.kind is OutcomeKind.CLOSED
-
-
 class StallTimeouts:
     """Ends requests of which nothing was heard for too long, and those that would never end.
 
@@ -167,11 +164,8 @@ class StallTimeouts:
         since_ns = exchange.events.heard_ns or max(self._latest_ns, exchange.sent_ns)
         if now_ns - since_ns <= int(limit_s * 1e9):
             return None
-        return RequestOutcome(OutcomeKind.STALL_TIMEOUT, self._describe(exchange))
-
-    def _describe(self, exchange: Exchange) -> str:
-        count = len(exchange.events.times_ns)
+        message = f"no further event for {self._limit_s:g} s, after {len(exchange.events.times_ns)} with text"
         if not exchange.events.heard_ns:
             begun = f"HTTP {exchange.status} and then no event" if exchange.status else "no answer"
-            return f"{begun}, and none to any other request, for {self._limit_s:g} s"
-        return f"no further event for {self._limit_s:g} s, after {count} with text"
+            message = f"{begun}, and none to any other request, for {self._limit_s:g} s"
+        return RequestOutcome(OutcomeKind.STALL_TIMEOUT, message)

@@ -48,20 +48,6 @@ class EventStream:
         problem: what ended the stream early, if anything did.
     """
 
-    __slots__ = (
-        "_carry",
-        "_open_cr",
-        "_recent",
-        "_stray",
-        "_usage",
-        "done",
-        "heard_ns",
-        "last_ns",
-        "others",
-        "problem",
-        "times_ns",
-    )
-
     def __init__(self) -> None:
         self.times_ns = array("q")
         self.last_ns = self.heard_ns = self.others = 0
@@ -100,12 +86,9 @@ class EventStream:
             self.feed(b"\n", now_ns)
         left, self._carry = bytes(self._carry).rstrip(b"\n"), bytearray()
         if left and not self.done and self.problem is None:
-            self._last_event(left, now_ns)
-
-    def _last_event(self, event: bytes, now_ns: int) -> None:
-        self._other(event, now_ns)  # decoded even with text, as it may be half of one
-        if self.problem is not None and self.problem.kind is OutcomeKind.MALFORMED:
-            self.problem = malformed(f"the stream ends within an event: {excerpt(event)}")
+            self._other(left, now_ns)  # decoded even with text, as it may be half of one
+            if self.problem is not None and self.problem.kind is OutcomeKind.MALFORMED:
+                self.problem = malformed(f"the stream ends within an event: {excerpt(left)}")
 
     def release(self) -> None:
         """Keep the times and counts, not the bytes, as nothing more will come."""
@@ -221,18 +204,14 @@ class EventStream:
     def outcome(self) -> RequestOutcome:
         """Outcome of a stream whose body ended in good order, token counts aside."""
         if self.problem is None and not self.times_ns:
-            self._fail_without_token()
+            if not self._is_no_stream():
+                self._fail("an answer without any event that carries a token")
+            with suppress(ValueError):
+                body = parsed(self._stray)
+                if isinstance(body, dict) and is_error(body):
+                    self._fail(error_message(body), OutcomeKind.SERVER_ERROR)
+            self._fail(f"an answer that is no stream of events: {excerpt(self._stray)}")
         return self.problem or OK
-
-    def _fail_without_token(self) -> None:
-        if not self._is_no_stream():
-            self._fail("an answer without any event that carries a token")
-            return
-        with suppress(ValueError):
-            body = parsed(self._stray)
-            if isinstance(body, dict) and is_error(body):
-                self._fail(error_message(body), OutcomeKind.SERVER_ERROR)
-        self._fail(f"an answer that is no stream of events: {excerpt(self._stray)}")
 
 
 def _carries_token(choice: Mapping[str, Any], first: bool) -> bool:

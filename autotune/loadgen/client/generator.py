@@ -129,16 +129,12 @@ class Generator:
                 due_ns = start_ns + int(send_s * 1e9)
                 await _until(due_ns)
                 self._delays_s[request] = (perf_counter_ns() - due_ns) / 1e9
-            self._begin(group, request)
+            exchange = Exchange(int(self._schedule.output_tokens[request]), self._schedule.streaming)
+            self._exchanges.append(exchange)
+            self._active.add(exchange)
+            group.create_task(self._send(request, exchange))
             if request % _BURST == 0:
                 await asyncio.sleep(0)
-
-    def _begin(self, group: asyncio.TaskGroup, request: int) -> None:
-        schedule = self._schedule
-        exchange = Exchange(int(schedule.output_tokens[request]), schedule.streaming)
-        self._exchanges.append(exchange)
-        self._active.add(exchange)
-        group.create_task(self._send(request, exchange))
 
     async def _send(self, request: int, exchange: Exchange) -> None:
         try:

@@ -10,7 +10,7 @@ import numpy as np
 from autotune.arrays import Floats, Ints
 from autotune.loadgen.client.outcomes import RequestOutcome, tally
 from autotune.loadgen.client.stream import Exchange
-from autotune.metrics.records import RequestRecords
+from autotune.metrics.records import COLUMNS, SERIES, RequestRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,11 @@ def _merged_records(records: Sequence[RequestRecords], chunks: Ints, dealt: Ints
     Args:
         chunks: of each request, in that order already.
     """
-    columns = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
-    ordered = {name: np.concatenate([getattr(r, name) for r in records])[dealt] for name in columns}
+    ordered = {name: np.concatenate([getattr(r, name) for r in records])[dealt] for name in COLUMNS}
     # The series hold the successful requests one after the other: of each, its chunks, or the gaps between them.
     ok = ordered["ok"]
     tokens = np.where(ok, chunks, 0)
-    gaps = np.where(ok, np.maximum(chunks - 1, 0), 0)
-    for name, lengths in (("itl_ms", gaps), ("token_s", tokens), ("token_n", tokens)):
+    for name, lengths in zip(SERIES, (np.maximum(tokens - 1, 0), tokens, tokens), strict=True):
         series = np.concatenate([getattr(r, name) for r in records])
         ordered[name] = series[_picks(lengths, dealt)]
     return RequestRecords(**ordered)

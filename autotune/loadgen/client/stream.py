@@ -39,20 +39,6 @@ class Exchange:
         outcome: how it ended; None while it is under way.
     """
 
-    __slots__ = (
-        "body",
-        "events",
-        "expected_tokens",
-        "finished_ns",
-        "location",
-        "outcome",
-        "sent_ns",
-        "started",
-        "status",
-        "streaming",
-        "usage",
-    )
-
     def __init__(self, expected_tokens: int, streaming: bool = True) -> None:
         self.expected_tokens, self.streaming = expected_tokens, streaming
         self.sent_ns = perf_counter_ns()
@@ -71,7 +57,11 @@ class Exchange:
             words = why_refused(self.status, self.body, self.location)
             self._end(RequestOutcome(OutcomeKind.HTTP_STATUS, words, self.status), now_ns)
             return
-        outcome = self._read_events(now_ns) if self.streaming else self._read_whole(now_ns)
+        if self.streaming:
+            self.events.finish(now_ns)
+            self.usage, outcome = self.events.usage(), self.events.outcome()
+        else:
+            outcome = self._read_whole(now_ns)
         if outcome.ok and self.usage is None:
             outcome = self._uncounted()
         self._end(outcome, self.events.last_ns if outcome.ok else now_ns)
@@ -110,11 +100,6 @@ class Exchange:
             count = len(self.events.times_ns)
             return malformed(f"the stream ends after {count} events with text, without token counts and [DONE]")
         return RequestOutcome(OutcomeKind.NO_USAGE, "the answer holds no token counts")
-
-    def _read_events(self, now_ns: int) -> RequestOutcome:
-        self.events.finish(now_ns)
-        self.usage = self.events.usage()
-        return self.events.outcome()
 
     def _read_whole(self, now_ns: int) -> RequestOutcome:
         if self.events.problem is not None:
@@ -261,13 +246,11 @@ class Connection(asyncio.Protocol):
         if exchange is None or exchange.status < 200:
             return  # an interim answer, such as 100 Continue
         exchange.complete(self._now_ns)
-        if not self._keep_alive or exchange.events.problem is not None or self._is_writing():
+        # An answer may come before the request is out, whose rest would stand before the next one.
+        writing = self.open and self._transport is not None and self._transport.get_write_buffer_size() > 0
+        if not self._keep_alive or exchange.events.problem is not None or writing:
             self.close()
         self._wake()
-
-    def _is_writing(self) -> bool:
-        """Whether the answer came before the request was out: its rest would stand before the next one."""
-        return self.open and self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def _delimited_by_close(self, exchange: Exchange) -> bool:
         """Whether the end of the connection ends the answer: no length was announced and the stream is complete."""

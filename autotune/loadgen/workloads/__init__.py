@@ -100,7 +100,8 @@ class Workload(Part):
 
     def with_arrival(self, arrival: Arrival) -> Workload:
         """The same prompts, sent so; load points that differed in nothing but their arrival become one."""
-        return self._with_points([point.model_copy(update={"arrival": arrival}) for point in self._distinct()])
+        points = [point.model_copy(update={"arrival": arrival}) for point in self._distinct()]
+        return self.model_copy(update={"points": points})
 
     def with_concurrencies(self, concurrencies: Sequence[int]) -> Workload:
         """A curve: a load point for each concurrency, with prompts of its own and the label c4, c8, ….
@@ -114,7 +115,7 @@ class Workload(Part):
             label = "-".join(filter(None, (point.label, f"{_LABELS['concurrency']}{concurrency}")))
             update = {"label": label, "arrival": arrival_of(concurrency=concurrency)}
             points.append(point.model_copy(update=update))
-        return self._with_points(points)
+        return self.model_copy(update={"points": points})
 
     def _distinct(self) -> list[LoadPoint]:
         """The load points that differ in more than their arrival, with labels that say nothing of it."""
@@ -124,9 +125,6 @@ class Workload(Part):
             key = (label, point.prompts, point.lengths.model_dump_json())
             first.setdefault(key, point.model_copy(update={"label": label}))
         return list(first.values())
-
-    def _with_points(self, points: list[LoadPoint]) -> Workload:
-        return self.model_copy(update={"points": points})
 
     def lengths_source(self, tokenizer: Tokenizer | None = None) -> str:
         """Where the lengths of prompts and answers come from, for a report.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.requests import Content
 from autotune.loadgen.tokenizers import Tokenizer
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _FORM = (
     'write {"prompt": "text" or [token ids], "output_tokens": M}, {"messages": [{"role": "user", "content": "…"}], '
     '"output_tokens": M}, or {"input_tokens": N, "output_tokens": M} for a random prompt, with whole numbers > 0'
@@ -94,20 +96,13 @@ def _whole(value: Any) -> bool:
 def _known(content: Any) -> bool:
     """Whether it is text, token ids, or messages."""
     if not isinstance(content, list) or not content:
-        return isinstance(content, str) and bool(content) and _is_text(content)
-    return all(type(token) is int and token >= 0 for token in content) or all(map(_message, content))
-
-
-def _is_text(content: str) -> bool:
-    """Whether it can be sent: JSON may hold half a surrogate pair, which no UTF-8 has."""
-    try:
-        content.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _message(message: Any) -> bool:
-    return isinstance(message, dict) and all(
-        isinstance(message.get(key), str) and _is_text(message[key]) for key in ("role", "content")
+        return bool(content) and _is_text(content)
+    return all(type(token) is int and token >= 0 for token in content) or all(
+        isinstance(message, dict) and _is_text(message.get("role")) and _is_text(message.get("content"))
+        for message in content
     )
+
+
+def _is_text(content: Any) -> bool:
+    """Whether it is text that can be sent: JSON may hold half a surrogate pair, which no UTF-8 has."""
+    return isinstance(content, str) and not _SURROGATE.search(content)

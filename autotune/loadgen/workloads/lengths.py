@@ -16,8 +16,6 @@ from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.jsonl import Row, read_rows
 from autotune.loadgen.workloads.sharegpt import MOST_TOTAL_TOKENS, conversations, sample
 
-Tokens = Ints
-
 
 class Drawn(NamedTuple):
     """Sample of one load point; arrays of shape (prompts,).
@@ -26,8 +24,8 @@ class Drawn(NamedTuple):
         contents: what the prompts say, None where it is random; empty = all random.
     """
 
-    input_tokens: Tokens
-    output_tokens: Tokens
+    input_tokens: Ints
+    output_tokens: Ints
     contents: Sequence[Content | None] = ()
 
 
@@ -54,7 +52,6 @@ class FixedLengths(Part):
         return Drawn(np.full(prompts, self.input_tokens), np.full(prompts, self.output_tokens))
 
     def source(self, tokenizer: Tokenizer) -> str:
-        """Where the lengths come from, for a report."""
         del tokenizer
         return "random tokens of fixed length"
 
@@ -92,7 +89,6 @@ class TableLengths(Part):
         return Drawn(read, np.minimum(written, self.total_limit - read))
 
     def source(self, tokenizer: Tokenizer) -> str:
-        """Where the lengths come from, for a report."""
         del tokenizer
         if self.stand_in_for is None:
             return "random tokens with the lengths of a table of quantiles"
@@ -147,7 +143,6 @@ class FileLengths(Part):
         return Drawn(read, np.array([row.output_tokens for row in rows]), [row.content for row in rows])
 
     def source(self, tokenizer: Tokenizer) -> str:
-        """Where the lengths come from, for a report."""
         counted = any(row.counted for row in self._rows())
         return f"{self.file}, {_counted(tokenizer) if counted else 'which gives the lengths'}"
 
@@ -162,6 +157,6 @@ def _counted(tokenizer: Tokenizer) -> str:
     return f"tokens {'counted by ' if tokenizer.exact else ''}{tokenizer.describe()}"
 
 
-def _stratified(table: Mapping[float, float], count: int, generator: np.random.Generator) -> Tokens:
+def _stratified(table: Mapping[float, float], count: int, generator: np.random.Generator) -> Ints:
     slices = (generator.permutation(count) + generator.random(count)) / count
     return np.rint(np.interp(slices, list(table), list(table.values()))).astype(np.int64)

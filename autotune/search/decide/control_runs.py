@@ -33,8 +33,8 @@ def next_node(history: History, places: Sequence[str]) -> str | None:
         return "" if _due(history) else None
     on = {node: [e for e in history.at(base) if e.node == node] for node in places}
     for node, offset in history.node_offsets.items():
-        # Seen to be off once: one more launch settles it.
-        if offset.doubtful and on.get(node) and not any(e.pending for e in on[node]):
+        runs = on.get(node, ())
+        if runs and offset.doubtful and not any(e.pending for e in runs):
             return node
     if not _due(history):
         return None

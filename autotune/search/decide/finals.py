@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from autotune.search.budget import capacity
 from autotune.search.decide import sequential_test as sequential
-from autotune.search.decide.estimate import Spread
 from autotune.search.decide.sequential_test import Look
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from autotune.search.nodes import NodeScore, contrast, planned
@@ -59,7 +58,7 @@ def looks(history: History, position: int) -> list[Look]:
         so_far = history.upto(count)
         whole = sum(min(mine, theirs) for mine, theirs in _by_node(so_far, position, start).values())
         last = capacity(so_far) <= count and fresh > 0 and _comparable(so_far, position)
-        if last or (whole > pairs and _known(so_far.spread)):
+        if last or (whole > pairs and ((spread := so_far.spread).sd == 0 or spread.degrees >= LEAST_DEGREES)):
             pairs, fresh = whole, 0
             look = _look(so_far, position, capacity(so_far) - count)
             # A launch on a node where the other of the two never ran tells nothing of their difference.
@@ -101,10 +100,6 @@ def _comparable(history: History, position: int) -> bool:
     """Whether there is a difference to look at, and more than one launch of the baseline."""
     mine, theirs = _compared(history, position)
     return bool({node for node, _ in mine} & {node for node, _ in theirs}) and len(theirs) >= 2
-
-
-def _known(spread: Spread) -> bool:
-    return spread.sd == 0 or spread.degrees >= LEAST_DEGREES
 
 
 def finals_of(history: History, position: int) -> Sequence[Entry]:
@@ -181,8 +176,3 @@ def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int
             mine, theirs = counts.get(entry.node, (0, 0))
             counts[entry.node] = (mine + (entry.position != base), theirs + (entry.position == base))
     return counts
-
-
-def outcome(history: History, position: int) -> sequential.Outcome:
-    """How the test of a finalist stands."""
-    return sequential.outcome(looks(history, position))[0]

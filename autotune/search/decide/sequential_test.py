@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 
@@ -89,23 +89,19 @@ def bounds(fractions: tuple[float, ...], informations: tuple[float, ...]) -> tup
 
     They hold however the futility rule is used: it is ignored here, which can only lower the error.
     """
-    path, spent, found = _Path.start(), 0.0, []
+    path, spent, found = _Path(), 0.0, []
     for fraction, information in zip(fractions, informations, strict=True):
         allowed = ERROR_RATE * min(1.0, fraction) ** SPENDING - spent
-        upper = _reaching(path, information, allowed)
+        upper = path.reaching(allowed, information)
         found.append(upper)
         spent += path.above(upper, information)
         path = path.onward(-_REACH, upper, information)
     return tuple(found)
 
 
-def estimate(looks: Sequence[Look]) -> tuple[float, tuple[float, float]]:
-    """The median-unbiased estimate of the difference, and its 95 % interval; of the looks until the test ended."""
-    return _estimate(tuple(looks))
-
-
 @lru_cache(maxsize=64)
-def _estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
+def estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
+    """The median-unbiased estimate of the difference, and its 95 % interval; of the looks until the test ended."""
     ended, count = outcome(looks)
     last = looks[count - 1]
     if last.sd == 0:
@@ -143,7 +139,7 @@ def _solved(looks: Sequence[Look], ended: Outcome, chance: float) -> float:
 
 def _at_least(looks: Sequence[Look], uppers: Sequence[float], ended: Outcome, truth: float) -> float:
     """The probability of an outcome at least as good as the one seen, were this the true difference."""
-    last, path, above, below = looks[-1], _Path.start(), 0.0, 0.0
+    last, path, above, below = looks[-1], _Path(), 0.0, 0.0
     for look, upper in zip(looks[:-1], uppers, strict=False):
         shift = truth * math.sqrt(look.information) / last.sd
         high = _shifted(upper, shift, look.degrees)
@@ -159,7 +155,8 @@ def _at_least(looks: Sequence[Look], uppers: Sequence[float], ended: Outcome, tr
 
 def _shifted(z: float, shift: float, degrees: float) -> float:
     """A bound on z for t as one for t less a shift."""
-    return _z_of_t(_t_of_z(z, degrees) - shift, degrees)
+    t = float(stdtrit(degrees, float(ndtr(-abs(z)))))
+    return _z_of_t(math.copysign(t, z) - shift, degrees)
 
 
 def _z_of_t(t: float, degrees: float) -> float:
@@ -168,29 +165,13 @@ def _z_of_t(t: float, degrees: float) -> float:
     return math.copysign(z, t)
 
 
-def _t_of_z(z: float, degrees: float) -> float:
-    t = float(stdtrit(degrees, float(ndtr(-abs(z)))))
-    return math.copysign(t, z)
-
-
-def _reaching(path: _Path, information: float, chance: float) -> float:
-    """The z that the path reaches with this chance."""
-    if path.above(_REACH, information) >= chance:
-        return _REACH
-    return float(brentq(lambda z: path.above(z, information) - chance, -_REACH, _REACH, xtol=1e-9))
-
-
 @dataclass(frozen=True, slots=True)
 class _Path:
     """Where z is among the tests that still run, without a true difference: points, their probabilities, when."""
 
-    z: Floats
-    mass: Floats
-    information: float
-
-    @classmethod
-    def start(cls) -> _Path:
-        return cls(np.zeros(1), np.ones(1), 0.0)
+    z: Floats = field(default_factory=lambda: np.zeros(1))
+    mass: Floats = field(default_factory=lambda: np.ones(1))
+    information: float = 0.0
 
     def above(self, z: float, information: float) -> float:
         """The probability of still running and then being at ``z`` or higher."""
@@ -201,6 +182,12 @@ class _Path:
         """As `above`, lower."""
         keep, sd = self._step(information)
         return float(self.mass @ ndtr((z - keep * self.z) / sd))
+
+    def reaching(self, chance: float, information: float) -> float:
+        """The z that is reached with this probability."""
+        if self.above(_REACH, information) >= chance:
+            return _REACH
+        return float(brentq(lambda z: self.above(z, information) - chance, -_REACH, _REACH, xtol=1e-9))
 
     def onward(self, low: float, high: float, information: float) -> _Path:
         """Those that then lie between two bounds, and go on."""

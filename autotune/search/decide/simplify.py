@@ -10,8 +10,7 @@ not to know is no reason to drop it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from scipy.special import ndtr
@@ -22,7 +21,7 @@ from autotune.search.decide.estimate import LAUNCH_NOISE, Z
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.space.enumeration import CandidateSet
-from autotune.trial import Configuration, Scalar
+from autotune.trial import Configuration
 
 LEAST_GAIN = 0.01
 """The expected loss at which a setting stays: 1 %, a third of the usual spread of one launch and less than the finals
@@ -34,14 +33,6 @@ DEARER = 2.0
 """By what that grows with every repeat of the leader or of a shorter candidate before the finals: so there are few."""
 MOST_STEPS = 32
 """Shorter candidates that are looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A shorter candidate, and how many of the leader's settings it does without."""
-
-    position: int
-    back: frozenset[str]
 
 
 def next_check(history: History, model: Posterior, leader: int, allowed: int) -> int | None:
@@ -59,23 +50,25 @@ def next_check(history: History, model: Posterior, leader: int, allowed: int) ->
     steps = _steps(history, model, leader)
     if allowed < 1 or not steps:
         return None
-    gone = len(_left(history, model, leader, steps).back)
-    longer = [s for s in steps if len(s.back) > gone]
-    places = [p for p in (leader, *(s.position for s in longer)) if not _runs(history, p)]
+    gone = len(steps.get(_left(history, model, leader, steps), ()))
+    longer = {position: len(back) - gone for position, back in steps.items() if len(back) > gone}
+    places = [p for p in (leader, *longer) if not any(entry.pending for entry in history.at(p))]
     if not longer or not places:
         return None
-    odds = _odds(model, leader, [s.position for s in longer], places, spread_of(history))
+    odds = _odds(model, leader, list(longer), places, spread_of(history))
     # What was never launched may leave only after a launch of its own.
-    alone = [[s.position == p or history.feasible(s.position) for s in longer] for p in places]
-    worth = np.where(alone, odds * [len(s.back) - gone for s in longer], 0.0).max(axis=1)
+    alone = [[shorter == p or history.feasible(shorter) for shorter in longer] for p in places]
+    worth = np.where(alone, odds * list(longer.values()), 0.0).max(axis=1)
     best = int(descending(worth)[0])
-    least = LEAST_ODDS * DEARER ** _repeats(history, [leader, *(s.position for s in steps)])
+    # Launches that were not their candidate's first, the baseline aside.
+    repeats = sum(max(0, len(history.scores(p)) - 1) for p in (leader, *steps) if p != history.candidates.baseline)
+    least = LEAST_ODDS * DEARER**repeats
     return places[best] if worth[best] >= least else None
 
 
 def shortened(history: History, model: Posterior, leader: int) -> int:
     """The leader without the settings that may leave (see above), the most at once; the leader when none may."""
-    return _left(history, model, leader, _steps(history, model, leader)).position
+    return _left(history, model, leader, _steps(history, model, leader))
 
 
 def spread_of(history: History) -> float:
@@ -89,19 +82,18 @@ def expected_loss(mean: float, sd: float) -> float:
     return float(expected_improvement([(1.0, np.array([mean]), np.array([sd]))], 0.0)[0])
 
 
-def _left(history: History, model: Posterior, leader: int, steps: Sequence[_Step]) -> _Step:
-    """The step that may be taken, the longest, of equals the best."""
-    stay = _Step(leader, frozenset())
-    ran = [s for s in steps if history.feasible(s.position)]
+def _left(history: History, model: Posterior, leader: int, steps: Mapping[int, Collection[str]]) -> int:
+    """The shorter candidate that may take the leader's place, the shortest, of equals the best; else the leader."""
+    ran = [p for p in steps if history.feasible(p)]
     if not ran:
-        return stay
-    means, sds = _losses(model, leader, [s.position for s in ran])
+        return leader
+    means, sds = _losses(model, leader, ran)
     may = [
-        (len(s.back), -mean, s)
-        for s, mean, sd in zip(ran, means.tolist(), sds.tolist(), strict=True)
+        (len(steps[p]), -mean, p)
+        for p, mean, sd in zip(ran, means.tolist(), sds.tolist(), strict=True)
         if mean - Z * sd <= 0 and expected_loss(mean, sd) <= LEAST_GAIN
     ]
-    return max(may, key=lambda row: row[:2])[2] if may else stay
+    return max(may, key=lambda row: row[:2])[2] if may else leader
 
 
 def _losses(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:
@@ -136,42 +128,21 @@ def _highest(sd: float) -> float:
     return low
 
 
-def _repeats(history: History, places: Sequence[int]) -> int:
-    """How many launches of these candidates were not their first, the baseline aside."""
-    return sum(max(0, len(history.scores(p)) - 1) for p in places if p != history.candidates.baseline)
-
-
-def _runs(history: History, position: int) -> bool:
-    return any(entry.pending for entry in history.at(position))
-
-
-def _steps(history: History, model: Posterior, leader: int) -> list[_Step]:
+def _steps(history: History, model: Posterior, leader: int) -> dict[int, frozenset[str]]:
     """The shorter candidates worth looking at: all of them, or those that put back what may be doubted."""
-    found: Mapping[int, frozenset[str]] = {
+    candidates = history.candidates
+    found = {
         position: back
-        for position, back in subsets_towards_default(history.candidates, leader).items()
+        for position, back in subsets_towards_default(candidates, leader).items()
         if position not in history.canonical_of and position != leader and not history.broke(position)
     }
-    if len(found) > MOST_STEPS:
-        singles = [a for a in ablations(history.candidates, leader) if a.position in found]
-        means, sds = _losses(model, leader, [a.position for a in singles])
-        doubtful = {k for a, mean, sd in zip(singles, means, sds, strict=True) if mean - Z * sd <= 0 for k in a.knobs}
-        order = sorted(found, key=lambda p: (not history.scores(p), not found[p] <= doubtful, -len(found[p]), p))
-        found = {p: found[p] for p in order[:MOST_STEPS]}
-    return [_Step(position, back) for position, back in found.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class Ablation:
-    """The winner without some of its settings.
-
-    Attributes:
-        position: the candidate to compare the winner with.
-        knobs: what is put back; several where one alone gives no candidate.
-    """
-
-    position: int
-    knobs: tuple[str, ...]
+    if len(found) <= MOST_STEPS:
+        return found
+    singles = {p: back for p, back in ablations(candidates, leader).items() if p in found}
+    rows = zip(singles.values(), *_losses(model, leader, list(singles)), strict=True)
+    doubtful = {knob for back, mean, sd in rows if mean - Z * sd <= 0 for knob in back}
+    order = sorted(found, key=lambda p: (not history.scores(p), not found[p] <= doubtful, -len(found[p]), p))
+    return {p: found[p] for p in order[:MOST_STEPS]}
 
 
 def reference(candidates: CandidateSet, winner: int) -> int | None:
@@ -195,55 +166,31 @@ def subsets_towards_default(
     mine, theirs = candidates.items[winner].configuration, candidates.items[base].configuration
     differing = difference(mine, theirs)
     if 2 ** len(differing) <= len(candidates) and mine.knobs.keys() == theirs.knobs.keys():
-        return dict(_looked_up(candidates, mine, theirs.knobs, differing))
+        # There are fewer subsets than candidates: each is looked up.
+        subsets = [c for n in range(len(differing)) for c in itertools.combinations(differing, n + 1)]
+        names = [(mine.with_knobs(**{k: theirs.knobs[k] for k in back}).fingerprint, back) for back in subsets]
+        return {candidates.position(name): frozenset(back) for name, back in names if name in candidates}
     between: dict[int, frozenset[str]] = {}
     for position, candidate in enumerate(candidates.items):
-        back = _put_back(candidate.configuration, mine, theirs)
-        if back:
-            between[position] = back
+        other = candidate.configuration
+        back = difference(other, mine) if other.engine == mine.engine else []
+        if back and all(other.knobs.get(name) == theirs.knobs.get(name) for name in back):
+            between[position] = frozenset(back)
     return between
 
 
-def ablations(candidates: CandidateSet, winner: int) -> list[Ablation]:
-    """One entry per knob in which winner and reference differ, the fewest knobs put back each time.
+def ablations(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:
+    """Position to what is put back, for each knob in which winner and reference differ the fewest knobs with it.
 
-    Knobs whose smallest step back is the same candidate share an entry; the largest step is the reference
-    itself.
+    Knobs whose smallest step back is the same candidate share an entry; the largest step is the reference itself.
     """
     between = subsets_towards_default(candidates, winner)
-    found: dict[int, Ablation] = {}
-    for knob in sorted({name for back in between.values() for name in back}):
-        position = min((len(back), position) for position, back in between.items() if knob in back)[1]
-        found.setdefault(position, Ablation(position, tuple(sorted(between[position]))))
-    return list(found.values())
+    knobs = sorted({name for back in between.values() for name in back})
+    nearest = [min((len(back), position) for position, back in between.items() if knob in back)[1] for knob in knobs]
+    return {position: between[position] for position in nearest}
 
 
 def difference(one: Configuration, other: Configuration) -> list[str]:
     """The knobs in which two configurations differ, in alphabetical order."""
     names = {*one.knobs, *other.knobs}
     return sorted(name for name in names if one.knobs.get(name) != other.knobs.get(name))
-
-
-def _looked_up(
-    candidates: CandidateSet, mine: Configuration, theirs: Mapping[str, Scalar], differing: list[str]
-) -> Iterator[tuple[int, frozenset[str]]]:
-    """The same by trying every subset: there are fewer of them than candidates."""
-    for count in range(1, len(differing) + 1):
-        for back in itertools.combinations(differing, count):
-            found = Configuration(mine.engine, {**mine.knobs, **{name: theirs[name] for name in back}}).fingerprint
-            if found in candidates:
-                yield candidates.position(found), frozenset(back)
-
-
-def _put_back(other: Configuration, mine: Configuration, theirs: Configuration) -> frozenset[str] | None:
-    """The knobs in which a configuration differs from mine, if it then is like theirs; else None."""
-    if other.engine != mine.engine:
-        return None
-    back = set()
-    for name in {**mine.knobs, **other.knobs}:
-        value = other.knobs.get(name)
-        if value != mine.knobs.get(name):
-            if value != theirs.knobs.get(name):
-                return None
-            back.add(name)
-    return frozenset(back)

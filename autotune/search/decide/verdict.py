@@ -7,6 +7,7 @@ fewest settings wins, unless it is shown to be worse: a flag that only rode on n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.search.decide import control_runs, finals
@@ -16,7 +17,7 @@ from autotune.search.history import BASELINE_ROLES, History
 from autotune.search.nodes import contrast
 from autotune.search.repeats import challengers
 from autotune.study.recommendation import Verdict
-from autotune.trial import Configuration, Role
+from autotune.trial import Configuration, Role, Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
     seen = finals.looks_at_end(history, challenger)
     if not seen:
         return Gain(gain, None), None
-    _, (low, high) = estimate(seen)
+    _, (low, high) = estimate(tuple(seen))
     return Gain(gain, (min(low, gain), max(high, gain))), outcome(seen)[0]
 
 
@@ -126,10 +127,14 @@ def settings(history: History, position: int) -> int:
     return min(settings_of(history, items[p].configuration) for p in group)
 
 
+def default_of(history: History, engine: str) -> Mapping[str, Scalar]:
+    """The knobs of an engine's default; empty where that is no candidate."""
+    items = history.candidates.items
+    named = (items[p].configuration for p in (*history.candidates.defaults, history.candidates.baseline))
+    return next((one.knobs for one in named if one.engine == engine), {})
+
+
 def settings_of(history: History, mine: Configuration) -> int:
     """How many of a configuration's knobs differ from its engine's default; from None where that is no candidate."""
-    items = history.candidates.items
-    named = (*history.candidates.defaults, history.candidates.baseline)
-    default = next((items[p].configuration for p in named if items[p].configuration.engine == mine.engine), None)
-    reference = default.knobs if default is not None else {}
-    return sum(1 for name, value in mine.knobs.items() if value != reference.get(name))
+    default = default_of(history, mine.engine)
+    return sum(value != default.get(name) for name, value in mine.knobs.items())

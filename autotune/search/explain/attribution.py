@@ -166,7 +166,7 @@ def _sets(history: History, winner: int, stage: int) -> dict[int, frozenset[str]
     everything = frozenset(difference(items[winner].configuration, items[stage].configuration))
     back = {p: b for p, b in subsets_towards_default(history.candidates, winner, stage).items() if not history.broke(p)}
     inner = [p for p, b in back.items() if b != everything]
-    singles = {a.position for a in ablations(history.candidates, winner)}
+    singles = ablations(history.candidates, winner)
     middle = len(everything) / 2
     inner.sort(key=lambda p: (not history.scores(p), p not in singles, -abs(len(back[p]) - middle), p))
     kept = sorted(inner[: MOST_SETS - 2])

@@ -1,4 +1,4 @@
-"""Explain a study: what each knob adds, and which had no effect.
+"""Explain a study: what each knob adds, which had no effect, and what is predicted of untried candidates.
 
 All of it comes from one posterior after all launches. Contributions are the parts of `decomposition`, anchored to the
 measured gain. A knob did nothing where the engine says so, or where its effect, averaged over some of the
@@ -13,14 +13,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.special import stdtrit
 
+from autotune.arrays import descending
 from autotune.search import equivalents
+from autotune.search.acquisition import observations, p_keeps_slos, p_runs, shortlist
 from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent
-from autotune.search.decide.verdict import Gain, Judgement
-from autotune.search.explain.attribution import anchored, decompose
+from autotune.search.decide.verdict import Gain, Judgement, default_of
+from autotune.search.explain.attribution import ENGINE, anchored, decompose
+from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
-from autotune.study.recommendation import Contribution, Explanation, NoEffect
-from autotune.trial import Launch, Scalar, Trial
+from autotune.space.enumeration import Candidate
+from autotune.study.recommendation import Contribution, Explanation, NoEffect, Prediction
+from autotune.trial import Command, Launch, Scalar, Trial
 
 KnownNoEffects = Callable[[Trial], Sequence[NoEffect]]
 
@@ -28,6 +32,10 @@ BASES = 3
 """Launched configurations over which a knob's effect is averaged, the winner first."""
 LEAST_DEGREES = 3
 """Of freedom: what the posterior is taken to know of the noise where nothing was repeated."""
+UNTRIED = 3
+"""Candidates that are reported."""
+LIKELY = 0.5
+"""Odds of starting and keeping the limits below which a candidate is not worth telling of, while others are."""
 _NAMED = 8
 """Launch numbers named in a sentence."""
 
@@ -35,7 +43,7 @@ _NAMED = 8
 def explain(
     history: History, launches: Sequence[Launch], model: Posterior, judgement: Judgement, no_effect_of: KnownNoEffects
 ) -> Explanation:
-    """Contributions and knobs that did nothing; what is believed of untried candidates is `predictions.predictions`.
+    """Contributions and knobs that did nothing; what is believed of untried candidates is `predictions`.
 
     Args:
         launches: those of the history.
@@ -68,7 +76,8 @@ def contributions(
     if gain is None:
         parts, sds = means, np.sqrt(np.maximum(np.diag(covariance), 0.0))
     else:
-        parts, sds = anchored(means, covariance, gain.log, _sd_of(gain, wide))
+        sd = None if gain.interval is None else (gain.interval[1] - gain.interval[0]) / (2 * wide)
+        parts, sds = anchored(means, covariance, gain.log, sd)
     rows = [
         Contribution(
             knob="+".join(part.knobs),
@@ -100,7 +109,7 @@ def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[No
     joined = equivalents.canonical_of(launches, candidates, candidates.items[candidates.baseline].fingerprint)
     rows: dict[str, NoEffect] = {}
     for found in equivalents.differences(launches, joined):
-        if not _is_set(history, found):
+        if found.asked in (None, default_of(history, found.engine).get(found.knob)):
             continue
         numbers = ", ".join(map(str, found.launches[:_NAMED])) + (" …" if len(found.launches) > _NAMED else "")
         got = str(found.got).lower() if isinstance(found.got, bool) else found.got
@@ -116,15 +125,6 @@ def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[No
             launches=count,
         )
     return list(rows.values())
-
-
-def _is_set(history: History, found: equivalents.Difference) -> bool:
-    """Whether the knob was set in the command: not left to the engine, nor at the engine's default."""
-    candidates = history.candidates
-    named = (*candidates.defaults, candidates.baseline)
-    usual = (candidates.items[p].configuration for p in named)
-    default = next((c.knobs.get(found.knob) for c in usual if c.engine == found.engine), None)
-    return found.asked not in (None, default)
 
 
 def no_effect_by_data(history: History, model: Posterior, winner: int, but: set[str]) -> list[NoEffect]:
@@ -146,9 +146,53 @@ def no_effect_by_data(history: History, model: Posterior, winner: int, but: set[
     for name, found in several.items():
         effect = _effect(history, model, bases, name, found)
         if effect is not None:
-            launches = sum(len(history.scores(p)) for p in ran)
-            rows.append(_small(name, found, effect, launches))
+            rows.append(
+                NoEffect(
+                    knob=name,
+                    values=found,
+                    reason=f"its effect is below {percent(LAUNCH_NOISE):.0f} % with 95 %",
+                    effect_percent=percent(effect[0]),
+                    ci95=_percents(*effect),
+                    launches=sum(len(history.scores(p)) for p in ran),
+                )
+            )
     return rows
+
+
+def predictions(
+    history: History, model: Posterior, kernels: Kernels, winner: int, command_of: Callable[[Candidate], Command]
+) -> list[Prediction]:
+    """The untried candidates of which most is expected, of those that are likely to start and keep the limits."""
+    seen = observations(history)
+    rows = shortlist(kernels, model, seen.done_with, [p for p, _ in seen.measured], (len(history),))
+    if not len(rows):
+        return []
+    odds, keeps = p_runs(kernels, seen, rows), p_keeps_slos(kernels, seen, rows)
+    likely = odds * keeps >= LIKELY
+    allowed = likely if likely.any() else np.ones(len(rows), dtype=np.bool_)
+    order = descending(np.where(allowed, model.mean(rows), -np.inf))
+    places = [int(i) for i in order[:UNTRIED] if allowed[i]]
+    best = [int(rows[i]) for i in places]
+    mean, covariance = model.joint(np.array([winner, *best], dtype=np.int64))
+    best_of = history.candidates.items[winner].configuration
+    told = []
+    for i, (place, position) in enumerate(zip(places, best, strict=True), start=1):
+        gain, candidate = float(mean[i] - mean[0]), history.candidates.items[position]
+        mine = candidate.configuration
+        engine = {} if mine.engine == best_of.engine else {ENGINE: mine.engine}
+        told.append(
+            Prediction(
+                engine=mine.engine,
+                config=dict(mine.knobs),
+                changes=engine | {k: value for k, value in mine.knobs.items() if best_of.knobs.get(k) != value},
+                command=command_of(candidate).shell(),
+                predicted_gain_percent=percent(gain),
+                ci95=_percents(gain, math.sqrt(max(0.0, covariance[i, i] + covariance[0, 0] - 2 * covariance[0, i]))),
+                starts=float(odds[place]),
+                keeps_slos=float(keeps[place]),
+            )
+        )
+    return told
 
 
 def _effect(
@@ -164,17 +208,6 @@ def _effect(
         effects.append(_mean_difference(model, pairs))
     mean, sd = max(effects, key=lambda effect: abs(effect[0]) + Z * effect[1])
     return (mean, sd) if abs(mean) + Z * sd <= LAUNCH_NOISE else None
-
-
-def _small(name: str, values: list[Scalar], effect: tuple[float, float], launches: int) -> NoEffect:
-    return NoEffect(
-        knob=name,
-        values=values,
-        reason=f"its effect is below {percent(LAUNCH_NOISE):.0f} % with 95 %",
-        effect_percent=percent(effect[0]),
-        ci95=_percents(*effect),
-        launches=launches,
-    )
 
 
 def _pair(history: History, base: int, name: str, usual: Scalar, other: Scalar) -> tuple[int, int] | None:
@@ -197,10 +230,6 @@ def _mean_difference(model: Posterior, pairs: list[tuple[int, int]]) -> tuple[fl
         weights[rows.index(one)] -= 1 / len(pairs)
     mean, covariance = model.joint(np.array(rows, dtype=np.int64))
     return float(weights @ mean), math.sqrt(max(0.0, float(weights @ covariance @ weights)))
-
-
-def _sd_of(gain: Gain, wide: float) -> float | None:
-    return None if gain.interval is None else (gain.interval[1] - gain.interval[0]) / (2 * wide)
 
 
 def _percents(middle: float, sd: float, wide: float = Z) -> tuple[float, float]:

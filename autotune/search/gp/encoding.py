@@ -40,11 +40,9 @@ class Encoding:
         self.names = (ENGINE, *sorted({k for c in configurations for k in c.knobs} - {ENGINE}))
         columns = {name: [_value(c, name) for c in configurations] for name in self.names}
         self.choices: dict[str, tuple[Scalar, ...]] = {name: _choices(column) for name, column in columns.items()}
-        lookup = {name: {value: i for i, value in enumerate(self.choices[name])} for name in self.names}
-        self.codes: Ints = np.array(
-            [[lookup[name][value] for value in columns[name]] for name in self.names], dtype=np.int64
-        ).T
-        self._lookup = lookup
+        self._lookup = {name: {value: i for i, value in enumerate(self.choices[name])} for name in self.names}
+        codes = [[self._lookup[name][value] for value in columns[name]] for name in self.names]
+        self.codes: Ints = np.array(codes, dtype=np.int64).T
         self.monotone_memory = candidates.monotone_memory
         self.varying = [k for k, name in enumerate(self.names) if len(self.choices[name]) > 1]
         self.distances = [squared_distances(self.choices[name]) for name in self.names]
@@ -64,33 +62,16 @@ class Encoding:
         values = {name: tuple(v for v in choices if v is not None) for name, choices in self.choices.items()}
         return {name: choices for name, choices in values.items() if choices}
 
-    @cached_property
-    def _positions(self) -> dict[tuple[int, ...], int]:
-        found: dict[tuple[int, ...], int] = {}
-        for position, row in enumerate(self.codes.tolist()):
-            found.setdefault(tuple(row), position)
-        return found
-
-    def encode(self, params: Mapping[str, Scalar]) -> Ints:
-        """Codes of one set of parameters; raises ``KeyError`` for a value that no candidate has."""
-        return np.array([self._lookup[name][params.get(name)] for name in self.names], dtype=np.int64)
-
-    def position(self, params: Mapping[str, Scalar]) -> int | None:
-        """The candidate with exactly these parameters, or None."""
-        try:
-            return self._positions.get(tuple(self.encode(params).tolist()))
-        except KeyError:
-            return None
-
     def nearest(self, params: Mapping[str, Scalar], allowed: Bools) -> int:
         """The allowed candidate nearest to parameters that need be no candidate; the first of equals.
 
         Raises:
             ValueError: no candidate is allowed.
+            KeyError: no candidate has such a value.
         """
         if not allowed.any():
             raise ValueError("no candidate is allowed")
-        codes = self.encode(params)
+        codes = [self._lookup[name][params.get(name)] for name in self.names]
         total = np.zeros(len(self))
         for column, table in enumerate(self.distances):
             total += table[:, codes[column]][self.codes[:, column]]

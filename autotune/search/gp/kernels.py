@@ -14,8 +14,6 @@ from autotune.arrays import Floats, Ints
 from autotune.search.gp.encoding import Encoding
 from autotune.search.prior import Prior
 
-Positions = Sequence[int]
-
 _EFFECT_LENGTH = 0.5
 """Of a knob's own effect, where its whole range is 1."""
 _DEPTH = 3.0
@@ -48,23 +46,19 @@ class Kernels:
         self._distances = [encoding.distances[k] for k in encoding.varying]
         self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
 
-    @property
-    def knobs(self) -> int:
-        """How many columns differ among the candidates."""
-        return len(self._distances)
-
     @cached_property
     def without_prior(self) -> Kernels:
         """The same without priors on the score; probabilities of starting and costs stay."""
         return Kernels(self.encoding, [replace(p, mean=np.zeros_like(p.mean), sd=None) for p in self._sources])
 
-    def squared_distances(self, rows: Ints, positions: Ints) -> Floats:
-        """Knob by knob, shape ``(knobs, rows, positions)``."""
-        return self._gathered(self._distances, rows, positions)
-
-    def effects(self, rows: Ints, positions: Ints) -> Floats:
-        """Similarity of each knob's own effect, 1 where values are equal; shape ``(knobs, rows, positions)``."""
-        return self._gathered(self._effects, rows, positions)
+    def between(self, rows: Ints, positions: Ints) -> tuple[Floats, Floats]:
+        """Squared distances, and similarities of each knob's own effect; shapes ``(knobs, rows, positions)``."""
+        distances, effects = (np.empty((len(self._effects), len(rows), len(positions))) for _ in range(2))
+        for tables, found in (self._distances, distances), (self._effects, effects):
+            for k, table in enumerate(tables):
+                # Once per pair of values, then spread: a knob has few.
+                found[k] = table[:, self.columns[positions, k]][self.columns[rows, k]]
+        return distances, effects
 
     def summed_effects(self, variances: Floats, positions: Ints, pull: Floats) -> Floats:
         """What the knobs' own effects make of launches, for every candidate, shape ``(candidates,)``.
@@ -77,13 +71,6 @@ class Kernels:
         for k, table in enumerate(self._effects):
             total += (variances[k] * (table[:, self.columns[positions, k]] @ pull))[self.columns[:, k]]
         return total
-
-    def _gathered(self, tables: Sequence[Floats], rows: Ints, positions: Ints) -> Floats:
-        found = np.empty((len(tables), len(rows), len(positions)))
-        for k, table in enumerate(tables):
-            # Once per pair of values, then spread: a knob has few.
-            found[k] = table[:, self.columns[positions, k]][self.columns[rows, k]]
-        return found
 
 
 def _centred(mean: Floats) -> Floats:
@@ -99,11 +86,7 @@ def _centred(mean: Floats) -> Floats:
 def _prior_scale(priors: Sequence[Prior], count: int) -> Floats:
     """The smallest standard deviation that a prior has for each candidate, over its median."""
     known = [prior.sd for prior in priors if prior.sd is not None and np.isfinite(prior.sd).any()]
-    if not known:
-        return np.ones(count)
-    least = np.fmin.reduce(known)
-    middle = float(np.nanmedian(least))
-    if middle <= 0:
+    if not known or (middle := float(np.nanmedian(least := np.fmin.reduce(known)))) <= 0:
         return np.ones(count)
     relative = np.nan_to_num(least / middle, nan=_MOST_SCALE, posinf=_MOST_SCALE)
     return np.asarray(np.clip(relative, _LEAST_SCALE, _MOST_SCALE), dtype=np.float64)

@@ -20,15 +20,13 @@ from scipy.linalg.lapack import dpotrf, dtrtrs
 from autotune.arrays import Floats, Ints
 from autotune.search.gp.encoding import ENGINE
 from autotune.search.gp.hyperparameters import Hyperparameters, HyperPrior, sample
-from autotune.search.gp.kernels import Kernels, Positions
+from autotune.search.gp.kernels import Kernels
 
 _INTERCEPT_SD = 1.0
 _LEARNED_FROM = 100
 """Launches that the hyper-parameters are learned from: the best, and the latest."""
 _BLOCK = 4096
 """Candidates that are predicted at a time: memory stays small."""
-
-
 _FEW = 3
 
 
@@ -58,40 +56,37 @@ class Posterior:
         positions: the measured candidates, repeats allowed.
         scores: shape ``(len(positions),)``, natural-logarithm units.
         trust: what is thought of the priors.
-        extra_sd: shape ``(len(positions),)``: what is added to a launch's own standard deviation, e.g. of a short load.
         seed: of the samples of the hyper-parameters.
     """
 
     def __init__(
         self,
         kernels: Kernels,
-        positions: Positions,
+        positions: Sequence[int],
         scores: Sequence[float],
         trust: Trust = Trust.OBJECTIVE,
-        extra_sd: Sequence[float] | None = None,
         seed: int = 0,
     ) -> None:
         self._kernels = kernels
         self._positions = np.array(list(positions), dtype=np.int64)
         self._y = np.asarray(scores, dtype=np.float64)
-        extra = np.zeros(len(self._y)) if extra_sd is None else np.asarray(extra_sd, dtype=np.float64)
-        self._extra_variance = extra**2
         self._priors = kernels.priors if trust is not Trust.NONE else kernels.priors[:0]
         varying = kernels.encoding.varying
         names = [kernels.encoding.names[k] for k in varying]
         engine = names.index(ENGINE) if ENGINE in names else None
         shape = HyperPrior(len(varying), engine, len(self._priors), trust is Trust.OTHER)
-        learned = _informative(self._y)
-        data = _Data.of(
-            kernels, self._priors, self._positions[learned], self._y[learned], self._extra_variance[learned]
-        )
+        learned = self._data(_informative(self._y))
         # Less than two launches say nothing of hyper-parameters.
-        hypers = sample(shape, data.log_likelihood if len(self._y) > 1 else None, seed)
-        whole = data
-        if len(learned) < len(self._y):
-            whole = _Data.of(kernels, self._priors, self._positions, self._y, self._extra_variance)
-        self._hypers = hypers
-        self._members = [whole.fitted(hyper) for hyper in hypers]
+        hypers = sample(shape, learned.log_likelihood if len(self._y) > 1 else None, seed)
+        self._members = self._fitted(hypers)
+
+    def _data(self, launches: Ints) -> _Data:
+        rows, kernels = self._positions[launches], self._kernels
+        return _Data(self._y[launches], self._priors[:, rows], *kernels.between(rows, rows), kernels.prior_scale[rows])
+
+    def _fitted(self, hypers: Sequence[Hyperparameters]) -> list[_Member]:
+        data = self._data(np.arange(len(self._y)))
+        return [data.fitted(hyper) for hyper in hypers]
 
     def condition_on_pending(self, rows: Ints) -> Posterior:
         """The posterior if launches of these candidates, which run now, came out as predicted.
@@ -101,9 +96,7 @@ class Posterior:
         other = copy(self)
         other._positions = np.concatenate([self._positions, rows])
         other._y = np.concatenate([self._y, self.mean(rows)])
-        other._extra_variance = np.concatenate([self._extra_variance, np.zeros(len(rows))])
-        data = _Data.of(self._kernels, self._priors, other._positions, other._y, other._extra_variance)
-        other._members = [data.fitted(hyper) for hyper in self._hypers]
+        other._members = other._fitted([member.hyper for member in self._members])
         return other
 
     def additive_mean(self) -> Floats:
@@ -125,21 +118,21 @@ class Posterior:
         means, sds = np.empty((2, len(self._members), len(chosen)))
         for begin in range(0, len(chosen), _BLOCK):
             block = slice(begin, begin + _BLOCK)
-            distances = self._kernels.squared_distances(chosen[block], self._positions)
-            effects = self._kernels.effects(chosen[block], self._positions)
+            part, scale = chosen[block], self._kernels.prior_scale[chosen[block]]
+            tables = self._kernels.between(part, self._positions)
             for i, member in enumerate(self._members):
-                means[i, block], sds[i, block] = self._predicted(member, chosen[block], distances, effects)
+                means[i, block], white = self._conditioned(member, part, tables)
+                own = (member.hyper.interaction**2 + float((member.hyper.effects**2).sum())) * scale**2
+                own = own + _INTERCEPT_SD**2 - np.einsum("ij,ij->j", white, white)
+                sds[i, block] = np.sqrt(np.maximum(own, 1e-10))
         return [(1 / len(self._members), means[i], sds[i]) for i in range(len(self._members))]
 
-    def _predicted(self, member: _Member, rows: Ints, distances: Floats, effects: Floats) -> tuple[Floats, Floats]:
+    def _conditioned(self, member: _Member, rows: Ints, tables: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        """Means of candidates, and what the launches tell of them, shape ``(launches, rows)``: its squares leave."""
         h, scale = member.hyper, self._kernels.prior_scale
-        cross = _covariance(h, distances, effects, scale[rows], scale[self._positions])
+        cross = _covariance(h, *tables, scale[rows], scale[self._positions])
         mean = member.offset + h.weights @ self._priors[:, rows] + cross @ member.alpha
-        own = (h.interaction**2 + float((h.effects**2).sum())) * scale[rows] ** 2 + _INTERCEPT_SD**2
-        if len(self._positions):
-            white = solve_triangular(member.chol, cross.T, lower=True, check_finite=False)
-            own = own - np.einsum("ij,ij->j", white, white)
-        return mean, np.sqrt(np.maximum(own, 1e-10))
+        return mean, solve_triangular(member.chol, cross.T, lower=True, check_finite=False)
 
     def mean(self, rows: Ints | None = None) -> Floats:
         """The averaged posterior mean."""
@@ -156,31 +149,17 @@ class Posterior:
 
         Those of the average over the hyper-parameters: where these disagree the covariance is wider.
         """
-        k, at = self._kernels, self._positions
-        own = k.squared_distances(rows, rows), k.effects(rows, rows)
-        cross = k.squared_distances(rows, at), k.effects(rows, at)
-        parts = [self._joint(member, rows, own, cross) for member in self._members]
-        means = np.array([mean for mean, _ in parts])
+        scale = self._kernels.prior_scale[rows]
+        own, cross = self._kernels.between(rows, rows), self._kernels.between(rows, self._positions)
+        parts, covariances = [], []
+        for member in self._members:
+            mean, white = self._conditioned(member, rows, cross)
+            parts.append(mean)
+            covariances.append(_covariance(member.hyper, *own, scale, scale) - white.T @ white)
+        means = np.array(parts)
         centred = means - means.mean(axis=0)
-        covariance = sum(c for _, c in parts) / len(parts) + centred.T @ centred / len(parts)
+        covariance = sum(covariances) / len(parts) + centred.T @ centred / len(parts)
         return means.mean(axis=0), np.asarray(covariance, dtype=np.float64)
-
-    def _joint(
-        self, member: _Member, rows: Ints, own: tuple[Floats, Floats], cross: tuple[Floats, Floats]
-    ) -> tuple[Floats, Floats]:
-        scale = self._kernels.prior_scale
-        known = _covariance(member.hyper, *own, scale[rows], scale[rows])
-        shared = _covariance(member.hyper, *cross, scale[rows], scale[self._positions])
-        mean = member.offset + member.hyper.weights @ self._priors[:, rows] + shared @ member.alpha
-        if len(self._positions):
-            white = solve_triangular(member.chol, shared.T, lower=True, check_finite=False)
-            known = known - white.T @ white
-        return mean, known
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of one launch, averaged."""
-        return float(np.mean([member.hyper.noise for member in self._members]))
 
     @property
     def trust(self) -> Floats:
@@ -193,16 +172,10 @@ class _Data:
     """The launches as the likelihood needs them."""
 
     y: Floats
-    extra_variance: Floats
     priors: Floats
     distances: Floats
     effects: Floats
     prior_scale: Floats
-
-    @classmethod
-    def of(cls, kernels: Kernels, priors: Floats, rows: Ints, y: Floats, extra_variance: Floats) -> _Data:
-        distances, effects = kernels.squared_distances(rows, rows), kernels.effects(rows, rows)
-        return cls(y, extra_variance, priors[:, rows], distances, effects, kernels.prior_scale[rows])
 
     def log_likelihood(self, hyper: Hyperparameters) -> float:
         """Of the launches, up to a constant."""
@@ -218,7 +191,7 @@ class _Data:
 
     def _whitened(self, hyper: Hyperparameters) -> tuple[float, Floats, Floats]:
         k = _covariance(hyper, self.distances, self.effects, self.prior_scale, self.prior_scale)
-        k.flat[:: len(k) + 1] += hyper.noise**2 + self.extra_variance
+        k.flat[:: len(k) + 1] += hyper.noise**2
         residual = self.y - hyper.weights @ self.priors
         offset = float(residual.mean())
         # Straight to LAPACK: this is called some hundred times per suggestion.
@@ -243,8 +216,8 @@ def _covariance(h: Hyperparameters, distances: Floats, effects: Floats, scale: F
 
 def _informative(y: Floats) -> Ints:
     """The launches that hyper-parameters are learned from: all of them while there are few."""
+    everything = np.arange(len(y))
     if len(y) <= _LEARNED_FROM:
-        return np.arange(len(y))
+        return everything
     best = np.argsort(-y, kind="stable")[: _LEARNED_FROM // 2]
-    latest = np.setdiff1d(np.arange(len(y)), best)[-(_LEARNED_FROM - len(best)) :]
-    return np.sort(np.concatenate([best, latest]))
+    return np.union1d(best, np.setdiff1d(everything, best)[-(_LEARNED_FROM - len(best)) :])

@@ -1,8 +1,7 @@
 """Make the priors of a study's candidates.
 
     simulated   the calibrated simulator, where trials are measured or replayed; the unfitted roofline, everywhere
-    earlier     launches of earlier studies and of files, ``--from``
-    sources     how these are read, and kept with the study
+    sources     launches of earlier studies and of files, ``--from``
 
 Each is a `Prior`: it may be wrong, and the search learns how far to trust it.
 """
@@ -13,9 +12,8 @@ from collections.abc import Sequence
 
 from autotune.prepare.candidates import Prepared
 from autotune.search.prior import Prior
-from autotune.search.priors.earlier_studies import learned
 from autotune.search.priors.simulated import physical
-from autotune.search.priors.sources import Source, keep, sources_of
+from autotune.search.priors.sources import Source, keep, learned, sources_of
 
 __all__ = ["Source", "keep", "priors_of", "sources_of"]
 

@@ -2,6 +2,10 @@
 
 What was learned from is copied into the new study's folder, so that a resumed study holds the same priors after the
 earlier one has grown or gone.
+
+An earlier study may be of another model, engine version, node or load. Its launches are fitted by the search's own
+Gaussian process, over the knobs that they vary; what the process predicts of the candidates, and how surely, is a
+`Prior`, whose trust the search learns. Failures say which candidates may not start.
 """
 
 from __future__ import annotations
@@ -13,15 +17,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
 from autotune.metrics.formulas import METRICS
 from autotune.replay import read_table
+from autotune.search.feasibility import p_starts
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels, one_thread
+from autotune.search.gp.posterior import Posterior, Trust
 from autotune.search.objective import weights
+from autotune.search.prior import Prior
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.home import write_atomically
 from autotune.study.results import RESULTS, parse_rows
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Configuration, Launch, State
+from autotune.trial import Configuration, Launch, Scalar, State
 
 _FOLDER = "sources"
 
@@ -84,6 +97,48 @@ def keep(sources: Sequence[Source], folder: Path) -> None:
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, source.to_text())
+
+
+def learned(source: Source, candidates: CandidateSet) -> Prior | None:
+    """What earlier launches say of the candidates; None where they say nothing of any.
+
+    Knobs that no engine's earlier launches varied have no say. Of an engine without earlier launches nothing is known.
+    """
+    values: dict[tuple[str, str], set[tuple[type, Scalar]]] = {}
+    for lesson in source.lessons:
+        for name, value in lesson.configuration.knobs.items():
+            values.setdefault((lesson.configuration.engine, name), set()).add((type(value), value))
+    columns = sorted({name for (_, name), several in values.items() if len(several) > 1})
+    keys = [_row(candidate.configuration, columns) for candidate in candidates.items]
+    rows = [_row(lesson.configuration, columns) for lesson in source.lessons]
+    distinct = list(dict.fromkeys([*keys, *rows]))
+    positions = {key: i for i, key in enumerate(distinct)}
+    items = [Candidate(Configuration(key[0], dict(zip(columns, key[1], strict=True))), "") for key in distinct]
+    encoding = Encoding(CandidateSet(items, 0))
+    launched = [(positions[row], one.score) for row, one in zip(rows, source.lessons, strict=True)]
+    ran, broken = [p for p, score in launched if score is not None], [p for p, score in launched if score is None]
+    with one_thread():
+        mean, sd = _predicted(encoding, ran, [score for _, score in launched if score is not None])
+        odds = p_starts(encoding, ran, broken)
+    own = np.array([positions[key] for key in keys])
+    known = np.isin([key[0] for key in keys], [lesson.configuration.engine for lesson in source.lessons])
+    if not known.any():
+        return None
+    mean, sd, odds = np.where(known, mean[own], np.nan), np.where(known, sd[own], np.nan), np.where(known, odds[own], 1)
+    return Prior(source.name, mean, sd, odds if broken else None)
+
+
+def _row(configuration: Configuration, columns: Sequence[str]) -> tuple[str, tuple[Scalar, ...]]:
+    return configuration.engine, tuple(configuration.knobs.get(name) for name in columns)
+
+
+def _predicted(encoding: Encoding, positions: Sequence[int], scores: Sequence[float]) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of the true score of everything that is encoded, centred on what was measured."""
+    centre = float(np.mean(scores))
+    parts = Posterior(Kernels(encoding), positions, [s - centre for s in scores], Trust.NONE).predict()
+    mean = np.asarray(sum(weight * mu for weight, mu, _ in parts), dtype=np.float64)
+    spread = sum(weight * (sd**2 + (mu - mean) ** 2) for weight, mu, sd in parts)
+    return mean, np.sqrt(np.asarray(spread, dtype=np.float64))
 
 
 def _copy(folder: Path, number: int) -> Path:
@@ -153,12 +208,9 @@ def _score(spec: StudySpec, metrics: Mapping[str, Mapping[str, Any]]) -> float |
     shares = weights(spec)
     if not all(name in metrics for name in shares):
         shares = dict.fromkeys([*metrics][:1], 1.0)
-    values = [(metrics[name].get(spec.objective), weight) for name, weight in shares.items()]
-    if not values or not all(_is_positive(value) for value, _ in values):
+    values = {name: metrics[name].get(spec.objective) for name in shares}
+    numbers = {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    if not shares or len(numbers) < len(shares) or not all(0 < v < math.inf for v in numbers.values()):
         return None
     sign = 1.0 if METRICS[spec.objective].maximise else -1.0
-    return sign * sum(w * math.log(v) for v, w in values if v is not None)
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return sign * sum(share * math.log(numbers[name]) for name, share in shares.items())

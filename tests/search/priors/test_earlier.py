@@ -11,8 +11,7 @@ import pytest
 
 from autotune.errors import BadInput, UnknownName
 from autotune.search.priors import keep, priors_of, sources_of
-from autotune.search.priors.earlier_studies import learned
-from autotune.search.priors.sources import Lesson, Source
+from autotune.search.priors.sources import Lesson, Source, learned
 from autotune.study.home import Home
 from autotune.trial import Configuration, Scalar
 from tests.search.priors.prepared import candidates, prepared, question
