@@ -39,15 +39,8 @@ class ResolvedCommand:
 
     @property
     def setup(self) -> ServerSetup:
-        return ServerSetup(
-            engine=self.card.engine,
-            version=self.context.version,
-            knobs=dict(self.effective.configuration.knobs),
-            model=self.context.model,
-            hardware=self.context.hardware,
-            gpus=self.context.gpus,
-            calibration=self.calibration,
-        )
+        c, knobs = self.context, dict(self.effective.configuration.knobs)
+        return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, self.calibration)
 
     def simulate(self, workload: Workload, seed: int) -> SimulatedOutcome:
         """One load on the simulated node; the failure of a rule comes before the arithmetic."""

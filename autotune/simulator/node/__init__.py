@@ -26,7 +26,7 @@ from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import summarize_loads
 from autotune.metrics.records import RequestRecords
 from autotune.simulator.node.batching import Batching
-from autotune.simulator.node.memory import MemoryPlan, memory_failure, plan_memory, startup_s
+from autotune.simulator.node.memory import MemoryPlan, plan_memory, start_failure, startup_s
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.trial import Failure, FailureKind, Metrics
 
@@ -39,7 +39,6 @@ __all__ = [
     "simulate",
     "start_failure",
     "too_long",
-    "too_many_gpus",
 ]
 
 
@@ -102,19 +101,6 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int) -> Simula
     metrics["cache_hit_rate"] = cached / read
     metrics["client_bound"] = False
     return SimulatedOutcome(metrics, None, startup_s(server, plan), plan, preemptions)
-
-
-def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
-    """Why a server would not start; None when it does."""
-    return too_many_gpus(server) or memory_failure(server, plan)
-
-
-def too_many_gpus(server: SimulatedServer) -> Failure | None:
-    """A layout that needs more GPUs than there are."""
-    if server.gpus <= server.setup.gpus:
-        return None
-    message = f"The layout needs {server.gpus} GPUs, there are {server.setup.gpus}; lower tensor or data parallelism."
-    return Failure(FailureKind.BAD_ARGUMENT, message, "")
 
 
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:

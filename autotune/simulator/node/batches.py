@@ -53,9 +53,6 @@ class Graphs:
         return self._sizes[found] * self._per
 
 
-Ids = Ints
-
-
 class Batches:
     """Sums up the steps of a server."""
 
@@ -71,7 +68,7 @@ class Batches:
         # Of a sparse model, prompts up to here run in dense kernels.
         self._dense_below = self._top_k if self._sparse and server.coefficients.dense_prompts else 0.0
 
-    def seconds(self, ids: Ids, chunks: Sequence[Sequence[Chunk]] | None = None) -> float:
+    def seconds(self, ids: Ints, chunks: Sequence[Sequence[Chunk]] | None = None) -> float:
         """Duration of a step.
 
         Args:
@@ -93,7 +90,7 @@ class Batches:
         batches = [RankBatch(counts[i], contexts[i], kept[i], entries[i], *prompts[i], padding[i]) for i in ranks]
         return self._time.seconds(batches, bool(graph))
 
-    def sums(self, ids: Ids, values: Floats) -> list[float]:
+    def sums(self, ids: Ints, values: Floats) -> list[float]:
         """Sums of the sequences' values per rank."""
         if self._ranks == 1:
             return [float(values.sum())]
@@ -106,18 +103,16 @@ class Batches:
         for piece in pieces:
             end = piece.start + piece.tokens
             tokens += piece.tokens
+            kept = _kept(end, self._top_k) - _kept(piece.start, self._top_k)
             pairs = (end**2 - piece.start**2) / 2
             if not self._sparse or end <= self._dense_below:
                 dense += pairs
                 # In layers with a sliding window.
-                attended += 0.0 if self._sparse else self._kept_of(piece)
+                attended += 0.0 if self._sparse else kept
                 continue
             scored += pairs
-            attended += piece.tokens * self._top_k if self._pads_prompts else self._kept_of(piece)
+            attended += piece.tokens * self._top_k if self._pads_prompts else kept
         return tokens, dense, scored, attended, sum(piece.last for piece in pieces), len(pieces)
-
-    def _kept_of(self, piece: Chunk) -> float:
-        return _kept(piece.start + piece.tokens, self._top_k) - _kept(piece.start, self._top_k)
 
 
 def _kept(position: float, top_k: float) -> float:

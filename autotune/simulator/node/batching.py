@@ -21,8 +21,6 @@ from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.scheduling import Scheduler
 from autotune.simulator.node.server import SimulatedServer
 
-Ids = Ints
-
 
 class Recorder:
     """What a client would have seen of one load point."""
@@ -40,7 +38,7 @@ class Recorder:
         """A request was sent."""
         self._sent[request] = at_s
 
-    def first(self, ids: Ids, at_s: float) -> None:
+    def first(self, ids: Ints, at_s: float) -> None:
         """The prompts of these were computed; each one's token is its first, or one more after a preemption."""
         new = np.isnan(self._first[ids])
         self._first[ids[new]] = at_s
@@ -48,21 +46,21 @@ class Recorder:
         self._last[ids] = at_s
         self._tokens(np.array([at_s]), np.array([float(len(ids))]))
 
-    def step(self, ids: Ids, at_s: float, gain: float) -> None:
+    def step(self, ids: Ints, at_s: float, gain: float) -> None:
         """Each of these sequences got `gain` tokens in one chunk."""
         if len(ids):
             self._gaps.append(at_s - self._last[ids])
             self._last[ids] = at_s
             self._tokens(np.array([at_s]), np.array([gain * len(ids)]))
 
-    def stretch(self, ids: Ids, times: Floats, gain: float) -> None:
+    def stretch(self, ids: Ints, times: Floats, gain: float) -> None:
         """Several steps of one batch, one after the other; times of their tokens in s, shape (steps,)."""
         self._gaps.append(times[0] - self._last[ids])
         self._gaps.append(np.repeat(times[1:] - times[:-1], len(ids)))
         self._last[ids] = times[-1]
         self._tokens(times, np.full(len(times), gain * len(ids)))
 
-    def finished(self, ids: Ids, at_s: float, overshoot: float) -> None:
+    def finished(self, ids: Ints, at_s: float, overshoot: float) -> None:
         """These requests ended; so many tokens that speculation made beyond their ends are thrown away."""
         self._finished[ids] = at_s
         if overshoot > 0:
@@ -108,7 +106,13 @@ class Batching:
     def run(self) -> RequestRecords:
         """Run until every request has ended."""
         while len(self._seen_s) < len(self._state):
-            self._arrive()
+            # A closed loop sends the next request when one ends.
+            while (sent_s := self._next_send_s()) <= self._now:
+                self._record.sent(self._next, sent_s)
+                self._front.accept(self._next, sent_s, int(self._state.read[self._next]))
+                self._next += 1
+            for request in self._front.done(self._now):
+                self.scheduler.add(request)
             chunks = self.scheduler.take_chunks()
             if any(chunks):
                 self._mixed_step(chunks)
@@ -124,18 +128,6 @@ class Batching:
         return self.scheduler.cached_tokens / float(self._requests.input_tokens.sum())
 
     # Arrival
-
-    def _arrive(self) -> None:
-        """Send what is due and hand to the replicas what the front end has read.
-
-        A closed loop sends the next request when one ends.
-        """
-        while (sent_s := self._next_send_s()) <= self._now:
-            self._record.sent(self._next, sent_s)
-            self._front.accept(self._next, sent_s, int(self._state.read[self._next]))
-            self._next += 1
-        for request in self._front.done(self._now):
-            self.scheduler.add(request)
 
     def _next_send_s(self) -> float:
         """When the next request may be sent; infinite while the client keeps as many in flight as it may."""

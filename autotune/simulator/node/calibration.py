@@ -24,9 +24,6 @@ from autotune.space.entry import Entry
 from autotune.space.library import Library, kind_of, load, spaces_root
 from autotune.trial import Scalar
 
-Level = str
-"""One of `LEVELS`."""
-
 OWN = "own"
 """What an engine does on a user's own node beyond what the shipped rows say of it."""
 
@@ -44,17 +41,8 @@ class Figure(Entry):
     typical: float = Field(ge=0)
     low: float = Field(ge=0)
     high: float = Field(gt=0)
-    spread: dict[Level, float] = {}
+    spread: dict[str, float] = {}
     source: str
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Figure:
-        if not self.low <= self.typical <= self.high:
-            raise ValueError(f"typical ({self.typical}) lies outside low..high ({self.low}..{self.high})")
-        unknown = [level for level in self.spread if level not in LEVELS]
-        if unknown:
-            raise ValueError(f"unknown level {unknown[0]!r}; levels: {', '.join(LEVELS)}")
-        return self
 
 
 class Physics(Entry):
@@ -62,19 +50,11 @@ class Physics(Entry):
 
     figures: dict[str, Figure]
 
-    @model_validator(mode="after")
-    def _complete(self) -> Physics:
-        expected, given = set(Figures.model_fields), set(self.figures)
-        if expected != given:
-            wrong = sorted(expected ^ given)
-            raise ValueError(f"the figures must be those of the simulator; missing or unknown: {', '.join(wrong)}")
-        return self
-
 
 class Factor(NamedTuple):
-    """Which factor: of which figure, on which level, for which group."""
+    """Which factor: of which figure, on which of `LEVELS`, for which group."""
 
-    level: Level
+    level: str
     group: str
     figure: str
 
@@ -97,7 +77,7 @@ class Calibration(Entry):
     """
 
     fitted_to: list[Learned]
-    factors: dict[Level, dict[str, dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]]]
+    factors: dict[str, dict[str, dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]]]
     errors: PredictionErrors
 
     @model_validator(mode="after")
@@ -126,7 +106,7 @@ class Calibration(Entry):
         return self.factors.get(which.level, {}).get(which.group, {}).get(which.figure, 1.0)
 
 
-def groups_of(card: SpeedCard, version: str, hardware: HardwareCard) -> dict[Level, str]:
+def groups_of(card: SpeedCard, version: str, hardware: HardwareCard) -> dict[str, str]:
     """The groups that an engine's version on a node belongs to, by level.
 
     GPUs are grouped by vendor: what an H200 taught of kernels holds for an H100 too, and a GPU that was not measured
@@ -137,7 +117,7 @@ def groups_of(card: SpeedCard, version: str, hardware: HardwareCard) -> dict[Lev
     return groups if era is None else {**groups, "era": era, "engine_era": f"{card.engine} {era}"}
 
 
-def factors_of(physics: Physics, groups: Mapping[Level, str]) -> Iterator[Factor]:
+def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
     """The factors that a member of these groups is made of."""
     for name, figure in physics.figures.items():
         for level, group in groups.items():
@@ -145,7 +125,7 @@ def factors_of(physics: Physics, groups: Mapping[Level, str]) -> Iterator[Factor
                 yield Factor(level, group, name)
 
 
-def composed(physics: Physics, calibration: Calibration, groups: Mapping[Level, str]) -> dict[str, float]:
+def composed(physics: Physics, calibration: Calibration, groups: Mapping[str, str]) -> dict[str, float]:
     """The figures of a member of these groups, each within its range."""
     logs = dict.fromkeys(physics.figures, 0.0)
     for which in factors_of(physics, groups):

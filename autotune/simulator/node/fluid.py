@@ -154,6 +154,8 @@ class Fluid:
     def __init__(self, server: SimulatedServer, load: LoadSummary, running: int) -> None:
         self._server, self._load, self._c = server, load, server.coefficients
         self._ranks, self._gain = server.data_parallel, server.tokens_per_step
+        # Seconds of the front end for one request.
+        self._front_s = self._c.request_ms * 1e-3 + load.read * self._c.prompt_token_us * 1e-6
         self._own = _own_prompt(server, load)
         # Prompt tokens of a step of one rank.
         budget = float(min(server.token_budget, self._c.max_prefill_tokens or server.token_budget))
@@ -185,11 +187,16 @@ class Fluid:
         full_s = self._full(full_steps, waiting)
         steps = np.cumsum([0.0, ramp_steps, full_steps, *drain_steps])
         at_s = np.cumsum([0.0, ramp_s, full_s, *drain_s])
-        per_token_s = self._per_token_s(steps, at_s)
+        # Seconds between tokens of the answers at `SHARES`, of the first batch and later.
+        lengths, middle_s = np.maximum(load.lengths - 1, 1.0), at_s[1] / 2
+        begin = np.interp(middle_s, at_s[:2], steps[:2])
+        early = (np.interp(begin + lengths / self._gain, steps, at_s) - middle_s) / lengths
+        later = (at_s[2] - at_s[1]) / (steps[2] - steps[1]) / self._gain if steps[2] > steps[1] else float(early.mean())
+        per_token_s = np.stack([early, np.full_like(early, later)])
         first = self._running / load.requests
         answer_s = float((np.array([first, 1 - first]) @ per_token_s * np.maximum(load.lengths - 1, 0)).mean())
         # The front end reads prompts, the back end sends tokens, one after the other: neither is overtaken.
-        late = max(0.0, load.requests * self._front_s() - ramp_s - full_s)
+        late = max(0.0, load.requests * self._front_s - ramp_s - full_s)
         sending = load.requests * load.written * self._c.output_token_us * 1e-6
         seconds = max(float(at_s[-1]) + late, sending)
         wait_s = None
@@ -197,20 +204,6 @@ class Fluid:
             queue = max(0, load.in_flight - self._running)
             wait_s = self.alone_s() + queue / self._running * load.written / self._gain * self.step_s(self._running)
         return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
-
-    def _per_token_s(self, steps: Floats, at_s: Floats) -> Floats:
-        """Seconds between tokens of the answers at `SHARES`, of the first batch and later, shape (2, shares).
-
-        Args:
-            steps: the steps done when each stage begins and when the last one ends.
-            at_s: when that is.
-        """
-        tokens = np.maximum(self._load.lengths - 1, 1.0)
-        middle_s = at_s[1] / 2
-        begin = np.interp(middle_s, at_s[:2], steps[:2])
-        first = (np.interp(begin + tokens / self._gain, steps, at_s) - middle_s) / tokens
-        later = (at_s[2] - at_s[1]) / (steps[2] - steps[1]) / self._gain if steps[2] > steps[1] else float(first.mean())
-        return np.stack([first, np.full_like(first, later)])
 
     def step_s(self, running: int, chunks: Sequence[Sequence[Chunk]] | None = None, idle: bool = False) -> float:
         """Seconds of a step: so many sequences decode, on ranks alike.
@@ -296,11 +289,7 @@ class Fluid:
         mixed = self._c.prefill == "mixed"
         computing = self.step_s(self._running if mixed else 0, self._chunks(1, 1), idle=not mixed)
         steps = math.ceil(self._own / self._budget)
-        return steps * computing + self.step_s(self._running) / 2 + self._front_s()
-
-    def _front_s(self) -> float:
-        """Seconds of the front end for one request."""
-        return self._c.request_ms * 1e-3 + self._load.read * self._c.prompt_token_us * 1e-6
+        return steps * computing + self.step_s(self._running) / 2 + self._front_s
 
 
 def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:

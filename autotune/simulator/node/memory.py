@@ -225,8 +225,13 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
     )
 
 
-def memory_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
+def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
     """Why the server would not start, as the engine says it; None when it starts."""
+    if server.gpus > server.setup.gpus:
+        message = (
+            f"The layout needs {server.gpus} GPUs, there are {server.setup.gpus}; lower tensor or data parallelism."
+        )
+        return Failure(FailureKind.BAD_ARGUMENT, message, "")
     if plan.margin_bytes >= 0:
         return None
     short = f"{-plan.margin_bytes / 1e9:.1f} GB per GPU are missing"

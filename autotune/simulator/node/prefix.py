@@ -34,7 +34,7 @@ class PrefixCache(Protocol):
         """Evict unpinned prefixes until so many tokens are free, or none is left; returns the tokens freed."""
 
 
-class GroupCache:
+class GroupCache(PrefixCache):
     """The prefix cache of a workload whose prompts share a prefix by group; evicts the least recently used."""
 
     def __init__(self, server: SimulatedServer, requests: Requests) -> None:
@@ -45,19 +45,15 @@ class GroupCache:
 
     @property
     def keeps(self) -> bool:
-        """Whether it holds any prefix."""
         return bool(self._users)
 
     def match(self, request: int) -> int:
-        """Tokens of the group's prefix where it is cached, else 0."""
         return self._tokens if int(self._group[request]) in self._users else 0
 
     def hold(self, request: int) -> None:
-        """Pin the group's prefix, where it is cached."""
         self._used(request).add(request)
 
     def keep(self, request: int) -> int:
-        """Cache the prefix of the first request of a group that is computed."""
         group = int(self._group[request])
         if not self._on or group < 0 or group in self._users:
             return 0
@@ -65,11 +61,9 @@ class GroupCache:
         return self._tokens
 
     def release(self, request: int) -> None:
-        """Unpin the group's prefix."""
         self._used(request).discard(request)
 
     def evict(self, tokens: float) -> float:
-        """Evict prefixes that no request uses."""
         evicted = 0.0
         for group in [group for group, users in self._users.items() if not users]:
             if evicted >= tokens:

@@ -20,8 +20,7 @@ from autotune.simulator.node.weights import (
     expert_layers,
     kv_bytes_per_token_layer,
     layer_weights,
-    rank_layer_bytes,
-    rank_layer_elements,
+    rank_layers,
     weight_bytes_per_gpu,
 )
 from autotune.space.cards import HardwareCard, ModelCard
@@ -88,17 +87,17 @@ def _tokens_per_s(
     if stage * c.pp > gpus or room < kv_token * longest or c.context < longest:
         return HOPELESS
     bandwidth, flops = hardware.bandwidth_tb_s * 1e12, hardware.tflops(a.multiplied_in(a.weight_bytes)) * 1e12
-    elements = rank_layer_elements(a, c.tp)
+    parts = rank_layers(a, c.tp)
     experts = layer_weights(a).expert * a.experts * expert_layers(a) / stage
     active = experts * a.experts_per_token / max(1, a.experts) * c.dp
     joined = c.dp > 1 and a.experts > 0  # replicas of a dense model send each other nothing
     # Gathering and scattering every rank's tokens; sharded experts need all of them, spread ones their own share.
     gathered = c.dp if c.ep < stage else min(c.dp, a.experts_per_token)
     link = 4 * a.layers * a.hidden_size * BF16 * (gathered if joined else min(1, c.tp - 1)) / hardware.link_gb_s / 5e8
-    compute_token = 2 * (elements + active) / flops + link
+    compute_token = 2 * (sum(part.elements for part in parts) + active) / flops + link
     tokens = batch * (1 + c.drafts)
     touched = 1 - (1 - a.experts_per_token / a.experts) ** (tokens * c.dp) if a.experts else 0.0
-    weights = rank_layer_bytes(a, c.tp) + experts * touched * a.weight_bytes
+    weights = sum(part.bytes for part in parts) + experts * touched * a.weight_bytes
     traffic = weights + batch * kv_token * c.pp * (read + written / 2)
     step = max(traffic / bandwidth, tokens * compute_token)
     # Half of the drafted tokens are taken to be kept.

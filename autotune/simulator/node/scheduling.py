@@ -24,9 +24,6 @@ _PRESSURE_WEIGHT, _PRESSURE_FROM = 6.0, 0.5
 """vLLM 0.32, same file: waiting requests count more, the fuller the pool is beyond its half."""
 
 
-Ids = Ints
-
-
 @dataclass(frozen=True, slots=True)
 class EngineStep:
     """One engine step, from its begin to its end.
@@ -37,7 +34,7 @@ class EngineStep:
         seconds: how long it takes.
     """
 
-    ids: Ids
+    ids: Ints
     started: tuple[int, ...]
     seconds: float
 
@@ -66,7 +63,7 @@ class Scheduler:
         self._state = sequences
         self.replicas = [Replica(server, sequences, cache, capacity) for cache in caches]
         self._turn = 0
-        self.running: Ids = np.empty(0, dtype=np.int64)
+        self.running: Ints = np.empty(0, dtype=np.int64)
         self._block = server.block_tokens
         self._clip = float(self._c.reserve_clip or math.inf)
         self.gain = server.tokens_per_step
@@ -117,7 +114,7 @@ class Scheduler:
         self._note_peak()
         return chunks
 
-    def _taken(self, replica: Replica, ids: Ids) -> float:
+    def _taken(self, replica: Replica, ids: Ints) -> float:
         """Tokens of a pool that what runs needs now, or that are reserved for what it will need."""
         if not len(ids):
             return 0.0
@@ -156,7 +153,7 @@ class Scheduler:
         """How long the same decode step takes with the contexts as they are now."""
         return self._batches.seconds(step.ids)
 
-    def steps_until_change(self, ids: Ids) -> int:
+    def steps_until_change(self, ids: Ints) -> int:
         """Decode steps until a sequence ends or a replica's pool is full."""
         left = float((self._state.output[ids] - self._state.written[ids]).min())
         steps = max(1, math.ceil(left / self.gain - 1e-9))
@@ -166,7 +163,7 @@ class Scheduler:
                 steps = self._steps_in(room, self._of(number, ids), steps)
         return steps
 
-    def _steps_in(self, room: float, ids: Ids, most: int) -> int:
+    def _steps_in(self, room: float, ids: Ints, most: int) -> int:
         """Decode steps that a pool with so much room can take, at least one."""
         context = self._state.context[ids]
         held = float(self._blocks(context).sum())
@@ -181,26 +178,24 @@ class Scheduler:
                 most, steps = steps - 1, steps + math.floor(spare / tokens)
         return least
 
-    def grow(self, ids: Ids, steps: int) -> None:
+    def grow(self, ids: Ints, steps: int) -> None:
         """These sequences decode so many steps."""
         if not len(ids):
             return
         s, gained = self._state, self.gain * steps
-        context = s.context[ids]
-        longer = context + gained
-        grown = self._blocks(longer) - self._blocks(context)
-        s.context[ids] = longer
+        grown = self._grown(ids, gained)
+        s.context[ids] += gained
         s.written[ids] += gained
         for number, tokens in enumerate(self._batches.sums(ids, grown)):
             if self.replicas[number].running:
                 self.replicas[number].decoded(tokens, steps)
         self._note_peak()
 
-    def take_ended(self) -> Ids:
+    def take_ended(self) -> Ints:
         """Take out the sequences that have all their tokens."""
         ids, s = self.running, self._state
         over = s.written[ids] >= s.output[ids] - 1e-9
-        ended: Ids = ids[over]
+        ended: Ints = ids[over]
         if ended.size:
             self.running = ids[~over]
             for request in ended.tolist():
@@ -214,7 +209,7 @@ class Scheduler:
 
     # Arithmetic over sequences
 
-    def _of(self, number: int, ids: Ids) -> Ids:
+    def _of(self, number: int, ids: Ints) -> Ints:
         """Those of one replica."""
         return ids if len(self.replicas) == 1 else ids[self._state.replica[ids] == number]
 
@@ -223,7 +218,7 @@ class Scheduler:
         blocks *= self._block
         return blocks
 
-    def _grown(self, ids: Ids, gained: float | Floats) -> Floats:
+    def _grown(self, ids: Ints, gained: float | Floats) -> Floats:
         """Tokens of the pool, in whole blocks, that each of these sequences takes when it gains so many."""
         context = self._state.context[ids]
         grown: Floats = self._blocks(context + gained) - self._blocks(context)

@@ -59,76 +59,59 @@ class SimulatedServer:
 
     Args:
         coefficients: in place of those that the setup comes to, for a test of one of them.
+
+    Attributes:
+        tensor_parallel: GPUs that share one attention replica.
+        data_parallel: attention replicas, each with its own KV pool and batch.
+        joined_replicas: replicas that meet at the experts; those of a model without experts are servers of their own.
+        stage_gpus: GPUs of one pipeline stage: those that share a layer.
+        gpus: GPUs of the whole server.
+        expert_parallel: ranks that the experts are spread over; each expert is cut into `stage_gpus / expert_parallel`
+            shards.
+        tokens_per_step: expected tokens that a running sequence gains per decode step: 1 + a + a^2 …
+        graph_batch: largest batch per rank that a CUDA graph holds, in tokens (vLLM) or sequences; 0 = none.
+        kv_type: ``bfloat16``, ``fp8`` or ``fp8_ds_mla``, with ``auto`` resolved.
+        bandwidth: bytes per second that decode kernels achieve on one GPU.
     """
 
     def __init__(self, setup: ServerSetup, coefficients: Coefficients | None = None) -> None:
         self.setup = setup
-        self.model = setup.model
-        self.architecture = setup.model.architecture
-        self.hardware = setup.hardware
+        self.model, self.architecture, self.hardware = setup.model, setup.model.architecture, setup.hardware
         scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
-        self.coefficients = coefficients or coefficients_of(
+        self.coefficients = c = coefficients or coefficients_of(
             speed_card(setup.engine), setup.calibration or packaged_calibration(), setup.version, setup.knobs, scope
         )
+        self.tensor_parallel = max(1, self._count("tensor_parallel", 1))
+        self.data_parallel = max(1, self._count("data_parallel", 1))
+        self.pipeline_parallel = max(1, self._count("pipeline_parallel", 1))
+        self.context_parallel = max(1, self._count("decode_context_parallel", 1))
+        self.joined_replicas = self.data_parallel if self.architecture.experts else 1
+        self.stage_gpus = self.tensor_parallel * self.joined_replicas
+        self.gpus = self.tensor_parallel * self.data_parallel * self.pipeline_parallel
+        self.expert_parallel = min(max(1, self._count("expert_parallel", 1)), self.stage_gpus)
+        self.speculative_tokens = max(0, self._count("speculative_tokens", 0))
+        self.tokens_per_step = kept = 1.0
+        for position in range(self.speculative_tokens):
+            kept *= c.mtp_acceptance * c.mtp_fall**position
+            self.tokens_per_step += kept
+        achieved = self.hardware.bandwidth_tb_s * 1e12 * self.hardware.achieved_bandwidth
+        self.bandwidth = achieved * c.bandwidth_share
+        name = str(setup.knobs.get("kv_cache_dtype") or "auto")
+        if name == "auto":
+            name = c.kv_sparse if self.model.sparse_attention else c.kv_dense
+        self.kv_type = name if name == "fp8_ds_mla" else "fp8" if name.startswith("fp8") else "bfloat16"
+        eager = setup.knobs.get("enforce_eager") or setup.knobs.get("disable_cuda_graph")
+        self.graph_batch = 0 if eager else self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
 
     def _count(self, knob: str, default: int) -> int:
         value = self.setup.knobs.get(knob)
         return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
-    @cached_property
-    def tensor_parallel(self) -> int:
-        """GPUs that share one attention replica."""
-        return max(1, self._count("tensor_parallel", 1))
-
-    @cached_property
-    def data_parallel(self) -> int:
-        """Attention replicas, each with its own KV pool and batch."""
-        return max(1, self._count("data_parallel", 1))
-
-    @cached_property
-    def pipeline_parallel(self) -> int:
-        return max(1, self._count("pipeline_parallel", 1))
-
-    @cached_property
-    def joined_replicas(self) -> int:
-        """Replicas that meet at the experts; those of a model without experts are servers of their own."""
-        return self.data_parallel if self.architecture.experts else 1
-
-    @cached_property
-    def stage_gpus(self) -> int:
-        """GPUs of one pipeline stage: those that share a layer."""
-        return self.tensor_parallel * self.joined_replicas
-
-    @cached_property
-    def gpus(self) -> int:
-        """GPUs of the whole server."""
-        return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
-
-    @cached_property
-    def expert_parallel(self) -> int:
-        """Ranks that the experts are spread over; each expert is cut into `stage_gpus / expert_parallel` shards."""
-        return min(max(1, self._count("expert_parallel", 1)), self.stage_gpus)
-
-    @cached_property
-    def context_parallel(self) -> int:
-        return max(1, self._count("decode_context_parallel", 1))
+    # Computed when asked for: `autotune.simulator.node.steady` shares results of setups that differ in nothing it read.
 
     @cached_property
     def context_length(self) -> int:
         return self._count("context_length", 0) or self.architecture.context_limit
-
-    @cached_property
-    def speculative_tokens(self) -> int:
-        return max(0, self._count("speculative_tokens", 0))
-
-    @cached_property
-    def tokens_per_step(self) -> float:
-        """Expected tokens that a running sequence gains per decode step: 1 + a + a^2 …"""
-        c, kept, tokens = self.coefficients, 1.0, 1.0
-        for position in range(self.speculative_tokens):
-            kept *= c.mtp_acceptance * c.mtp_fall**position
-            tokens += kept
-        return tokens
 
     @cached_property
     def _whole_budget(self) -> int:
@@ -143,7 +126,7 @@ class SimulatedServer:
             budget //= self.joined_replicas if per == "node" else 2
         return max(1, budget)
 
-    @cached_property
+    @property
     def prompt_limit(self) -> int | None:
         """Longest prompt in tokens that a step can compute; None where prompts are cut into chunks."""
         return None if self.coefficients.chunked_prefill else self.token_budget
@@ -170,13 +153,6 @@ class SimulatedServer:
         return min(1.0, share * (c.reserve_dp_factor if self.joined_replicas > 1 else 1.0))
 
     @cached_property
-    def graph_batch(self) -> int:
-        """Largest batch per rank that a CUDA graph holds, in tokens (vLLM) or sequences; 0 = none."""
-        if self.setup.knobs.get("enforce_eager") or self.setup.knobs.get("disable_cuda_graph"):
-            return 0
-        return self._count("cuda_graph_max_batch", self.coefficients.cuda_graph_max_batch)
-
-    @cached_property
     def prefix_caching(self) -> bool:
         value = self.setup.knobs.get("prefix_caching")
         return self.coefficients.prefix_caching if value is None else bool(value)
@@ -197,24 +173,7 @@ class SimulatedServer:
         }
         return float(evaluate(self.coefficients.memory_fraction, scope))
 
-    @cached_property
-    def kv_type(self) -> str:
-        """``bfloat16``, ``fp8`` or ``fp8_ds_mla``, with ``auto`` resolved."""
-        value = self.setup.knobs.get("kv_cache_dtype")
-        name = str(value) if value else "auto"
-        if name == "auto":
-            name = self.coefficients.kv_sparse if self.model.sparse_attention else self.coefficients.kv_dense
-        if name == "fp8_ds_mla":
-            return name
-        return "fp8" if name.startswith("fp8") else "bfloat16"
-
     def matrix_flops_of(self, weight_bytes: float) -> float:
         """FLOP/s that kernels for matrices of so many bytes per weight achieve on one GPU."""
         peak = self.hardware.tflops(self.architecture.multiplied_in(weight_bytes))
         return peak * 1e12 * self.hardware.achieved_flops
-
-    @cached_property
-    def bandwidth(self) -> float:
-        """Bytes per second that decode kernels achieve on one GPU."""
-        achieved = self.hardware.bandwidth_tb_s * 1e12 * self.hardware.achieved_bandwidth
-        return achieved * self.coefficients.bandwidth_share

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.records import QUANTILES
-from autotune.simulator.node import beyond_step, too_long, too_many_gpus
+from autotune.simulator.node import beyond_step, too_long
 from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
 from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.fluid import Flow, LoadSummary, flow_of, sequences_held
@@ -88,7 +88,7 @@ class SteadyNode:
     ) -> tuple[float, float, tuple[int, ...]]:
         """The odds of starting, seconds to ready, and sequences that run at most per load; none: too many GPUs."""
         server = self._server(knobs, engine, version)
-        if too_many_gpus(server):
+        if server.gpus > server.setup.gpus:
             return LEAST_ODDS, 0.0, ()
         plan = plan_memory(server)
         limit = server.running_limit * server.data_parallel

@@ -60,14 +60,9 @@ def layer_weights(a: Architecture) -> LayerWeights:
     )
 
 
-def dense_layers(a: Architecture) -> int:
-    """Layers without experts: all of them in a dense model."""
-    return a.dense_layers if a.experts else a.layers
-
-
 def expert_layers(a: Architecture) -> int:
-    """Layers with experts."""
-    return a.layers - dense_layers(a)
+    """Layers with experts: none in a dense model."""
+    return a.layers - a.dense_layers if a.experts else 0
 
 
 def indexer_layers(a: Architecture) -> int:
@@ -92,21 +87,11 @@ def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, Matric
     w = layer_weights(a)
     attention = w.attention_sharded / tensor_parallel + w.attention_replicated
     attention += w.attention_kv / min(tensor_parallel, a.kv_heads)
-    feed_forward = (w.dense * dense_layers(a) + w.shared * expert_layers(a)) / tensor_parallel
+    feed_forward = (w.dense * (a.layers - expert_layers(a)) + w.shared * expert_layers(a)) / tensor_parallel
     return (
         Matrices(attention * a.layers, a.attention_weight_bytes or a.weight_bytes),
         Matrices(feed_forward, a.dense_weight_bytes or a.weight_bytes),
     )
-
-
-def rank_layer_elements(a: Architecture, tensor_parallel: int) -> float:
-    """Elements of all layers, routed experts left out, that each rank holds, reads and multiplies by."""
-    return sum(part.elements for part in rank_layers(a, tensor_parallel))
-
-
-def rank_layer_bytes(a: Architecture, tensor_parallel: int) -> float:
-    """Bytes of all layers, routed experts left out, that each rank holds and reads."""
-    return sum(part.bytes for part in rank_layers(a, tensor_parallel))
 
 
 def vocabulary_elements(a: Architecture) -> int:
@@ -117,13 +102,13 @@ def vocabulary_elements(a: Architecture) -> int:
 def total_parameters(a: Architecture) -> float:
     """Parameters of the model without multi-token prediction, as model cards count them."""
     experts = a.experts * layer_weights(a).expert * expert_layers(a)
-    return rank_layer_elements(a, 1) + experts + vocabulary_elements(a)
+    return sum(part.elements for part in rank_layers(a, 1)) + experts + vocabulary_elements(a)
 
 
 def active_parameters(a: Architecture) -> float:
     """Parameters that one token is multiplied by: its experts and the output head, not the embedding's other rows."""
     experts = a.experts_per_token * layer_weights(a).expert * expert_layers(a)
-    return rank_layer_elements(a, 1) + experts + a.vocab_size * a.hidden_size
+    return sum(part.elements for part in rank_layers(a, 1)) + experts + a.vocab_size * a.hidden_size
 
 
 def weight_bytes_per_gpu(a: Architecture, tensor_parallel: int, stage_gpus: int, pipeline: int, mtp: bool) -> float:
@@ -132,7 +117,7 @@ def weight_bytes_per_gpu(a: Architecture, tensor_parallel: int, stage_gpus: int,
     Embedding and output head are bf16 and cut by the vocabulary.
     """
     experts = a.experts * layer_weights(a).expert * expert_layers(a) / stage_gpus
-    layers = rank_layer_bytes(a, tensor_parallel) + experts * a.weight_bytes
+    layers = sum(part.bytes for part in rank_layers(a, tensor_parallel)) + experts * a.weight_bytes
     vocabulary = vocabulary_elements(a) * BF16 / tensor_parallel
     if not mtp:
         return (layers + vocabulary) / pipeline
