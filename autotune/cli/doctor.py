@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from autotune.cli.output import print_json
 from autotune.doctor import TARGETS, Finding, Host, Status, examine, ready
 from autotune.errors import BadInput
 from autotune.machine.node import local_node
@@ -28,29 +28,18 @@ def doctor(home: Path, as_json: bool) -> None:
     host = Host(home)
     findings = list(examine(host))
     if as_json:
-        click.echo(json.dumps(_as_json(host, findings), indent=2, allow_nan=False))
+        try:
+            hardware = local_node(host.library, host.root).model_dump(mode="json")
+        except BadInput:
+            hardware = None
+        checks = [finding.to_json() for finding in findings]
+        print_json({"ready": dict(ready(findings)), "hardware": hardware, "checks": checks})
         return
-    click.echo(f"this machine: {_described(host)}")
+    processor, memory_gb = cpu(host.root), memory_bytes(host.root) / 1e9
+    gpus = f"{len(host.gpus)} x {host.gpus[0].name}" if host.gpus else "no GPU"
+    click.echo(f"this machine: {gpus}; {processor.model}, {processor.cores} cores, {memory_gb:.0f} GB of memory")
     for target in TARGETS:
         _print(target, findings)
-
-
-def _as_json(host: Host, findings: Sequence[Finding]) -> dict[str, object]:
-    try:
-        hardware = local_node(host.library, host.root).model_dump(mode="json")
-    except BadInput:
-        hardware = None
-    return {
-        "ready": dict(ready(findings)),
-        "hardware": hardware,
-        "checks": [finding.to_json() for finding in findings],
-    }
-
-
-def _described(host: Host) -> str:
-    processor = cpu(host.root)
-    gpus = f"{len(host.gpus)} x {host.gpus[0].name}" if host.gpus else "no GPU"
-    return f"{gpus}; {processor.model}, {processor.cores} cores, {memory_bytes(host.root) / 1e9:.0f} GB of memory"
 
 
 def _print(target: str, findings: Sequence[Finding]) -> None:

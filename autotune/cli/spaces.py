@@ -15,7 +15,6 @@ from autotune.study.options import RunOptions
 from autotune.study.user_library import library_for
 
 if TYPE_CHECKING:
-    from autotune.prepare.candidates import EngineSpace
     from autotune.space.cards import ModelCard
 
 
@@ -25,7 +24,16 @@ def space_show(options: RunOptions, as_json: bool) -> None:
 
     spec = build_spec(options)
     prepared = prepare(spec, library_for(options.space), anywhere=True)
-    report = {name: _space_row(space) for name, space in prepared.spaces.items()}
+    report: dict[str, dict[str, Any]] = {
+        name: {
+            "version": space.context.version,
+            "combinations": space.space.combinations,
+            "candidates": len(space.space.configurations),
+            "twins": space.space.twins,
+            "removed": {rule: count for rule, count in space.space.removed.items() if count},
+        }
+        for name, space in prepared.spaces.items()
+    }
     excluded = {e.engine: e.reason for e in prepared.excluded}
     figures = _figures(spec.model)
     if as_json:
@@ -53,17 +61,6 @@ def _figures(model: ModelCard) -> dict[str, float]:
     a = model.architecture
     weight_gb = weight_bytes_per_gpu(a, 1, 1, 1, mtp=False) / 1e9
     return {"parameters": total_parameters(a), "active": active_parameters(a), "weight_gb": weight_gb}
-
-
-def _space_row(space: EngineSpace) -> dict[str, Any]:
-    enumeration = space.space
-    return {
-        "version": space.context.version,
-        "combinations": enumeration.combinations,
-        "candidates": len(enumeration.configurations),
-        "twins": enumeration.twins,
-        "removed": {rule: count for rule, count in enumeration.removed.items() if count},
-    }
 
 
 def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:

@@ -28,24 +28,20 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     spec = build_spec(replace(options, calibration=calibration, sources=sources), say)
     if options.calibration is not None and spec.calibration is None:
         say(f"--calibration is not used: trials on {spec.on} do not run on the simulated node")
-    _check_sampler(spec.sampler)
+    from autotune.search import SAMPLERS
+
+    if spec.sampler not in SAMPLERS:
+        raise UnknownName("sampler", spec.sampler, SAMPLERS)
+    if spec.sampler != "gp":
+        from autotune.search.sampler import check_installed
+
+        check_installed(spec.sampler)
     _announce(spec, options.on)
     if dry_run:
         _dry_run(spec, as_json)
         return
     Home(home).check_free(spec.study)
     _tune(spec, Home(home), as_json)
-
-
-def _check_sampler(name: str) -> None:
-    from autotune.search import SAMPLERS
-
-    if name not in SAMPLERS:
-        raise UnknownName("sampler", name, SAMPLERS)
-    if name != "gp":
-        from autotune.search.sampler import check_installed
-
-        check_installed(name)
 
 
 def resume(study: str, home: Path, as_json: bool) -> None:
@@ -116,29 +112,22 @@ def _announce(spec: StudySpec, on: str | None) -> None:
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
+    chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
     if as_json:
         print_json(recommendation.to_json())
     else:
-        _print_recommendation(recommendation, home)
-    if recommendation.recommended is None:
-        raise NothingFeasible(
-            f"nothing feasible was found ({recommendation.stop_reason}); see "
-            f"{home.study_folder(recommendation.study) / 'report.md'}"
-        )
+        from autotune.outputs.report.words import conclusion
+        from autotune.study.tracking_uri import ui_command
 
-
-def _print_recommendation(recommendation: Recommendation, home: Home) -> None:
-    from autotune.outputs.report.words import conclusion
-    from autotune.study.tracking_uri import ui_command
-
-    folder = home.study_folder(recommendation.study)
-    click.echo(f"\n{conclusion(recommendation)}\n")
-    if recommendation.recommended is not None:
-        click.echo(f"{recommendation.recommended.command}\n")
-        if not recommendation.recommended.external and not recommendation.recommended.stand_in:
-            click.echo(f"serve    {folder / 'serve.sh'}")
-    click.echo(f"report   {folder / 'report.md'}")
-    click.echo(f"mlflow   {ui_command(home.path)}")
+        click.echo(f"\n{conclusion(recommendation)}\n")
+        if chosen is not None:
+            click.echo(f"{chosen.command}\n")
+            if not chosen.external and not chosen.stand_in:
+                click.echo(f"serve    {folder / 'serve.sh'}")
+        click.echo(f"report   {folder / 'report.md'}")
+        click.echo(f"mlflow   {ui_command(home.path)}")
+    if chosen is None:
+        raise NothingFeasible(f"nothing feasible was found ({recommendation.stop_reason}); see {folder / 'report.md'}")
 
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:

@@ -121,7 +121,11 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
             reason = _unavailable(spec, kind)
         if reason is None:
             space = _engine_space(kind, context, spec.pins, library.narrowed.get(kind.name))
-            refusals = _drop_refused(space)
+            left, counts = Parser(kind, context).accepted(space.space.configurations)
+            space.space.configurations = left
+            if counts:
+                space.space.removed[RULE] = sum(counts.values())
+            refusals = [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in counts.items()]
             notes += [f"{kind.card.title} {context.version}: {text}" for text in refusals]
             if space.space.configurations:
                 spaces[kind.name] = space
@@ -179,15 +183,6 @@ def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
         if knob is not None and value != AUTO and (reason := knob.refuses(value)):
             return f"it cannot take {name}={value} ({reason})"
     return None
-
-
-def _drop_refused(space: EngineSpace) -> list[str]:
-    """Leave out the configurations whose command this version's parser refuses; says how many, and why."""
-    enumeration = space.space
-    enumeration.configurations, refusals = Parser(space.engine, space.context).accepted(enumeration.configurations)
-    if refusals:
-        enumeration.removed[RULE] = sum(refusals.values())
-    return [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in refusals.items()]
 
 
 def _engine_space(

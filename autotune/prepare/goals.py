@@ -10,6 +10,7 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from autotune.errors import BadInput, UnknownName
@@ -40,7 +41,11 @@ def goals_of(options: RunOptions, workloads: Sequence[str]) -> Goals:
         raise BadInput(
             f"--pareto {pareto} and --objective {objective}: a front needs two metrics, e.g. --pareto p99_ttft_ms"
         )
-    return Goals(objective, weights, pareto, slos_of(options.slos), _notes(options, pareto))
+    notes: tuple[str, ...] = ()
+    if pareto is not None and options.sampler != "gp":
+        alone = f"--sampler {options.sampler} looks for the objective alone"
+        notes = (f"{alone}: the front against {pareto} is that of what it came upon; gp looks for the front",)
+    return Goals(objective, weights, pareto, slos_of(options.slos), notes)
 
 
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
@@ -75,7 +80,9 @@ def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
         match = _WEIGHT.match(rest)
         if match is None:
             raise BadInput(f"--weights {text!r}: {rest!r} has no weight; {_FORM}")
-        name, weight = match["workload"], _number(match["weight"])
+        name, weight = match["workload"], math.nan
+        with suppress(ValueError):
+            weight = float(match["weight"])
         if name not in workloads:
             raise UnknownName("workload in --weights", name, workloads, "Each must also be given by --workload.")
         if name in weights:
@@ -87,17 +94,3 @@ def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
     if text is not None and not weights:
         raise BadInput(f"--weights {text!r}: {_FORM}")
     return {name: weights[name] for name in workloads if name in weights}
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _notes(options: RunOptions, pareto: str | None) -> tuple[str, ...]:
-    if pareto is None or options.sampler == "gp":
-        return ()
-    alone = f"--sampler {options.sampler} looks for the objective alone"
-    return (f"{alone}: the front against {pareto} is that of what it came upon; gp looks for the front",)

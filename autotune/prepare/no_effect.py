@@ -27,7 +27,13 @@ def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
         return []
     baseline = prepared.candidates.items[prepared.candidates.baseline].configuration
     typed = prepared.baseline_command is not None and trial.configuration == baseline
-    return [*_on_command(space, trial, typed), *([] if typed else _pinned(space, trial.configuration))]
+    on_command = list(_on_command(space, trial, typed))
+    if typed:
+        return on_command
+    configuration = trial.configuration
+    without = {name: value for name, value in space.pins.items() if configuration.knobs.get(name) != value}
+    pinned = [NoEffect(knob=n, values=[v], reason=_why(space, configuration, n, v)) for n, v in without.items()]
+    return on_command + pinned
 
 
 def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEffect]:
@@ -55,12 +61,6 @@ def _overridden(space: EngineSpace, parsed: ParsedCommand) -> Iterator[NoEffect]
     for name, value in typed.knobs.items():
         if value not in (defaults[name], normalised.knobs[name]):
             yield NoEffect(knob=name, values=[value], reason=_why(space, normalised, name, value))
-
-
-def _pinned(space: EngineSpace, configuration: Configuration) -> Iterator[NoEffect]:
-    for name, value in space.pins.items():
-        if configuration.knobs.get(name) != value:
-            yield NoEffect(knob=name, values=[value], reason=_why(space, configuration, name, value))
 
 
 def _why(space: EngineSpace, configuration: Configuration, name: str, value: Scalar) -> str:

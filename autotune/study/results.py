@@ -78,7 +78,15 @@ class Results:
             rows = parse_rows(path, content)
             self.launches = rows.launches
             if rows.size != len(content):
-                _repair(path, content[: rows.size])
+                # Cut off what follows the launches, and end the last of them with a line break.
+                kept = content[: rows.size]
+                with path.open("r+b") as file:
+                    file.truncate(len(kept))
+                    if kept and not kept.endswith(b"\n"):
+                        file.seek(0, os.SEEK_END)
+                        file.write(b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
 
     def append(self, launch: Launch) -> None:
         """Add a launch; it is on disk when this returns."""
@@ -88,17 +96,6 @@ class Results:
             file.flush()
             os.fsync(file.fileno())
         self.launches.append(launch)
-
-
-def _repair(path: Path, rows: bytes) -> None:
-    """Cut off what follows the launches, and end the last of them with a line break."""
-    with path.open("r+b") as file:
-        file.truncate(len(rows))
-        if rows and not rows.endswith(b"\n"):
-            file.seek(0, os.SEEK_END)
-            file.write(b"\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class Lock:
