@@ -17,7 +17,7 @@ from scipy.stats import rankdata, spearmanr
 
 from autotune.arrays import Floats
 from autotune.prepare.candidates import Prepared
-from autotune.search.prior import Prior
+from autotune.search.gp.kernels import Prior
 from autotune.search.priors import priors_of
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library

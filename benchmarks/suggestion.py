@@ -19,8 +19,7 @@ import numpy as np
 
 from autotune.search.acquisition import Observations, suggest
 from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, one_thread
-from autotune.search.prior import Prior
+from autotune.search.gp.kernels import Kernels, Prior, one_thread
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration
 

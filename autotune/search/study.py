@@ -16,11 +16,10 @@ from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import KnownNoEffects, explain, predictions
 from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, one_thread
+from autotune.search.gp.kernels import Kernels, Prior, one_thread
 from autotune.search.history import History
 from autotune.search.optuna_journal import Journal, interrupted
 from autotune.search.plan import Plan, Step, Stop
-from autotune.search.prior import Prior
 from autotune.search.repeats import model_of
 from autotune.search.sampler import CandidateSampler
 from autotune.space.enumeration import Candidate, CandidateSet

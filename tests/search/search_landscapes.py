@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from autotune.metrics.formulas import Slo
-from autotune.search.prior import Prior
+from autotune.search.gp.kernels import Prior
 from autotune.search.study import Study
 from autotune.space.cards import Architecture, ModelCard
 from autotune.space.enumeration import Candidate, CandidateSet

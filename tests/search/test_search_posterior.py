@@ -13,9 +13,8 @@ from autotune.arrays import argmax, descending
 from autotune.search.acquisition import EVERY, Observations, neighbours, shortlist, suggest
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.kernels import Kernels, Prior
 from autotune.search.gp.posterior import Posterior
-from autotune.search.prior import Prior
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration
 

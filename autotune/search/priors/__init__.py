@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.prepare.candidates import Prepared
-from autotune.search.prior import Prior
+from autotune.search.gp.kernels import Prior
 from autotune.search.priors.simulated import physical
 from autotune.search.priors.sources import Source, keep, learned, sources_of
 

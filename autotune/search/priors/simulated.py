@@ -13,8 +13,8 @@ from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.formulas import METRICS
 from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
+from autotune.search.gp.kernels import Prior
 from autotune.search.objective import weights
-from autotune.search.prior import Prior
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.simulator.node.roofline import HOPELESS, roofline

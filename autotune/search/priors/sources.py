@@ -25,10 +25,9 @@ from autotune.metrics.formulas import METRICS
 from autotune.replay import read_table
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, one_thread
+from autotune.search.gp.kernels import Kernels, Prior, one_thread
 from autotune.search.gp.posterior import Posterior, Trust
 from autotune.search.objective import weights
-from autotune.search.prior import Prior
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.home import write_atomically
 from autotune.study.results import RESULTS, parse_rows
