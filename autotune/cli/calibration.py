@@ -17,10 +17,9 @@ from autotune.cli.output import print_json, say
 from autotune.errors import BadInput
 from autotune.simulator.fit import fit
 from autotune.simulator.fit.points import MeasuredPoint, Predicted, points_of
-from autotune.simulator.fit.rankings import ranking_lines, rankings
 from autotune.simulator.fit.reading import Reading, read
 from autotune.simulator.fit.rows import shape
-from autotune.simulator.fit.tables import error_lines, errors, table
+from autotune.simulator.fit.tables import error_lines, errors, ranking_lines, rankings, table
 from autotune.simulator.node.calibration import packaged_calibration, read_calibration
 from autotune.study.home import Home, write_atomically
 from autotune.study.user_library import calibration_of_home

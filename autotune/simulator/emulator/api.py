@@ -109,19 +109,18 @@ class EngineApi:
 
     def __call__(self, exchange: HttpExchange) -> None:
         """Answer a request."""
-        request = exchange.request
-        method, handler = self._routes.get(request.path, ("", None))
+        method, handler = self._routes.get(exchange.path, ("", None))
         period_s = self._faults.get("unavailable-bursts", 0.0)
         if period_s and (perf_counter() - self._began_s) % period_s > 0.75 * period_s:
             exchange.respond(503, b"Service Unavailable", "text/plain; charset=utf-8")
         elif handler is None:
             _json(exchange, {"detail": "Not Found"}, 404)
-        elif request.method != method:
+        elif exchange.method != method:
             _json(exchange, {"detail": "Method Not Allowed"}, 405)
         elif (
             self._keys
-            and request.path.startswith("/v1/")
-            and request.headers.get(b"authorization", b"").decode("latin-1") not in self._keys
+            and exchange.path.startswith("/v1/")
+            and exchange.headers.get(b"authorization", b"").decode("latin-1") not in self._keys
         ):
             _json(exchange, {"error": "Unauthorized"}, 401)
         else:
@@ -169,7 +168,7 @@ class EngineApi:
     def _complete(self, exchange: HttpExchange, *, chat: bool) -> None:
         api = self._card.api
         try:
-            asked = read_request(exchange.request.body, chat=chat, limits=self._limits)
+            asked = read_request(exchange.body, chat=chat, limits=self._limits)
         except RequestRefused as error:
             content = {"message": error.message, "type": error.kind, "param": None, "code": error.status}
             _json(exchange, {"error": content} if api.error_nested else {"object": "error", **content}, error.status)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import cast
 
@@ -22,27 +22,20 @@ _LARGEST_BODY = 64 * 2**20
 
 
 @dataclass(slots=True)
-class HttpRequest:
-    """A request that has arrived whole."""
-
-    method: str
-    path: str
-    headers: dict[bytes, bytes]
-    body: bytes
-    keep_alive: bool
-
-
-@dataclass(slots=True)
 class HttpExchange:
-    """A request and the way to answer it; writing after the client has gone does nothing.
+    """A request that has arrived whole and the way to answer it; writing after the client has gone does nothing.
 
     Attributes:
         on_abandoned: called when the client goes before the answer has ended.
     """
 
-    request: HttpRequest
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    body: bytes
+    _keep_alive: bool
     _connection: HttpConnection
-    on_abandoned: Callable[[], None] | None = field(default=None)
+    on_abandoned: Callable[[], None] | None = None
 
     def respond(self, status: int, body: bytes = b"", content_type: str = "application/json") -> None:
         """Answer in one piece."""
@@ -63,14 +56,14 @@ class HttpExchange:
     def finished(self) -> None:
         """The answer has been written."""
         self.on_abandoned = None
-        self._connection.answered(self)
+        self._connection.answered(self._keep_alive)
 
     def break_off(self) -> None:
         """Close the connection in the middle of the answer."""
         self._connection.close()
 
     def _head(self, status: int, fields: str) -> bytes:
-        keep = "" if self.request.keep_alive else "connection: close\r\n"
+        keep = "" if self._keep_alive else "connection: close\r\n"
         return f"HTTP/1.1 {status} {_REASONS[status]}\r\nserver: {EMULATOR_NAME}\r\n{fields}{keep}\r\n".encode()
 
 
@@ -85,7 +78,7 @@ class HttpConnection(asyncio.Protocol):
         self._application, self._open = application, open_connections
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
-        self._pending: deque[HttpRequest] = deque()
+        self._pending: deque[HttpExchange] = deque()
         self._current: HttpExchange | None = None
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
@@ -140,21 +133,22 @@ class HttpConnection(asyncio.Protocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        request = HttpRequest(
-            method=self._parser.get_method().decode(),
-            path=self._url.partition(b"?")[0].decode("latin-1"),
-            headers=self._headers,
-            body=b"".join(self._body),
-            keep_alive=self._parser.should_keep_alive(),
+        exchange = HttpExchange(
+            self._parser.get_method().decode(),
+            self._url.partition(b"?")[0].decode("latin-1"),
+            self._headers,
+            b"".join(self._body),
+            self._parser.should_keep_alive(),
+            self,
         )
-        self._pending.append(request)
+        self._pending.append(exchange)
         self._next()
 
     # Answers
 
     def _next(self) -> None:
         if self._current is None and self._pending:
-            self._current = HttpExchange(self._pending.popleft(), self)
+            self._current = self._pending.popleft()
             self._application(self._current)
 
     def write(self, data: bytes) -> None:
@@ -162,10 +156,10 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def answered(self, exchange: HttpExchange) -> None:
+    def answered(self, keep_alive: bool) -> None:
         """The current answer has ended: take the next request."""
         self._current = None
-        if not exchange.request.keep_alive:
+        if not keep_alive:
             self.close()
         elif self._pending:
             asyncio.get_running_loop().call_soon(self._next)

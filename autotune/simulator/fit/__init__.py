@@ -8,8 +8,7 @@
     solving       the factors, with and without some of the points
     errors        prediction errors to state, from what the fit got wrong
     fit           points in, a calibration out
-    tables        measured against predicted, row by row
-    rankings      are the best configurations predicted to be the best?
+    tables        measured against predicted: rows, errors, and whether the best are predicted to be the best
 
 Columns, rules and where the shipped figures come from: ``docs/calibration.md``.
 """

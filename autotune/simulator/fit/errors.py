@@ -62,14 +62,14 @@ def errors_of(
     by_engine["any"] = list(points)
     shared = _shared(points)
     engines = {
-        name: {
-            m: _believed(_spread(members, m, shared), len(members), before.engines.get(name, {}).get(m))
-            for m in METRICS
-        }
+        name: {m: _stated(members, m, shared, before.engines.get(name, {}).get(m)) for m in METRICS}
         for name, members in by_engine.items()
     }
     # An engine that nobody measured is not surer than any that somebody did.
-    engines["any"] = {m: max((one[m] for one in engines.values()), key=_total) for m in METRICS}
+    engines["any"] = {
+        m: max((one[m] for one in engines.values()), key=lambda spread: math.hypot(spread.group, spread.row))
+        for m in METRICS
+    }
     added = {kind: max(more, before.unseen.get(kind, 0.0)) for kind, more in _unseen(points).items()}
     return PredictionErrors(
         engines={**before.engines, **engines},
@@ -78,21 +78,18 @@ def errors_of(
     )
 
 
-def _believed(found: ErrorSpread, points: int, before: ErrorSpread | None) -> ErrorSpread:
-    """What so many points' errors let one state."""
-    if before is not None:
-        return ErrorSpread(group=max(found.group, before.group), row=max(found.row, before.row))
-    told = min(1.0, points / _TELLING)
-
-    def mixed(its: float, unknown: float) -> float:
-        return _rounded(math.sqrt(told * its**2 + (1.0 - told) * unknown**2))
-
-    return ErrorSpread(group=mixed(found.group, UNKNOWN.group), row=mixed(found.row, UNKNOWN.row))
-
-
-def _spread(points: Sequence[Missed], metric: str, shared: float) -> ErrorSpread:
+def _stated(points: Sequence[Missed], metric: str, shared: float, before: ErrorSpread | None) -> ErrorSpread:
+    """What the errors of points let one state of a metric."""
     total = _scale([_foreseen(p, metric) for p in points if metric in p.errors])
-    return ErrorSpread(group=_rounded(total * math.sqrt(shared)), row=_rounded(total * math.sqrt(1.0 - shared)))
+    group, row = round(total * math.sqrt(shared), 3), round(total * math.sqrt(1.0 - shared), 3)
+    if before is not None:
+        return ErrorSpread(group=max(group, before.group), row=max(row, before.row))
+    known = min(1.0, len(points) / _TELLING)
+
+    def mixed(found: float, unknown: float) -> float:
+        return round(math.sqrt(known * found**2 + (1.0 - known) * unknown**2), 3)
+
+    return ErrorSpread(group=mixed(group, UNKNOWN.group), row=mixed(row, UNKNOWN.row))
 
 
 def _foreseen(point: Missed, metric: str) -> float:
@@ -134,7 +131,7 @@ def _unseen(points: Sequence[Missed]) -> dict[str, float]:
         if kind == "workload" and seen:
             found[kind] = 0.0  # the engines' spreads are those of unseen workloads already
         elif seen:
-            found[kind] = _rounded(math.sqrt(max(0.0, _predicted_scale(out) ** 2 - _scale(own) ** 2)))
+            found[kind] = round(math.sqrt(max(0.0, _predicted_scale(out) ** 2 - _scale(own) ** 2)), 3)
     return found
 
 
@@ -150,11 +147,3 @@ def _predicted_scale(errors: Sequence[float]) -> float:
     ordered = sorted(abs(e) for e in errors)
     rank = min(len(ordered), math.ceil(0.9 * (len(ordered) + 1)))
     return max(_LEAST, ordered[rank - 1] / Z90)
-
-
-def _total(spread: ErrorSpread) -> float:
-    return math.hypot(spread.group, spread.row)
-
-
-def _rounded(value: float) -> float:
-    return round(value, 3)

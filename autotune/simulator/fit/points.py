@@ -63,10 +63,6 @@ class MeasuredPoint:
         return self.resolved.card.engine
 
     @property
-    def version(self) -> str:
-        return self.resolved.context.version
-
-    @property
     def gpu(self) -> str:
         """The name of the node's hardware."""
         return self.resolved.context.hardware.name
@@ -181,4 +177,4 @@ def groups(points: Sequence[MeasuredPoint]) -> list[Group]:
 
 def era_of(point: MeasuredPoint) -> str:
     """The engine with the first two numbers of its version: ``vllm 0.11``."""
-    return f"{point.engine} {'.'.join(map(str, Version(point.version).release[:2]))}"
+    return f"{point.engine} {'.'.join(map(str, Version(point.resolved.context.version).release[:2]))}"

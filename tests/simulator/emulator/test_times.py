@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from autotune.engines import command_of
 from autotune.loadgen import measure
 from autotune.loadgen.workloads import Workload, load_workload
-from autotune.simulator.emulator.engine import LiveEngine
-from autotune.simulator.emulator.prefix import BlockCache, block_hashes
+from autotune.simulator.emulator.engine import BlockCache, LiveEngine, block_hashes
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autotune.simulator.fit.points import Predicted, points_of
-from autotune.simulator.fit.rankings import ranking_lines, rankings
 from autotune.simulator.fit.reading import read_file
-from autotune.simulator.fit.tables import error_lines, errors, table
+from autotune.simulator.fit.tables import error_lines, errors, ranking_lines, rankings, table
 
 from .files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row
 

@@ -8,9 +8,8 @@ import pytest
 
 from autotune.simulator.fit.fit import predicted_by
 from autotune.simulator.fit.points import points_of
-from autotune.simulator.fit.rankings import rankings
 from autotune.simulator.fit.reading import read_file
-from autotune.simulator.fit.tables import errors
+from autotune.simulator.fit.tables import errors, rankings
 from autotune.simulator.node.calibration import packaged_calibration
 from tests.simulator.fit.files import DATA, published
 
