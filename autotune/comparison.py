@@ -127,7 +127,8 @@ def front(history: History, measured: Measured, chosen: Chosen) -> list[FrontPoi
         if (scores := [s for row in measured(p) if (s := objective.second(spec, row)) is not None])
     }
     choices = {p: choice for p in seconds if (choice := chosen(p)) is not None}
-    firsts = {p: _score(history, choice.objective) for p, choice in choices.items()}
+    sign = 1 if objective.maximises(spec.objective) else -1
+    firsts = {p: sign * float(np.log(choice.objective.value)) for p, choice in choices.items()}
     points = np.array([(firsts[p], mean(seconds[p])) for p in choices]).reshape(-1, 2)
     kept = [p for p, beaten in zip(choices, dominated(points), strict=True) if not beaten]
     spread = Spread.pooled(seconds.values())
@@ -139,11 +140,6 @@ def front(history: History, measured: Measured, chosen: Chosen) -> list[FrontPoi
         )
         for p in sorted(kept, key=lambda p: -firsts[p])
     ]
-
-
-def _score(history: History, reached: Objective) -> float:
-    value = float(np.log(reached.value))
-    return value if objective.maximises(history.spec.objective) else -value
 
 
 def _second(history: History, metric: str, scores: Sequence[float], spread: Spread) -> Objective:

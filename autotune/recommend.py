@@ -70,13 +70,7 @@ def recommend(
         gpus=spec.gpus,
         evidence=launches[0].result.evidence if launches else Evidence.MEASURED,
         verdict=judgement.verdict,
-        stop_reason="; ".join(
-            [
-                part
-                for part in (_explained(stop_reason, judgement, len(history.by_position) > 1), *map(_off, nodes))
-                if part
-            ]
-        ),
+        stop_reason=_explained(stop_reason, judgement, len(history.by_position) > 1, nodes),
         recommended=sheet.choice(judgement.winner),
         baseline=sheet.choice(candidates.baseline if history.scores(candidates.baseline) else None),
         gain_percent=percent(gain.log) if gain else None,
@@ -149,10 +143,8 @@ class _Sheet:
 
     def _measured(self, position: int) -> list[Launch]:
         """The launches behind `evidence`, in order."""
-        entries = [e for e in self._history.at(position) if e.measured]
         roles = BASELINE_ROLES if position == self._base else (Role.FINAL,)
-        chosen = [e for e in entries if e.role in roles] or entries
-        return [self._launches[e.number] for e in self._history.on_normal_nodes(chosen) or chosen]
+        return [self._launches[e.number] for e in self._history.evidence(position, *roles)]
 
     def workloads(self) -> dict[str, WorkloadComparison]:
         """Every workload before and after."""
@@ -205,7 +197,7 @@ def _resolutions(candidates: CandidateSet, launches: Sequence[Launch]) -> list[R
     ]
 
 
-def _explained(stop_reason: str, judgement: Judgement, challenged: bool) -> str:
+def _explained(stop_reason: str, judgement: Judgement, challenged: bool, nodes: Sequence[NodeShare]) -> str:
     parts = [stop_reason] if stop_reason else []
     if judgement.verdict is Verdict.INDISTINGUISHABLE:
         parts += _undecided(judgement, challenged)
@@ -214,18 +206,14 @@ def _explained(stop_reason: str, judgement: Judgement, challenged: bool) -> str:
             f"the baseline's score changed by {percent(judgement.change):+.1f} % from its first launch to its last: "
             "the node may have changed during the study, and nothing is corrected for that"
         )
+    for node in nodes:
+        if node.certain:
+            how = "slower" if node.offset_percent < 0 else "faster"
+            parts.append(
+                f"node {node.node} is {abs(node.offset_percent):.0f} % {how} than the others: nothing more was "
+                "launched there, and scores of its launches are corrected"
+            )
     return "; ".join(parts)
-
-
-def _off(node: NodeShare) -> str:
-    """What is to be said of a node that is not like the others; empty of one that is."""
-    if not node.certain:
-        return ""
-    how = "slower" if node.offset_percent < 0 else "faster"
-    return (
-        f"node {node.node} is {abs(node.offset_percent):.0f} % {how} than the others: nothing more was launched "
-        "there, and scores of its launches are corrected"
-    )
 
 
 def _undecided(judgement: Judgement, challenged: bool) -> list[str]:

@@ -16,7 +16,8 @@ from pathlib import Path
 from autotune.errors import BadInput, CannotGoOn, Interrupted, UnknownName
 from autotune.evaluate import Evaluator
 from autotune.evaluate.offline import Replayed, Simulated
-from autotune.executors import EvaluationSetup, Executor, executor_for, retire_bad_node
+from autotune.executors import EvaluationSetup, Executor, retire_bad_node
+from autotune.executors.factory import executor_for
 from autotune.notify import Notify, silent
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.progress import Progress

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.executors import EvaluationSetup, Executor, executor_for
+from autotune.executors import EvaluationSetup, Executor
+from autotune.executors.factory import executor_for
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.run import evaluator_for

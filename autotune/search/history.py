@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autotune.search import equivalents, objective
+from autotune.search import equivalents, objective, timeline
 from autotune.search.decide.estimate import Spread
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
-from autotune.search.timeline import seconds, start_times
 from autotune.space.enumeration import CandidateSet
 from autotune.study.spec import StudySpec
 from autotune.trial import FailureKind, Launch, Role, Trial
@@ -63,34 +62,6 @@ class Entry:
         return not (self.pending or self.broke or self.measured or self.cut_short)
 
 
-def entry_of(
-    spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
-) -> Entry:
-    """What a finished launch says; ``joined`` is position to that of its twin."""
-    position, failure = candidates.position(launch.trial.configuration.fingerprint), launch.result.failure
-    return Entry(
-        number=launch.trial.number,
-        role=launch.trial.role,
-        position=joined.get(position, position),
-        score=objective.score(spec, launch),
-        second=objective.second(spec, launch),
-        violations=objective.violations(spec, launch),
-        broke=objective.broke(launch),
-        out_of_memory=objective.broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
-        cut_short=bool(launch.result.shortened),
-        seconds=seconds(launch),
-        began_s=began_s,
-        node=launch.result.node or launch.trial.node,
-    )
-
-
-def mean_violation(entries: Sequence[Entry], slo: str) -> float:
-    """By how much launches are beyond a limit in the mean; infinite where its metric is missing."""
-    values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
-    # An SLO whose metric is missing is not kept: nothing shows that it is.
-    return sum(values) / len(values) if values else float("inf")
-
-
 @dataclass(frozen=True)
 class History:
     """The launches of a study by number, with what decisions need beside them.
@@ -112,12 +83,13 @@ class History:
     ) -> History:
         """Read launches and running trials; raises ``KeyError`` for a configuration that is no candidate."""
         rows = list(launches)
-        joined = _joined(candidates, rows)
+        twins = equivalents.canonical_of(rows, candidates, candidates.items[candidates.baseline].fingerprint)
+        joined = {candidates.position(one): candidates.position(other) for one, other in twins.items()}
         running = list(pending)
         # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
         bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
-        begins = start_times(rows, bound)
-        entries = [entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows]
+        begins = timeline.start_times(rows, bound)
+        entries = [_entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows]
         for trial in running:
             position = candidates.position(trial.configuration.fingerprint)
             counted = joined.get(position, position)
@@ -236,12 +208,11 @@ class History:
 
     def scores(self, position: int, *roles: Role) -> list[float]:
         """The scores of a candidate's launches, of these roles only when any are given."""
-        entries = [e for e in self.at(position) if e.measured]
-        return [e.score for e in entries if e.score is not None and (not roles or e.role in roles)]
+        return [score for _, score in self.node_scores(position, *roles)]
 
     def node_scores(self, position: int, *roles: Role) -> list[NodeScore]:
         """As `scores`, with the nodes."""
-        entries = [e for e in self.at(position) if e.measured]
+        entries = self.at(position)
         return [(e.node, e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
@@ -265,20 +236,37 @@ class History:
 
         Those on nodes that were off do not count where there are others.
         """
-        entries = [e for e in self.at(position) if e.measured]
-        chosen = [e for e in entries if not roles or e.role in roles] or entries
-        if not chosen:
-            return False
-        names = {str(slo) for slo in self.spec.slos}
-        chosen = (self.on_normal_nodes(chosen) if names else chosen) or chosen
-        return all(mean_violation(chosen, name) <= 0 for name in names)
+        chosen = self.evidence(position, *roles)
+        return bool(chosen) and all(_mean_violation(chosen, str(slo)) <= 0 for slo in self.spec.slos)
 
     def feasible(self, position: int, *roles: Role) -> bool:
         """Measured, never failed, and within every SLO."""
         return not self.broke(position) and self.keeps_slos(position, *roles)
 
 
-def _joined(candidates: CandidateSet, launches: Iterable[Launch]) -> dict[int, int]:
-    baseline = candidates.items[candidates.baseline].fingerprint
-    joined = equivalents.canonical_of(launches, candidates, baseline)
-    return {candidates.position(one): candidates.position(other) for one, other in joined.items()}
+def _entry_of(
+    spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
+) -> Entry:
+    """What a finished launch says; ``joined`` is position to that of its twin."""
+    position, failure = candidates.position(launch.trial.configuration.fingerprint), launch.result.failure
+    return Entry(
+        number=launch.trial.number,
+        role=launch.trial.role,
+        position=joined.get(position, position),
+        score=objective.score(spec, launch),
+        second=objective.second(spec, launch),
+        violations=objective.violations(spec, launch),
+        broke=objective.broke(launch),
+        out_of_memory=objective.broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
+        cut_short=bool(launch.result.shortened),
+        seconds=timeline.seconds(launch),
+        began_s=began_s,
+        node=launch.result.node or launch.trial.node,
+    )
+
+
+def _mean_violation(entries: Sequence[Entry], slo: str) -> float:
+    """By how much launches are beyond a limit in the mean; infinite where its metric is missing."""
+    values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
+    # An SLO whose metric is missing is not kept: nothing shows that it is.
+    return sum(values) / len(values) if values else float("inf")
