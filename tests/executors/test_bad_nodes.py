@@ -70,6 +70,7 @@ class Asking:
     stop_reason: str = "done"
     most: int = 10
     asked: int = 0
+    off_nodes: dict[str, str] = field(default_factory=dict)
 
     def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
         if self.asked == self.most:
