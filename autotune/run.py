@@ -13,12 +13,11 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from autotune.errors import BadInput, CannotGoOn, Interrupted, UnknownName
+from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator
-from autotune.evaluate.offline import Replayed, Simulated
+from autotune.evaluate.factory import evaluator_for
 from autotune.executors import EvaluationSetup, Executor, retire_bad_node
 from autotune.executors.factory import executor_for
-from autotune.notify import Notify, silent
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
@@ -30,7 +29,6 @@ from autotune.search.priors import keep, priors_of, sources_of
 from autotune.search.study import Study
 from autotune.serving.docker_engine import fetch_images
 from autotune.space.context import gpus_of
-from autotune.space.library import Library
 from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import Lock
@@ -39,26 +37,6 @@ from autotune.study.user_library import library_of
 from autotune.trial import Launch, TrialResult
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-
-
-def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Notify = silent) -> Evaluator:
-    """The evaluator that a study names; raises `UnknownName`.
-
-    Args:
-        folder: the study's, for what launches leave behind.
-        notify: called when a launch is tried again.
-    """
-    if spec.on == "simulator":
-        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
-    if spec.on.startswith("replay:"):
-        return Replayed(spec, library)
-    if spec.on in ("process", "docker", "emulator") or spec.on.startswith("external:"):
-        # Imported when asked for: HTTP clients and event loops take time that a simulated study need not spend.
-        from autotune.evaluate.launched import BackOff, Launched
-
-        return Launched(spec, library, folder, back_off=BackOff(notify=notify))
-    known = ["simulator", "emulator", "process", "docker", "external:URL", "replay:FILE"]
-    raise UnknownName("way to run trials", spec.on, known)
 
 
 def run(

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from autotune.evaluate.factory import evaluator_for
 from autotune.executors import EvaluationSetup, Executor
 from autotune.executors.factory import executor_for
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.run import evaluator_for
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
 from autotune.trial import Role, Trial

@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from autotune.evaluate.factory import evaluator_for
 from autotune.prepare.build_spec import library_for
-from autotune.run import evaluator_for
 from autotune.study.home import Home
 from autotune.trial import Launch
 

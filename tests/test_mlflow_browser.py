@@ -14,12 +14,13 @@ import pytest
 from rich.console import Console
 
 from autotune.evaluate import Evaluator
+from autotune.evaluate.factory import evaluator_for
 from autotune.outputs.progress import ConsoleProgress
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.tracking import ARTIFACTS, Tracker, database_uri, experiment_name
 from autotune.prepare.build_spec import build_spec
-from autotune.run import evaluator_for, run
+from autotune.run import run
 from autotune.study.home import Home
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec

@@ -27,7 +27,7 @@ class EvaluationSetup:
     """What a study's evaluators are made from; it can be pickled, so that nodes make their own.
 
     Attributes:
-        make: makes one; arguments as of `autotune.run.evaluator_for`.
+        make: makes one; arguments as of `autotune.evaluate.factory.evaluator_for`.
         folder: the study's folder on this machine; made by whoever opens the study.
         notify: shows messages while trials run.
     """

@@ -14,9 +14,10 @@ from rich.console import Console
 
 from autotune.errors import BadInput, CannotGoOn
 from autotune.evaluate import Evaluator
+from autotune.evaluate.factory import evaluator_for
 from autotune.outputs.progress import ConsoleProgress
 from autotune.prepare.build_spec import build_spec
-from autotune.run import evaluator_for, run
+from autotune.run import run
 from autotune.space.library import Library
 from autotune.study.home import Home
 from autotune.study.options import RunOptions

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from autotune.errors import BadInput
+from autotune.evaluate.factory import evaluator_for
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.run import evaluator_for
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Role, State, Trial

@@ -1,0 +1,32 @@
+"""`evaluator_for`: the evaluator that a study names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.errors import UnknownName
+from autotune.evaluate import Evaluator
+from autotune.evaluate.offline import Replayed, Simulated
+from autotune.notify import Notify, silent
+from autotune.space.library import Library
+from autotune.study.spec import StudySpec
+
+
+def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Notify = silent) -> Evaluator:
+    """Make the evaluator that a study names; raises `UnknownName`.
+
+    Args:
+        folder: the study's, for what launches leave behind.
+        notify: called when a launch is tried again.
+    """
+    if spec.on == "simulator":
+        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
+    if spec.on.startswith("replay:"):
+        return Replayed(spec, library)
+    if spec.on in ("process", "docker", "emulator") or spec.on.startswith("external:"):
+        # Imported when asked for: HTTP clients and event loops take time that a simulated study need not spend.
+        from autotune.evaluate.launched import BackOff, Launched
+
+        return Launched(spec, library, folder, back_off=BackOff(notify=notify))
+    known = ["simulator", "emulator", "process", "docker", "external:URL", "replay:FILE"]
+    raise UnknownName("way to run trials", spec.on, known)
