@@ -75,12 +75,7 @@ class StudyRuns:
         if child is not None and child.info.status != "RUNNING":
             return False
         trial, result = launch.trial, launch.result
-        if child is None:
-            name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
-            tags = content.launch_tags(self._spec.study, launch)
-            tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
-            start = content.started_ms(launch)
-            child = self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
+        child = child or self._create_child(launch)
         run_id = child.info.run_id
         knobs = {"engine": trial.configuration.engine, **trial.configuration.knobs}
         # The time stamp is the launch's own, so that writing a metric again does not add a second point.
@@ -187,6 +182,14 @@ class StudyRuns:
         for name, value in tags.items():
             if name not in has:
                 self._client.set_experiment_tag(self._experiment, name, value)
+
+    def _create_child(self, launch: Launch) -> Run:
+        trial = launch.trial
+        name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
+        tags = content.launch_tags(self._spec.study, launch)
+        tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
+        start = content.started_ms(launch)
+        return self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
 
     @cached_property
     def _children(self) -> dict[int, Run]:

@@ -1,0 +1,78 @@
+"""The report as a page: well-formed, self-contained, and safe with hostile text."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+from autotune.outputs.report.render import render
+from autotune.trial import Command, Failure, FailureKind, Role
+from tests import small_study
+from tests.small_study import BASELINE, WINNER
+from tests.test_report import cells, record, section
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Checker(HTMLParser):
+    """Every tag that is opened is closed, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_is_well_formed_and_needs_no_network(tmp_path: Path) -> None:
+    page = render(record(tmp_path), "html")
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert checker.seen.count("table") >= 7
+    assert {"script", "link", "img", "iframe"}.isdisjoint(checker.seen)
+    assert not [value for name, value in checker.attributes if name in {"src", "href", "onclick"}]
+    assert "prefers-color-scheme: dark" in page
+    assert "url(" not in page
+    assert "@import" not in page
+    assert small_study.COMMANDS[WINNER].shell() in checker.text
+    assert "SIMULATED" in checker.text
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    evil = "</code>|<script>alert(1)</script> ``` [x](javascript:alert(1)) **b** | a\n\n# h\n```\n"
+    failure = Failure(FailureKind.CRASHED, evil, evil)
+    odd = BASELINE.with_knobs(**{"kv_cache_dtype": evil})
+    command = Command(("vllm", "serve", evil))
+    launches = [
+        *small_study.launches(),
+        small_study.launch(9, Role.SEARCH, odd, failure, command=command),
+    ]
+    outcome = small_study.recommendation(
+        stop_reason=evil, recommended=small_study.choice(WINNER, 1.0, Command(("sglang", evil)))
+    )
+    study = record(tmp_path, outcome, launches)
+    checker = Checker()
+    checker.feed(render(study, "html"))
+    assert checker.open == []
+    assert "script" not in checker.seen
+    assert "a" not in checker.seen
+    report = render(study, "md")
+    assert [len(row) for row in cells(section(report, "Launches"))] == [7] * 11
+    assert [line for line in report.splitlines() if line.startswith("# ")] == [
+        "# deepseek-ai/DeepSeek-V3.2 on 8×H200: tuned for total token throughput",
+        *["# h"] * report.count("\n# h\n"),
+    ]
