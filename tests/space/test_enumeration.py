@@ -136,3 +136,12 @@ def test_a_default_may_depend_on_the_knobs_before_it() -> None:
         for c in enumerate_engine(card, context()).configurations
     }
     assert pairs == {(True, 1024), (False, 48)}
+
+
+def test_a_fingerprint_tells_the_knobs_and_not_their_order() -> None:
+    """Files of studies hold fingerprints, so the value itself must not change either."""
+    one = Configuration("vllm", {"tensor_parallel": 8, "kv_cache_dtype": None})
+    other = Configuration("vllm", {"kv_cache_dtype": None, "tensor_parallel": 8})
+    assert one.fingerprint == other.fingerprint == "28bd2af21498"
+    assert one == other
+    assert one.fingerprint != one.with_knobs(tensor_parallel=4).fingerprint
