@@ -117,7 +117,7 @@ class _Sheet:
         )
 
     def _shown(self, position: int) -> Launch:
-        """The launch whose command stands for a configuration: of its twins the one without settings that do nothing.
+        """The launch whose command stands for a configuration: the equivalent without settings that do nothing.
 
         The baseline's stands as it was typed.
         """

@@ -23,7 +23,7 @@ def canonical_of(launches: Iterable[Launch], candidates: Container[str], baselin
 
     Args:
         candidates: the fingerprints of what may be launched.
-        baseline: stands for its twins whatever the engine made of it, because it is launched as the user typed it.
+        baseline: stands for its equivalents whatever the engine made of it, as it is launched as the user typed it.
     """
     answers: dict[str, str] = {}
     for launch in sorted(launches, key=lambda row: row.trial.number):

@@ -67,7 +67,7 @@ class History:
     """The launches of a study by number, with what decisions need beside them.
 
     Attributes:
-        canonical_of: position of a candidate to that of its twin, for which all its launches count.
+        canonical_of: position of a candidate to that of its equivalent, for which all its launches count.
         adjusted_by: what was taken from the scores, node by node; None: they are as measured.
     """
 
@@ -83,8 +83,8 @@ class History:
     ) -> History:
         """Read launches and running trials; raises ``KeyError`` for a configuration that is no candidate."""
         rows = list(launches)
-        twins = equivalents.canonical_of(rows, candidates, candidates.items[candidates.baseline].fingerprint)
-        joined = {candidates.position(one): candidates.position(other) for one, other in twins.items()}
+        canonical = equivalents.canonical_of(rows, candidates, candidates.items[candidates.baseline].fingerprint)
+        joined = {candidates.position(one): candidates.position(other) for one, other in canonical.items()}
         running = list(pending)
         # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
         bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
@@ -119,7 +119,7 @@ class History:
 
     def upto(self, count: int) -> History:
         """The first launches alone."""
-        # What later launches taught about twins holds for them too, or finals could be asked for without end.
+        # What later launches taught about equivalents holds for them too, or finals could be asked for without end.
         return replace(self, entries=self.entries[:count])
 
     @property
@@ -178,11 +178,11 @@ class History:
         return found
 
     def canonical(self, position: int) -> int:
-        """The candidate for which the launches of a candidate count: itself, or its twin."""
+        """The candidate for which the launches of a candidate count: itself, or its equivalent."""
         return self.canonical_of.get(position, position)
 
     def at(self, position: int) -> list[Entry]:
-        """The launches that count for a candidate, those of its twins included."""
+        """The launches that count for a candidate, equivalents included."""
         return self.by_position.get(self.canonical(position), [])
 
     @property
@@ -190,7 +190,7 @@ class History:
         return [e for e in self.entries if e.pending]
 
     def spent(self, position: int) -> bool:
-        """Whether the search is done with a candidate: measured, failed, running, given up, or another one's twin."""
+        """Whether the search is done with a candidate: measured, failed, running, given up, or an equivalent."""
         if position in self.canonical_of:
             return True
         entries = self.at(position)
@@ -247,7 +247,7 @@ class History:
 def _entry_of(
     spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
 ) -> Entry:
-    """What a finished launch says; ``joined`` is position to that of its twin."""
+    """What a finished launch says; ``joined`` is position to that of its equivalent."""
     position, failure = candidates.position(launch.trial.configuration.fingerprint), launch.result.failure
     return Entry(
         number=launch.trial.number,

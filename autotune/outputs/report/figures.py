@@ -36,19 +36,19 @@ def broken_slos(study: StudyRecord, launch: Launch) -> list[str]:
 
 
 def joined(study: StudyRecord) -> dict[str, str]:
-    """Fingerprint of a configuration to that of its twin, by the engines' own word."""
+    """Fingerprint of a configuration to that of its equivalent, by the engines' own word."""
     launched = {launch.trial.configuration.fingerprint for launch in study.launches}
     baseline = next((row.trial for row in study.launches if row.trial.role is Role.BASELINE), None)
     return canonical_of(study.launches, launched, baseline.configuration.fingerprint if baseline else None)
 
 
 def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
-    """Fingerprint to its launches, those of its twins included, in the order of the first."""
-    twins = joined(study)
+    """Fingerprint to its launches, equivalents included, in the order of the first."""
+    canonical = joined(study)
     groups: dict[str, list[Launch]] = {}
     for launch in launches:
         fingerprint = launch.trial.configuration.fingerprint
-        groups.setdefault(twins.get(fingerprint, fingerprint), []).append(launch)
+        groups.setdefault(canonical.get(fingerprint, fingerprint), []).append(launch)
     return groups
 
 

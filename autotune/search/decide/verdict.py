@@ -121,7 +121,7 @@ def _verdict(
 
 
 def settings(history: History, position: int) -> int:
-    """How many knobs differ from the engine's default, of the one of its twins that has fewest."""
+    """How many knobs differ from the engine's default, of the one of its equivalents that has fewest."""
     items, canonical = history.candidates.items, history.canonical(position)
     group = {position, *(p for p, canonical_of in history.canonical_of.items() if canonical_of == canonical)}
     return min(settings_of(history, items[p].configuration) for p in group)

@@ -94,7 +94,7 @@ def contributions(
 def no_effect_by_rule(
     history: History, launches: Sequence[Launch], winner: int | None, no_effect_of: KnownNoEffects
 ) -> list[NoEffect]:
-    """What on the commands of winner and baseline, their twins' included, is known to do nothing."""
+    """What on the commands of winner and baseline, their equivalents included, is known to do nothing."""
     positions = {history.candidates.baseline, *([] if winner is None else [winner])}
     where = {entry.number: entry.position for entry in history}
     rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
