@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.engines.options import OptionParser, OptionTable, declared_table, read_table
+from autotune.engines.options import OptionParser, OptionTable, read_table
 from autotune.errors import BadInput
 from autotune.space.context import Context, default_of
 from autotune.space.entry import in_range
@@ -106,7 +106,8 @@ class Engine:
         if self._installed is not None and version == self._installed.version:
             return self._installed
         if self.card.options:
-            return declared_table(self.card, version)
+            declared = tuple(option for option in self.card.options if in_range(version, option.versions))
+            return OptionTable(self.name, version, declared)
         inside = (Path(self.name, "options", f"{version}.json"), Path("engines/options", f"{self.name}-{version}.json"))
         path = next((p for root in self._roots for file in inside if (p := root / file).is_file()), None)
         if path is None:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from packaging.version import InvalidVersion, Version
 from autotune.engines import ask_parser
 from autotune.engines.detect import Installation, output_of
 from autotune.engines.engine import Engine
-from autotune.engines.options import Option, OptionTable
+from autotune.engines.options import OptionTable
 from autotune.errors import BadInput
 from autotune.notify import Notify
 from autotune.space.entry import release_of
+from autotune.space.schema import Option
 from autotune.study.home import expanded, write_atomically
 
 PARSER_S = 300.0
@@ -105,7 +107,7 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
 
 
 def _borrowed(table: OptionTable, version: str) -> OptionTable:
-    return OptionTable(table.engine, version, table.generated_by, table.options, borrowed=True)
+    return replace(table, version=version, config_keys=frozenset(), borrowed=True)
 
 
 def _asked(engine: Engine, installed: Installation) -> Any:
@@ -138,11 +140,11 @@ def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable
     known = {flag: option for option in near.options for flag in option.flags}
     try:
         options = tuple(_option(row, next((known[f] for f in row["flags"] if f in known), None)) for row in rows)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         return None
     # Another version may have other keys, and no parser knows them: none is refused.
     keys = near.config_keys if near.version == installed.release else frozenset()
-    return OptionTable(near.engine, installed.release, "its parser", options, keys)
+    return OptionTable(near.engine, installed.release, options, keys)
 
 
 def _option(row: dict[str, Any], before: Option | None) -> Option:
@@ -151,18 +153,9 @@ def _option(row: dict[str, Any], before: Option | None) -> Option:
     Args:
         before: the option in a near version; a default that is no plain value stays as it is there.
     """
-    valued = row["action"] in {"store", "append"}
+    kind = (row["type"] or (before.type if before else "str")) if row["action"] in {"store", "append"} else "str"
     default = row["default"] if row["default"] is not None or before is None else before.default
-    return Option(
-        tuple(row["flags"]),
-        row["dest"],
-        row["action"],
-        (row["type"] or (before.type if before else "str")) if valued else "str",
-        row.get("nargs"),
-        tuple(row["choices"]),
-        row.get("const"),
-        None if row["action"] == "store_true" else default,
-    )
+    return Option.model_validate({**row, "type": kind, "default": None if row["action"] == "store_true" else default})
 
 
 def _cached(path: Path, installed: Installation) -> Any:

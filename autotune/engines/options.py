@@ -19,41 +19,12 @@ from typing import Any, NoReturn
 import yaml
 
 from autotune.errors import BadInput, MalformedFile, RefusedCommand
-from autotune.space.entry import in_range
-from autotune.space.schema import EngineCard
+from autotune.space.schema import Option
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNRECOGNIZED = "unrecognized arguments: "
 _FILE_OPTION = "--config"
 """Names the YAML file of options that vLLM and SGLang read: its keys stand for long options."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option as the engine's own parser declares it.
-
-    Attributes:
-        flags: every spelling, as they stand on a command line.
-        dest: where the engine stores the value.
-        action: ``store, store_true, store_false, boolean_optional, append`` or ``retired`` (refused with a message).
-        type: ``str, int, float, json, json_or_str, human_int`` (``64k``) or ``bool``.
-        default: None also where the engine computes it.
-    """
-
-    flags: tuple[str, ...]
-    dest: str
-    action: str = "store"
-    type: str = "str"
-    nargs: str | int | None = None
-    choices: tuple[Any, ...] = ()
-    const: Any = None
-    default: Any = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names under which an expression finds the value: the destination and every long spelling."""
-        long = (flag.lstrip("-").replace("-", "_") for flag in self.flags if flag.startswith("--"))
-        return (self.dest, *long)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +38,6 @@ class OptionTable:
 
     engine: str
     version: str
-    generated_by: str
     options: tuple[Option, ...]
     config_keys: frozenset[str] = frozenset()
     borrowed: bool = False
@@ -90,22 +60,10 @@ class OptionTable:
 
 @lru_cache(maxsize=32)
 def read_table(path: Path) -> OptionTable:
-    """Read a table; raises ``OSError`` when there is none and ``KeyError`` or ``TypeError`` when it is malformed."""
+    """Read a table; raises ``OSError`` when there is none and ``KeyError`` or ``ValueError`` when it is malformed."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    options = tuple(map(_option, document["options"]))
-    keys = frozenset(document.get("config_keys", ()))
-    return OptionTable(document["engine"], document["version"], document["generated_by"], options, keys)
-
-
-def declared_table(card: EngineCard, version: str) -> OptionTable:
-    """The table that a card's own options make for one version."""
-    rows = (row.model_dump(exclude={"versions"}) for row in card.options if in_range(version, row.versions))
-    return OptionTable(card.engine, version, "its card", tuple(map(_option, rows)))
-
-
-def _option(row: Mapping[str, Any]) -> Option:
-    dest = row["dest"] or row["flags"][0].lstrip("-").replace("-", "_")
-    return Option(**{**row, "dest": dest, "flags": tuple(row["flags"]), "choices": tuple(row.get("choices", ()))})
+    options = tuple(map(Option.model_validate, document["options"]))
+    return OptionTable(document["engine"], document["version"], options, frozenset(document.get("config_keys", ())))
 
 
 def human_int(text: str) -> int:

@@ -119,18 +119,33 @@ class Knob(Entry):
         return right if below or (self.maximum is not None and value > self.maximum) else None
 
 
-class DeclaredOption(Entry):
-    """One option of the engine's command line, as its own parser declares it; see `engines.options.Option`."""
+class Option(Entry):
+    """One option of the engine's command line, as its own parser declares it."""
 
     flags: list[str] = Field(min_length=1, description="every spelling, as they stand on a command line")
-    dest: str = Field(default="", description="where the value is stored; empty: the first spelling's name")
-    action: Literal["store", "store_true", "store_false", "boolean_optional", "append", "retired"] = "store"
-    type: Literal["str", "int", "float", "json", "json_or_str", "human_int", "bool"] = "str"
+    dest: str = Field(
+        default_factory=lambda option: _name_of(option["flags"][0]), description="where the engine stores the value"
+    )
+    action: Literal["store", "store_true", "store_false", "boolean_optional", "append", "retired"] = Field(
+        default="store", description="retired: refused with a message"
+    )
+    type: Literal["str", "int", "float", "json", "json_or_str", "human_int", "bool"] = Field(
+        default="str", description="human_int: 64k is 64000"
+    )
     nargs: str | int | None = None
-    choices: list[Scalar] = []
-    const: Scalar = None
-    default: Any = None
+    choices: list[Any] = []
+    const: Any = None
+    default: Any = Field(default=None, description="None also where the engine computes it")
     versions: VersionRange = "*"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which an expression finds the value: the destination and every long spelling."""
+        return (self.dest, *(_name_of(flag) for flag in self.flags if flag.startswith("--")))
+
+
+def _name_of(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
 
 
 class Rule(Entry):
@@ -216,7 +231,7 @@ class EngineCard(Entry):
     versions: list[str] = Field(
         min_length=1, description="known versions, oldest first; each with a table in options/, or `options`"
     )
-    options: list[DeclaredOption] = Field(default=[], description="of an engine with few; they are its tables")
+    options: list[Option] = Field(default=[], description="of an engine with few; they are its tables")
     programs: list[list[str]] = Field(default=[], description="other ways in which its command line may begin")
     model_flag: str | None = Field(default=None, description="None: the model is the first positional argument")
     config_flag: list[Case] = Field(default=[], description="option that names the engine's own config file")

@@ -5,6 +5,7 @@ A command is made of parts that depend on few knobs each; the parts of every can
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -53,7 +54,7 @@ def test_the_parts_say_what_the_whole_command_says(name: str) -> None:
     table = kind.table(judged.version)
     lacking = {"vllm": "--kv-cache-dtype", "sglang": "--mem-fraction-static", "tensorrt_llm": "--max_num_tokens"}[name]
     options = tuple(option for option in table.options if lacking not in option.flags)
-    cut = kind.installed(kind.program, type(table)(name, judged.version, "typed", options, table.config_keys))
+    cut = kind.installed(kind.program, replace(table, options=options))
     candidates = enumerate_engine(kind.card, judged).configurations[::97]
     parser = Parser(cut, judged)
     by_parts = [parser.refusal(candidate) is None for candidate in candidates]
