@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.engines.engine import Engine
@@ -17,23 +16,11 @@ from autotune.trial import Configuration, Scalar
 RULE = "not in this version's --help"
 
 
-@dataclass(slots=True)
-class _Part:
-    """A part of a command line that depends on few knobs, with what the parser said of it so far.
-
-    Attributes:
-        knob: whose options it is; None: what goes along with every configuration.
-        depends: the knobs that it depends on.
-        said: their values to the parser's refusal, None = taken.
-    """
-
-    knob: str | None
-    depends: tuple[str, ...]
-    said: dict[tuple[Scalar, ...], str | None] = field(default_factory=dict)
-
-
 class Parser:
-    """Asks the parser of one engine's version; each part of a command line once per values that it depends on."""
+    """Asks the parser of one engine's version; each part of a command line once per values that it depends on.
+
+    A part is the options of one knob, or (None) what goes along with every configuration.
+    """
 
     def __init__(self, engine: Engine, context: Context) -> None:
         self._engine, self._context = engine, context
@@ -43,20 +30,22 @@ class Parser:
         self._knows = not table.borrowed
         of_model = context.model.engines.get(engine.name)
         always = [*(of_model.always if of_model else []), *engine.card.always]
-        self._parts = [_Part(name, self._only_knobs({name} | _names(knob))) for name, knob in engine.card.knobs.items()]
-        self._parts.append(_Part(None, self._only_knobs(_names_of(always))))
+        used: dict[str | None, set[str]] = {name: {name} | _names(knob) for name, knob in engine.card.knobs.items()}
+        used[None] = _names_of(always)
+        self._parts = {part: tuple(name for name in engine.card.knobs if name in used[part]) for part in used}
+        self._refusals: dict[tuple[str | None, tuple[Scalar, ...]], str | None] = {}
 
     def refusal(self, configuration: Configuration) -> str | None:
         """Say why this version's parser refuses a configuration's command; None when it accepts it."""
         knobs = configuration.knobs
         scope: dict[str, Any] = {}
-        for part in self._parts:
-            key = tuple(knobs[name] for name in part.depends)
-            if key not in part.said:
+        for part, depends in self._parts.items():
+            key = part, tuple(knobs[name] for name in depends)
+            if key not in self._refusals:
                 scope = scope or self._context.scope(knobs)
-                part.said[key] = self._ask(part, scope)
-            if part.said[key] is not None:
-                return part.said[key]
+                self._refusals[key] = self._ask(part, scope)
+            if self._refusals[key] is not None:
+                return self._refusals[key]
         return None
 
     def accepted(self, configurations: Sequence[Configuration]) -> tuple[list[Configuration], dict[str, int]]:
@@ -65,16 +54,13 @@ class Parser:
         kept = [c for c, refusal in zip(configurations, refusals, strict=True) if refusal is None]
         return kept, Counter(refusal for refusal in refusals if refusal is not None)
 
-    def _only_knobs(self, found: set[str]) -> tuple[str, ...]:
-        return tuple(name for name in self._engine.card.knobs if name in found)
-
-    def _ask(self, part: _Part, scope: Mapping[str, Any]) -> str | None:
+    def _ask(self, knob: str | None, scope: Mapping[str, Any]) -> str | None:
         engine, context = self._engine, self._context
         try:
-            if part.knob is None:
+            if knob is None:
                 additions = engine.always(scope, context)
             else:
-                additions = engine.knob_additions(part.knob, scope, context.version)
+                additions = engine.knob_additions(knob, scope, context.version)
             if not self._knows or not any(addition.args or addition.config for addition in additions):
                 return None
             command = engine.command_with(additions, scope, context)
@@ -83,9 +69,9 @@ class Parser:
             # beginning of the right one gives back what was asked for.
             options = [word.partition("=")[0].partition(".")[0] for word in command.argv if word.startswith("--")]
             lost = [option for option in options if option not in self._flags]
-            if lost and part.knob is not None:
+            if lost and knob is not None:
                 read = engine.knobs(parsed, context).knobs
-                lost = [] if read[part.knob] == scope[part.knob] else lost
+                lost = [] if read[knob] == scope[knob] else lost
         except BadInput as error:
             return str(error)
         return f"{engine.name} {context.version}: error: unrecognized arguments: {lost[0]}" if lost else None
@@ -98,9 +84,9 @@ def _names(knob: Knob) -> set[str]:
 
 
 def _names_of(additions: Sequence[Addition]) -> set[str]:
-    found: set[str] = set()
+    used: set[str] = set()
     for addition in additions:
-        found |= names(addition.when)
+        used |= names(addition.when)
         texts = [*addition.args, *addition.env.values(), *addition.config.values()]
-        found |= {name for text in texts if isinstance(text, str) for name in template_names(text)}
-    return found
+        used |= {name for text in texts if isinstance(text, str) for name in template_names(text)}
+    return used
