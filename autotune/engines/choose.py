@@ -12,7 +12,7 @@ from pathlib import Path
 from autotune.engines import Engine, engine, recognise, split_command
 from autotune.engines.detect import find, why_missing
 from autotune.engines.installed_options import options_of, stand_in
-from autotune.engines.translate import translate_arguments, translate_text
+from autotune.engines.translate import translate, translate_arguments
 from autotune.errors import BadInput
 from autotune.notify import Notify
 from autotune.space.library import Library
@@ -80,8 +80,9 @@ def choose(
     kinds = {name: engine_of(name, installed, library, notify) for name in names}
     versions = {name: containers.get(name, kind.version()) for name, kind in kinds.items()}
     if baseline is not None and owner is not None:
-        baseline, said = translate_text(kinds[owner], split_command(baseline), baseline, versions[owner])
-        notes += said
+        command, translated = translate(kinds[owner], split_command(baseline), versions[owner])
+        baseline = command.shell() if translated else baseline
+        notes += translated
     passed: dict[str, str] = {}
     for name, text in engine_args.items():
         passed[name], said = translate_arguments(kinds[name], text, versions[name])

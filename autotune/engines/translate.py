@@ -53,12 +53,6 @@ def translate_typed(words: Sequence[str], version: str | None, library: Library,
     return translated.typed() if notes else list(words)
 
 
-def translate_text(engine: Engine, command: Command, text: str, version: str) -> tuple[str, list[str]]:
-    """Like `translate`, for a command as it was typed; the text is kept where nothing is to be translated."""
-    translated, notes = translate(engine, command, version)
-    return (translated.shell() if notes else text), notes
-
-
 def translate_arguments(engine: Engine, text: str, version: str) -> tuple[str, list[str]]:
     """Like `translate`, for arguments alone, with ``NAME=value`` settings in front where there are any."""
     env, words = settings_in_front(shlex.split(text))
@@ -120,27 +114,20 @@ class _Translation:
 
     def _target(self, name: str, *, is_flag: bool) -> Name | None:
         """Find the nearest name, over any renamings, that works; None when the given one does, or none does."""
-        start = Name(name, is_flag)
-        if self._works(start):
-            return None
-        seen, waiting = {name}, [start]
-        for here in waiting:
-            fresh = [neighbour for neighbour in self._neighbours(here) if neighbour.name not in seen]
-            working = next(filter(self._works, fresh), None)
-            if working is not None:
-                return working
-            seen.update(neighbour.name for neighbour in fresh)
-            waiting += fresh
+        given = Name(name, is_flag)
+        reached = [given]
+        for here in reached:
+            if self._works(here):
+                return None if here is given else here
+            reached += [n for n in self._neighbours(here) if n.name not in {other.name for other in reached}]
         return None
 
     def _neighbours(self, here: Name) -> Iterator[Name]:
         for entry in self._renamed:
             if entry.old == here.name:
-                yield Name(entry.new, True, _joined(here.values, entry.values))
+                name, is_flag, values = entry.new, True, entry.values
             elif entry.new == here.name:
-                backwards = {new: old for old, new in entry.values.items()}
-                yield Name(entry.old, entry.kind == "flag", _joined(here.values, backwards))
-
-
-def _joined(first: Mapping[str, str], then: Mapping[str, str]) -> dict[str, str]:
-    return {**then, **{old: then.get(new, new) for old, new in first.items()}}
+                name, is_flag, values = entry.old, entry.kind == "flag", {new: old for old, new in entry.values.items()}
+            else:
+                continue
+            yield Name(name, is_flag, {**values, **{old: values.get(new, new) for old, new in here.values.items()}})
