@@ -94,21 +94,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Modules:
-    """What there is to quantise.
-
-    Attributes:
-        attention: name and elements of a layer's projections.
-        with_experts: per layer, whether it has experts.
-        mtp: whether a layer for multi-token prediction follows.
-    """
-
-    attention: Mapping[str, int]
-    with_experts: Sequence[bool]
-    mtp: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Scheme:
     """How the modules that a pattern names are stored, and multiplied."""
 
@@ -142,31 +127,38 @@ class _Checkpoint:
         return round(size / total, 6)
 
 
-def precision(config: ConfigJson, modules: Modules) -> dict[str, Any]:
+def precision(
+    config: ConfigJson, attention: Mapping[str, int], with_experts: Sequence[bool], *, mtp: bool
+) -> dict[str, Any]:
     """``weight_bytes`` and, where they differ from it, the other ``…weight_bytes``, ``weight_block``, ``matrices_in``.
+
+    Args:
+        attention: name and elements of a layer's projections.
+        with_experts: per layer, whether it has experts.
+        mtp: whether a layer for multi-token prediction follows.
 
     Raises `MalformedFile` for a quantisation that is not known.
     """
     checkpoint = _checkpoint(config)
-    layers = range(len(modules.with_experts))
-    of_experts = [layer for layer in layers if modules.with_experts[layer]]
-    dense = [layer for layer in layers if not modules.with_experts[layer]]
+    layers = range(len(with_experts))
+    of_experts = [layer for layer in layers if with_experts[layer]]
+    dense = [layer for layer in layers if not with_experts[layer]]
     large, names = (of_experts, _EXPERT) if of_experts else (dense, _DENSE)
     main = checkpoint.mean_bytes(large, {names: 1})
     parts = {
         "attention_weight_bytes": checkpoint.mean_bytes(
-            layers, {(f"self_attn.{name}",): elements for name, elements in modules.attention.items()}
+            layers, {(f"self_attn.{name}",): elements for name, elements in attention.items()}
         ),
         # Of shared experts where there are layers with experts, else of the dense layers.
         "dense_weight_bytes": checkpoint.mean_bytes(large, {_SHARED if of_experts else _DENSE: 1}),
     }
-    if modules.mtp:
+    if mtp:
         parts["mtp_weight_bytes"] = checkpoint.mean_bytes([len(layers)], {names: 1})
     scheme = checkpoint.scheme(large[-1], names)
-    found: dict[str, Any] = {key: size for key, size in parts.items() if size != main}
+    figures: dict[str, Any] = {"weight_bytes": main, **{key: size for key, size in parts.items() if size != main}}
     if scheme is not None:
-        found |= {"weight_block": scheme.block, "matrices_in": scheme.matrices_in}
-    return {"weight_bytes": main, **found}
+        figures |= {"weight_block": scheme.block, "matrices_in": scheme.matrices_in}
+    return figures
 
 
 def _checkpoint(config: ConfigJson) -> _Checkpoint:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.space.cards import Architecture, Indexer, ModelCard
-from autotune.space.config_json import ConfigJson, Modules, precision
+from autotune.space.config_json import ConfigJson, precision
 
 CONFIG = "config.json"
 _REQUIRED = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings")
@@ -139,7 +139,8 @@ def _architecture(config: ConfigJson) -> Architecture:
         **_sliding(config, layers),
         **_feed_forward(config, with_experts),
     }
-    return Architecture(**figures, **precision(config, _modules(figures, with_experts)))
+    stored = precision(config, _attention_matrices(figures), with_experts, mtp=bool(figures["mtp_layers"]))
+    return Architecture(**figures, **stored)
 
 
 def _feed_forward(config: ConfigJson, with_experts: list[bool]) -> dict[str, int]:
@@ -258,8 +259,8 @@ def _own_indexers(config: ConfigJson, layers: int) -> int | None:
     return sum(max(layer - first + 1, 0) % every == 0 for layer in range(layers))
 
 
-def _modules(figures: dict[str, Any], with_experts: list[bool]) -> Modules:
-    """Names and sizes of the matrices that a checkpoint's quantisation may or may not cover."""
+def _attention_matrices(figures: dict[str, Any]) -> dict[str, int]:
+    """Name and elements of each of a layer's projections, which a checkpoint's quantisation may or may not cover."""
     hidden, heads, kv_heads, head_dim = (figures[key] for key in ("hidden_size", "heads", "kv_heads", "head_dim"))
     latent, rank, v_dim = figures["kv_lora_rank"], figures["q_lora_rank"], figures["v_head_dim"] or head_dim
     attention = {"o_proj": heads * v_dim * hidden}
@@ -271,4 +272,4 @@ def _modules(figures: dict[str, Any], with_experts: list[bool]) -> Modules:
     else:
         attention["q_proj"] = hidden * heads * head_dim
         attention |= dict.fromkeys(("k_proj", "v_proj"), hidden * kv_heads * head_dim)
-    return Modules(attention, with_experts, bool(figures["mtp_layers"]))
+    return attention
