@@ -15,7 +15,7 @@ from autotune.engines.engine import Engine
 from autotune.errors import BadInput
 from autotune.space.context import Context, default_of
 from autotune.space.entry import in_range
-from autotune.space.expression import evaluate
+from autotune.space.expression import Namespace, evaluate
 from autotune.space.fingerprint import effective
 from autotune.space.schema import Knob
 from autotune.trial import Command, Configuration, Resolved, Scalar
@@ -29,22 +29,13 @@ class _NotReported(Exception):
     """No source gives a name that a reading needs."""
 
 
-class _Reported:
-    """Attribute access over a source's settings; a missing name raises `_NotReported`, as None is a value."""
+class _Reported(Namespace):
+    """A source's settings; a missing name raises `_NotReported`, as None is a value."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name not in self._values:
+    def _value(self, name: str) -> Any:
+        if name not in self:
             raise _NotReported(name)
-        value = self._values[name]
-        return _Reported(value) if isinstance(value, Mapping) else value
-
-    def __bool__(self) -> bool:
-        return bool(self._values)
+        return super()._value(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,11 @@ class Namespace:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        value = self._values.get(name)
-        return Namespace(value) if isinstance(value, Mapping) else value
+        value = self._value(name)
+        return type(self)(value) if isinstance(value, Mapping) else value
+
+    def _value(self, name: str) -> Any:
+        return self._values.get(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
