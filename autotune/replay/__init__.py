@@ -1,10 +1,8 @@
 """Recorded launches in place of servers: ``--on replay:FILE``.
 
     table        the rows as values, and what the text of a cell means
-    reader       engine names, metrics and failures in either kind of file
     files        reads a CSV, or a study's ``results.jsonl``
     candidates   the candidates and the baseline among the rows, and the command of a row
-    replay_spec  the fields of a `StudySpec` that the file decides
 
 The rows are the only candidates, and each is taken as it is: no rule judges it. Rows of one engine and equal knobs are
 repeats of one configuration.
@@ -17,8 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from autotune.errors import BadInput, MalformedFile
-from autotune.replay.files import read_csv, read_rows
-from autotune.replay.reader import Reader
+from autotune.replay.files import Reader, read_csv, read_rows
 from autotune.replay.table import PLAIN, Row, Table
 from autotune.space.library import Library
 

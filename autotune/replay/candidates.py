@@ -11,8 +11,17 @@ from dataclasses import replace
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.loadgen.workloads import load_workload
-from autotune.replay.reader import engine_name
-from autotune.replay.table import ENGINE, PLAIN, UNKNOWN, VERSION, Table, cell_text, matches, same_value, value_at
+from autotune.replay.table import (
+    ENGINE,
+    PLAIN,
+    UNKNOWN,
+    VERSION,
+    Table,
+    cell_text,
+    engine_name,
+    same_value,
+    value_at,
+)
 from autotune.space.context import Context, default_of
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
@@ -63,21 +72,13 @@ def known_engines(spec: StudySpec, table: Table, library: Library) -> KnownEngin
             longest.append(load_workload(name, library).longest_request)
     known: dict[str, tuple[Engine, Context]] = {}
     for name in table.engines:
-        try:
+        with suppress(BadInput):
             kind = engine(name, library)
-        except BadInput:
-            continue
-        version = known_version(kind, table.version_of(name)) or kind.version()
-        known[name] = kind, Context(spec.model, spec.hardware, spec.gpus, version, max(longest))
+            version = kind.version()
+            with suppress(BadInput):
+                version = kind.version(table.version_of(name))
+            known[name] = kind, Context(spec.model, spec.hardware, spec.gpus, version, max(longest))
     return known
-
-
-def known_version(kind: Engine, text: str) -> str | None:
-    """The version of the engine card that a text of the table stands for; None where there is none."""
-    try:
-        return kind.version(text)
-    except BadInput:
-        return None
 
 
 def candidates_of(spec: StudySpec, table: Table, known: KnownEngines, library: Library) -> CandidateSet:
@@ -102,15 +103,26 @@ def _remaining(table: Table, engines: Sequence[str], pins: Mapping[str, Scalar])
         raise BadInput(
             f"--engine {', '.join(engines)} leaves no row of {table.path}; its engines: {_listed(table.engines)}"
         )
-    for column, value in pins.items():
-        kept = [c for c in remaining if same_value(value_at(c, column), value)]
-        if not kept:
-            raise BadInput(
-                f"no candidate is left: --set {column}={'' if value is None else cell_text(value)} removes the last of "
-                f"{len(remaining)}, in which {column} is {_listed_values(remaining, column)}"
-            )
-        remaining = kept
+    remaining, column = _with_values(remaining, pins)
+    if column is not None:
+        value = "" if pins[column] is None else cell_text(pins[column])
+        raise BadInput(
+            f"no candidate is left: --set {column}={value} removes the last of {len(remaining)}, in which {column} is "
+            f"{_listed_values(remaining, column)}"
+        )
     return remaining
+
+
+def _with_values(
+    configurations: list[Configuration], wanted: Mapping[str, Scalar]
+) -> tuple[list[Configuration], str | None]:
+    """Filter configurations by columns, and name the column that would remove the last; None when one remains."""
+    for column, value in wanted.items():
+        kept = [c for c in configurations if same_value(value_at(c, column), value)]
+        if not kept:
+            return configurations, column
+        configurations = kept
+    return configurations, None
 
 
 def _closest_to_defaults(
@@ -133,26 +145,21 @@ def _closest_to_defaults(
     return max((c for c in configurations if c.engine == first), key=at_default)
 
 
-def _named(table: Table, remaining: Sequence[Configuration], text: str, library: Library) -> Configuration:
+def _named(table: Table, remaining: list[Configuration], text: str, library: Library) -> Configuration:
     """The one configuration that ``column=value,…`` singles out; raises `BadInput` with what would."""
     wanted = dict(setting(table, part, "--baseline", library) for part in _parts(text))
-    chosen = [c for c in remaining if matches(c, wanted)] or [c for c in table.configurations if matches(c, wanted)]
-    if not chosen:
-        # The first setting that no row has together with those before it, and what is there instead.
-        remaining = table.configurations
-        for column, value in wanted.items():
-            kept = [c for c in remaining if same_value(value_at(c, column), value)]
-            if not kept:
-                break
-            remaining = kept
-        instead = f"with what stands before it, {column} is {_listed_values(remaining, column)}"
+    chosen, missing = _with_values(remaining, wanted)
+    if missing is not None:
+        chosen, missing = _with_values(table.configurations, wanted)
+    if missing is not None:
+        instead = f"with what stands before it, {missing} is {_listed_values(chosen, missing)}"
         raise BadInput(f"--baseline {text}: no row of {table.path} has all of that; {instead}")
     if len(chosen) > 1:
         columns = [name for name in (ENGINE, *table.columns) if len({value_at(c, name) for c in chosen}) > 1]
         values = "; ".join(f"{name} is {_listed_values(chosen, name)}" for name in columns)
         example = io.StringIO()
-        settings = {**wanted, **_distinguishing(chosen, columns)}.items()
-        parts = [f"{name}={'' if value is None else cell_text(value)}" for name, value in settings]
+        settings = {**wanted, **{name: value_at(chosen[0], name) for name in columns}}
+        parts = [f"{name}={'' if value is None else cell_text(value)}" for name, value in settings.items()]
         csv.writer(example, lineterminator="").writerow(parts)
         raise BadInput(
             f"--baseline {text}: {len(chosen)} rows have that. Among them {values}. "
@@ -168,26 +175,16 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
-def _distinguishing(configurations: Sequence[Configuration], columns: Iterable[str]) -> dict[str, Scalar]:
-    """The columns and values that only the first of some configurations has."""
-    chosen: dict[str, Scalar] = {}
-    others = list(configurations)
-    for column in columns:
-        value = value_at(configurations[0], column)
-        equal = [c for c in others if same_value(value_at(c, column), value)]
-        if len(equal) < len(others):
-            chosen[column], others = value, equal
-        if len(others) == 1:
-            break
-    return chosen
-
-
 def _listed_values(configurations: Iterable[Configuration], column: str) -> str:
     return _listed(dict.fromkeys(value_at(c, column) for c in configurations))
 
 
 def _listed(values: Iterable[Scalar]) -> str:
-    words = sorted(map(cell_text, values), key=lambda word: (len(word), word))
+    return shortened(sorted(map(cell_text, values), key=lambda word: (len(word), word)))
+
+
+def shortened(words: Sequence[str]) -> str:
+    """List the first words, and say how many there are."""
     return ", ".join(words[:_SHOWN]) + (f" … ({len(words)} in all)" if len(words) > _SHOWN else "")
 
 
@@ -242,23 +239,12 @@ def command_of(candidate: Candidate, kind: Engine | None, context: Context | Non
         kind: the row's engine; None: it has no card.
         context: its version is that of rows which name none.
     """
-    configuration, version_text = candidate.configuration, candidate.engine_version
-    if kind is None or context is None:
-        return stand_in(configuration)
-    version = context.version if version_text == UNKNOWN else known_version(kind, version_text)
-    if version is None:
-        return stand_in(configuration)
-    try:
-        return _engine_command(configuration, kind, replace(context, version=version))
-    except _NO_COMMAND:
-        return stand_in(configuration)
-
-
-def stand_in(configuration: Configuration) -> Command:
-    """The stand-in for a command: readable, and not to be mistaken for one."""
-    words = [
-        f"--{name.lstrip('-')}={cell_text(value)}" for name, value in configuration.knobs.items() if value is not None
-    ]
+    configuration, version = candidate.configuration, candidate.engine_version
+    if kind is not None and context is not None:
+        with suppress(*_NO_COMMAND):
+            version = context.version if version == UNKNOWN else kind.version(version)
+            return _engine_command(configuration, kind, replace(context, version=version))
+    words = [f"--{name.lstrip('-')}={cell_text(v)}" for name, v in configuration.knobs.items() if v is not None]
     return Command((f"{STAND_IN}{configuration.engine}", *words))
 
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+from autotune.errors import MalformedFile
 from autotune.metrics.formulas import METRICS
-from autotune.replay.reader import FLAGS, Reader, is_metric
 from autotune.replay.table import (
     ENGINE,
     FAILURE,
+    FLAGS,
     PLAIN,
     UNKNOWN,
     VERSION,
@@ -24,52 +29,140 @@ from autotune.replay.table import (
     Table,
     as_integer,
     comparable,
+    engine_name,
+    is_metric,
     parse_metric,
     parse_value,
 )
+from autotune.serving.logs import LogPatterns, failure_in, patterns_of
+from autotune.space.library import Library
 from autotune.study.results import parse_rows
-from autotune.trial import Configuration, Failure, Launch, Metrics, Scalar, State
+from autotune.trial import Configuration, Failure, FailureKind, Launch, Metrics, Scalar, State
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_KINDS = {kind.value: kind for kind in FailureKind}
+_COMMON = (
+    (re.compile(r"out[ _-]of[ _-]memory|\boom\b", re.IGNORECASE), FailureKind.OUT_OF_MEMORY),
+    (re.compile(r"\btimed?[ _-]?out\b", re.IGNORECASE), FailureKind.TIMEOUT),
+    (re.compile(r"unsupported|not (?:yet )?supported", re.IGNORECASE), FailureKind.UNSUPPORTED),
+)
+"""Words that mean one thing whatever the engine."""
 
-Cells = list[str]
+_RAN = frozenset({"false", "none", "no", "0", "nan", "null", "n/a", "-"})
+"""What people write who mean that nothing failed; an empty cell says that."""
+
+_EXCERPT_CHARACTERS = 500
+
+MOST_VALUES = 4096
+"""Of one knob. The search compares each value of a knob with each other one: as many squared are kept."""
+
+
+class Reader:
+    """Interprets the content of one file.
+
+    Args:
+        path: for messages.
+        library: the engines that are known.
+    """
+
+    def __init__(self, path: Path, library: Library) -> None:
+        self.path, self.library = path, library
+        self._engines: dict[str, str] = {}
+        self._failures: dict[tuple[str, str], Failure] = {}
+
+    def refuse(self, problem: str, line: int | None = None) -> MalformedFile:
+        """Make the error that names file and line."""
+        return MalformedFile(self.path, problem, line)
+
+    def engine(self, text: str) -> str:
+        """An engine's own name; see `engine_name`."""
+        if text not in self._engines:
+            self._engines[text] = engine_name(text, self.library)
+        return self._engines[text]
+
+    def failure(self, engine: str, text: str, line: int) -> Failure:
+        """Parse the cell of a launch that failed: a kind and perhaps a message, or words of a log."""
+        if text.lower() in _RAN:
+            raise self.refuse(f"failure is {text!r}; leave the cell empty where the launch ran", line)
+        if (engine, text) not in self._failures:
+            self._failures[engine, text] = _parse_failure(text, self._patterns.get(engine, LogPatterns(())))
+        return self._failures[engine, text]
+
+    @cached_property
+    def _patterns(self) -> dict[str, LogPatterns]:
+        return {name: patterns_of(card) for name, card in self.library.engines.items()}
+
+    def check_figure(self, name: str, value: Any, line: int) -> None:
+        """Raise `MalformedFile` unless a metric's value is one: finite, and not negative."""
+        if name in FLAGS and isinstance(value, bool):
+            return
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.refuse(f"{name} is {value!r}, not a number", line)
+        if not math.isfinite(value) or value < 0:
+            raise self.refuse(f"{name} is {value}; a metric is a finite number of at least 0", line)
+
+    def check_cardinality(self, columns: Mapping[str, Collection[object]]) -> None:
+        """Raise `MalformedFile` for a knob with more than `MOST_VALUES` values."""
+        for name, values in columns.items():
+            if len(values) > MOST_VALUES:
+                raise self.refuse(
+                    f"column {name!r} has {len(values):,} different values, more than the {MOST_VALUES:,} that the "
+                    "search can compare; leave the column out if it only numbers the rows"
+                )
+
+    def usable(self, rows: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
+        """The rows that ran or failed by their configuration, and a note on the others."""
+        kept = [row for row in rows if row.failure is None or row.failure.blames_the_configuration]
+        if not kept:
+            raise self.refuse("no row says anything of a configuration: there is no launch that ran, or failed by it")
+        left = len(rows) - len(kept)
+        note = f"{left} rows are left out: the machine failed there, not the configuration"
+        return kept, (note,) if left else ()
 
 
 def read_csv(reader: Reader, text: str) -> Table:
     """Read the table of a CSV; raises `MalformedFile`."""
     header, lines, body = _parsed(reader, text)
-    positions = {name: i for i, name in enumerate(header) if name}
-    engines = _engines(reader, lines, [cells[positions[ENGINE]] for cells in body])
-    knobs = tuple(name for name in positions if name not in (ENGINE, FAILURE) and not is_metric(name))
-    values = {name: _values(name, [cells[positions[name]] for cells in body]) for name in knobs}
+    columns = {name: [cells[i].strip() for cells in body] for i, name in enumerate(header) if name}
+    for line, name in zip(lines, columns[ENGINE], strict=True):
+        if not name:
+            raise reader.refuse("the engine is missing", line)
+    engines = [reader.engine(name) for name in columns[ENGINE]]
+    failures = columns.get(FAILURE, [""] * len(body))
+    knobs = tuple(name for name in columns if name not in (ENGINE, FAILURE) and not is_metric(name))
+    values = {name: _values(name, columns[name]) for name in knobs}
     reader.check_cardinality({name: set(column) for name, column in values.items()})
     if len(set(values.get("workload", []))) > 1:
         raise reader.refuse(
             "the column 'workload' has several values: figures of different loads cannot be compared. Keep the rows "
             "of one, or write one row per launch and a column per metric and workload, e.g. long:total_token_throughput"
         )
-    measured = _metrics(reader, lines, body, positions)
-    failures = _failures(reader, lines, body, positions, engines)
+    named: dict[str, list[str]] = {}
+    measured: list[dict[str, Metrics]] = [{} for _ in body]
+    for column in filter(is_metric, columns):
+        workload, _, metric = column.rpartition(":")
+        named.setdefault(workload, []).append(metric)
+        for line, cell, failure, row in zip(lines, columns[column], failures, measured, strict=True):
+            # An empty cell was not measured, and what failed has no metrics.
+            if cell and not failure:
+                row.setdefault(workload, {})[metric] = _figure(reader, column, cell, line)
     rows = []
     for i, line in enumerate(lines):
         knobs_of = {name: column[i] for name, column in values.items()}
         version = str(knobs_of.get(VERSION) or UNKNOWN)
-        rows.append(Row(line, Configuration(engines[i], knobs_of), version, failures[i], measured[i]))
-    named: dict[str, list[str]] = {}
-    for column in filter(is_metric, positions):
-        workload, _, metric = column.rpartition(":")
-        named.setdefault(workload, []).append(metric)
+        failed = reader.failure(engines[i], failures[i], line) if failures[i] else None
+        rows.append(Row(line, Configuration(engines[i], knobs_of), version, failed, measured[i]))
     kept, notes = reader.usable(rows)
     first = next((name for name in named if name), None) if PLAIN not in named else None
     metrics_of = {name: tuple(metrics) for name, metrics in named.items()}
     return Table(str(reader.path), knobs, kept, metrics_of, first, notes)
 
 
-def _parsed(reader: Reader, text: str) -> tuple[Cells, list[int], list[Cells]]:
+def _parsed(reader: Reader, text: str) -> tuple[list[str], list[int], list[list[str]]]:
     """Split into the header, and the line numbers and cells of all rows that are not empty."""
     lines, body, line = [], [], 1
     parser = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header: Cells = []
+    header: list[str] = []
     try:
         for cells in parser:
             if any(map(str.strip, cells)):
@@ -86,7 +179,7 @@ def _parsed(reader: Reader, text: str) -> tuple[Cells, list[int], list[Cells]]:
     return header, lines, body
 
 
-def _header(reader: Reader, cells: Cells, line: int) -> Cells:
+def _header(reader: Reader, cells: list[str], line: int) -> list[str]:
     names = [cell.strip() for cell in cells]
     if ENGINE not in names:
         for sign, word in _SEPARATORS.items():
@@ -100,7 +193,7 @@ def _header(reader: Reader, cells: Cells, line: int) -> Cells:
     return names
 
 
-def _cells_of(reader: Reader, header: Cells, cells: Cells, line: int) -> Cells:
+def _cells_of(reader: Reader, header: list[str], cells: list[str], line: int) -> list[str]:
     if len(cells) != len(header):
         raise reader.refuse(
             f"{len(cells)} cells, and the header has {len(header)}; a cell with a comma in it needs quotes", line
@@ -111,57 +204,25 @@ def _cells_of(reader: Reader, header: Cells, cells: Cells, line: int) -> Cells:
     return cells
 
 
-def _engines(reader: Reader, lines: Sequence[int], column: Sequence[str]) -> list[str]:
-    names = [cell.strip() for cell in column]
-    for line, name in zip(lines, names, strict=True):
-        if not name:
-            raise reader.refuse("the engine is missing", line)
-    return [reader.engine(name) for name in names]
-
-
 def _values(name: str, column: Sequence[str]) -> list[Scalar]:
     """Parse a knob's column; booleans beside numbers stay words, and a version is never a number."""
     if name == VERSION:
-        return [cell.strip() or None for cell in column]
+        return [cell or None for cell in column]
     parsed = {cell: parse_value(cell) for cell in set(column)}
     if not comparable(parsed.values()):
         parsed = {cell: str(v).lower() if isinstance(v, bool) else v for cell, v in parsed.items()}
     return [parsed[cell] for cell in column]
 
 
-def _metrics(
-    reader: Reader, lines: Sequence[int], body: Sequence[Cells], positions: dict[str, int]
-) -> list[dict[str, Metrics]]:
-    """Parse each row's metrics by workload: none where it failed; an empty cell was not measured."""
-    metrics: list[dict[str, Metrics]] = [{} for _ in body]
-    failed = positions.get(FAILURE)
-    for name in filter(is_metric, positions):
-        workload, _, metric = name.rpartition(":")
-        position = positions[name]
-        for line, cells, row in zip(lines, body, metrics, strict=True):
-            text = cells[position].strip()
-            if not text or (failed is not None and cells[failed].strip()):
-                continue
-            value = parse_value(text) if metric in FLAGS else parse_metric(text)
-            if value is None:
-                raise reader.refuse(f"{name} is {text!r}, not a number such as 1234.5", line)
-            # Looked at here, because it is called for each of a million cells.
-            if not (type(value) is float and 0.0 <= value < math.inf):
-                reader.check_figure(metric, value, line)
-            row.setdefault(workload, {})[metric] = value
-    return metrics
-
-
-def _failures(
-    reader: Reader, lines: Sequence[int], body: Sequence[Cells], positions: dict[str, int], engines: Sequence[str]
-) -> list[Failure | None]:
-    if FAILURE not in positions:
-        return [None] * len(body)
-    position = positions[FAILURE]
-    return [
-        reader.failure(engine, text, line) if (text := cells[position].strip()) else None
-        for line, cells, engine in zip(lines, body, engines, strict=True)
-    ]
+def _figure(reader: Reader, column: str, text: str, line: int) -> Any:
+    metric = column.rpartition(":")[2]
+    value = parse_value(text) if metric in FLAGS else parse_metric(text)
+    if value is None:
+        raise reader.refuse(f"{column} is {text!r}, not a number such as 1234.5", line)
+    # Looked at here, because it is called for each of a million cells.
+    if not (type(value) is float and 0.0 <= value < math.inf):
+        reader.check_figure(metric, value, line)
+    return value
 
 
 def read_rows(reader: Reader, text: str) -> Table:
@@ -236,3 +297,19 @@ def _checked(reader: Reader, line: int, metrics: Mapping[str, object]) -> Metric
         if (name in METRICS or name in FLAGS) and value is not None:
             reader.check_figure(name, value, line)
     return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _parse_failure(text: str, patterns: LogPatterns) -> Failure:
+    """Parse a failure: a kind, with or without a message behind a colon, or words of a log.
+
+    Args:
+        patterns: of the row's engine; empty where it is not known.
+    """
+    head, _, message = text.partition(":")
+    kind = _KINDS.get(re.sub(r"[\s-]+", "_", head.strip().lower()))
+    if kind is not None:
+        return Failure(kind, message.strip() or f"The table says {kind.value}, and nothing else.")
+    if (failure := failure_in(text, patterns)) is not None:
+        return failure
+    common = next((kind for pattern, kind in _COMMON if pattern.search(text)), FailureKind.CRASHED)
+    return Failure(common, text, text[:_EXCERPT_CHARACTERS])

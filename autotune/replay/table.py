@@ -8,6 +8,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from autotune.errors import UnknownName
+from autotune.metrics.formulas import METRICS
+from autotune.space.library import Library
 from autotune.trial import Configuration, Failure, Metrics, Scalar
 
 ENGINE, VERSION, FAILURE = "engine", "engine_version", "failure"
@@ -17,6 +20,9 @@ UNKNOWN = "unknown"
 
 PLAIN = ""
 """Stands for the objective's workload, whatever its name, among the workloads of a row."""
+
+FLAGS = frozenset({"client_bound"})
+"""Metrics that are true or false."""
 
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9]\d{0,14})")
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9]\d*)\.\d*|\.\d+|(?:0|[1-9]\d*)(?:\.\d*)?[eE][-+]?\d{1,3})")
@@ -100,9 +106,17 @@ def value_at(configuration: Configuration, column: str) -> Scalar:
     return configuration.engine if column == ENGINE else configuration.knobs.get(column)
 
 
-def matches(configuration: Configuration, wanted: Mapping[str, Scalar]) -> bool:
-    """Whether a configuration has these values."""
-    return all(same_value(value_at(configuration, column), value) for column, value in wanted.items())
+def engine_name(text: str, library: Library) -> str:
+    """Resolve an engine's name or alias to its own name; an unknown one stays as it is."""
+    try:
+        return library.engine(text).engine
+    except UnknownName:
+        return text
+
+
+def is_metric(name: str) -> bool:
+    """Whether a column of this name holds a metric: ours, or one of a named workload, ``WORKLOAD:METRIC``."""
+    return name.rpartition(":")[2] in METRICS.keys() | FLAGS
 
 
 def parse_value(text: str) -> Scalar:

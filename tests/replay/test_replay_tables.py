@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from autotune.errors import BadInput
 from autotune.metrics.formulas import METRICS
 from autotune.replay import PLAIN, Table, read_table
-from autotune.replay.reader import is_metric
-from autotune.replay.table import parse_value
+from autotune.replay.table import is_metric, parse_value
 from autotune.space.library import Library
 from autotune.trial import FailureKind, Scalar, State
 
