@@ -95,11 +95,11 @@ def _write(path: Path, text: str) -> None:
 def _told(found: Reading, points: Sequence[MeasuredPoint]) -> list[str]:
     """What was read, in words."""
     failed = sum(row.failure is not None for row in found.rows)
-    twins = [point for point in points if len(point.members) > 1]
+    equivalent = [point for point in points if len(point.members) > 1]
     lines = [f"{len(found.rows)} rows, {failed} of them failures: {len(points)} points"]
     for what, counts in _counts(points).items():
         lines.append(f"  by {what}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
-    for point in twins:
+    for point in equivalent:
         lines.append(f"  {point.label} are one configuration, measured {math.expm1(point.spread):.0%} apart")
     for row in (row for row in found.rows if row.deductions):
         lines.append(f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}")

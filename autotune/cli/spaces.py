@@ -29,7 +29,7 @@ def space_show(options: RunOptions, as_json: bool) -> None:
             "version": space.context.version,
             "combinations": space.space.combinations,
             "candidates": len(space.space.configurations),
-            "twins": space.space.twins,
+            "twins": space.space.equivalents,
             "removed": {rule: count for rule, count in space.space.removed.items() if count},
         }
         for name, space in prepared.spaces.items()
@@ -47,7 +47,7 @@ def space_show(options: RunOptions, as_json: bool) -> None:
     for name, row in report.items():
         click.echo(f"{name} {row['version']}: {row['candidates']:,} candidates of {row['combinations']:,} combinations")
         if row["twins"]:
-            click.echo(f"  {row['twins']:>12,}  twins of another one under the engine's own effects")
+            click.echo(f"  {row['twins']:>12,}  equivalents of another one under the engine's own effects")
         for rule, count in sorted(row["removed"].items(), key=lambda item: -item[1]):
             click.echo(f"  {count:>12,}  removed by {rule}")
     for name, reason in excluded.items():

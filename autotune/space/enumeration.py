@@ -69,14 +69,14 @@ class Enumeration:
         removed: rule name to the combinations that it removed first.
         last: rule name to the combinations that it removed where the walk came deepest. Where nothing remains, these
             were the last ones: everything else had been forbidden by fewer knobs.
-        twins: combinations that turned out to be another one under the engine's own effects.
+        equivalents: combinations that turned out to be another one under the engine's own effects.
     """
 
     configurations: list[Configuration] = field(default_factory=list)
     combinations: int = 0
     removed: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
-    twins: int = 0
+    equivalents: int = 0
 
 
 def enumerate_engine(card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None) -> Enumeration:
@@ -180,7 +180,7 @@ class _Walk:
                 return
         key = tuple(scope[name] for name in self.order)
         if key in self.seen:
-            self.result.twins += 1
+            self.result.equivalents += 1
             return
         self.seen.add(key)
         knobs = dict(zip(self.order, key, strict=True))

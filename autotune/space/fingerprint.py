@@ -1,4 +1,4 @@
-"""The effective configuration: what the engine makes of a setting, so that twins become one candidate.
+"""The effective configuration: what the engine makes of a setting, so that equivalents become one candidate.
 
 Three things are normalised away: knobs that have no effect under the others (`Knob.active`), what the
 engine sets by itself (`Effect`), and defaults that were spelled out, because a configuration always

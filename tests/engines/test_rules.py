@@ -100,7 +100,7 @@ def made(command: str, version: str, model: str = V32) -> dict[str, object]:
     return dict(effective(kind.card, configuration, judged).configuration.knobs)
 
 
-TWINS = [
+EQUIVALENTS = [
     (f"{SGLANG} --enable-dp-attention", SGLANG, NEW),
     (f"{SGLANG} --dp-size 1 --enable-dp-attention --enable-dp-lm-head", SGLANG, OLD),
     (f"{SGLANG} --attn-dp-size 8", f"{SGLANG} --dp-size 8 --enable-dp-attention", NEW),
@@ -120,7 +120,7 @@ TWINS = [
 ]
 
 
-@pytest.mark.parametrize(("spelling", "other", "version"), TWINS)
+@pytest.mark.parametrize(("spelling", "other", "version"), EQUIVALENTS)
 def test_two_spellings_are_one_configuration(spelling: str, other: str, version: str) -> None:
     assert made(spelling, version) == made(other, version)
 

@@ -15,7 +15,7 @@ QUESTION = [
 SENTENCE = "`--enable-dp-attention` did nothing: SGLang ran with `enable_dp_attention=false`"
 
 
-def test_dp_attention_without_replicas_joins_its_twin(tmp_path: Path) -> None:
+def test_dp_attention_without_replicas_joins_its_equivalent(tmp_path: Path) -> None:
     home = new_home(tmp_path)
     done = autotune("run", *QUESTION, "--study", "s", "--json", home=home)
     assert done.code == 0, done.err

@@ -50,13 +50,13 @@ def brute_force(version: str) -> set[str]:
 def test_enumeration_equals_brute_force(version: str) -> None:
     space = enumerate_engine(TOY, context(version))
     fingerprints = [c.fingerprint for c in space.configurations]
-    assert len(fingerprints) == len(set(fingerprints)), "twins were not merged"
+    assert len(fingerprints) == len(set(fingerprints)), "equivalents were not merged"
     assert set(fingerprints) == brute_force(version)
 
 
 def test_every_combination_is_accounted_for() -> None:
     space = enumerate_engine(TOY, context())
-    assert space.combinations == len(space.configurations) + space.twins + sum(space.removed.values())
+    assert space.combinations == len(space.configurations) + space.equivalents + sum(space.removed.values())
     assert space.removed["all-gpus"] > 0
     assert space.removed["tree-needs-two"] > 0
 

@@ -3,7 +3,7 @@
     own_table     a table of measurements -> raw rows, checked
     rows          a row with its command resolved as the measured version does, its workload, its cold start
     reading       tables and studies -> rows
-    points        twins as one point; groups that a cross-validation leaves out
+    points        equivalent rows as one point; groups that a cross-validation leaves out
     problem       the fit as a least-squares problem: unknowns, residuals, differences
     solving       the factors, with and without some of the points
     errors        prediction errors to state, from what the fit got wrong

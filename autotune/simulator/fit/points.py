@@ -1,9 +1,9 @@
-"""Measured points: twins as one point with its spread, and the groups that a cross-validation leaves out.
+"""Measured points: equivalent rows as one point with its spread, and the groups that a cross-validation leaves out.
 
-Rows are twins when they are one effective configuration (`space.fingerprint`), of one version of its engine, serving
-one model on one node under one load. Their difference is the noise of a launch: it belongs to the point, and no fit may
-be asked to explain it. A cross-validation leaves out whole groups, never random rows: a row's neighbours, which differ
-from it by an option, would give its value away.
+Rows are equivalent when they are one effective configuration (`space.fingerprint`), of one version of its engine,
+serving one model on one node under one load. Their difference is the noise of a launch: it belongs to the point, and
+no fit may be asked to explain it. A cross-validation leaves out whole groups, never random rows: a row's neighbours,
+which differ from it by an option, would give its value away.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Predicted:
 
 
 def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
-    """Rows with twins merged, in the order of the first of each."""
-    twins: dict[tuple[str, ...], list[MeasuredRow]] = {}
+    """Rows with equivalent ones merged, in the order of the first of each."""
+    equivalents: dict[tuple[str, ...], list[MeasuredRow]] = {}
     for row in rows:
         context = row.resolved.context
         identity = (
@@ -118,8 +118,8 @@ def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
             shape(row.workload),
             "failed" if row.failure is not None else row.evidence,
         )
-        twins.setdefault(identity, []).append(row)
-    return [_merged(tuple(members)) for members in twins.values()]
+        equivalents.setdefault(identity, []).append(row)
+    return [_merged(tuple(members)) for members in equivalents.values()]
 
 
 def _merged(members: tuple[MeasuredRow, ...]) -> MeasuredPoint:

@@ -1,4 +1,4 @@
-"""Twins are one point with its spread; groups are whole, and every point is in one of each kind."""
+"""Equivalent rows are one point with its spread; groups are whole, and every point is in one of each kind."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def faster(factor, **changes):
 
 def test_one_effective_configuration_is_one_point_with_its_spread(tmp_path):
     # Without --dp-size, dp attention is nothing in 0.5; a tool-call parser is nothing to the engine's speed.
-    twin = faster(1.21, command=f"{SGLANG} --enable-dp-attention --tool-call-parser deepseekv32")
-    (point,) = points(tmp_path, run_row(), twin)
+    equivalent = faster(1.21, command=f"{SGLANG} --enable-dp-attention --tool-call-parser deepseekv32")
+    (point,) = points(tmp_path, run_row(), equivalent)
     assert point.label == "1+2"
     assert point.metrics["total_token_throughput"] == pytest.approx(13200 * 1.1)
     assert point.metrics["mean_ttft_ms"] == pytest.approx(5000 / 1.1)
@@ -49,7 +49,7 @@ def test_one_effective_configuration_is_one_point_with_its_spread(tmp_path):
         {"failure": "it did not start"},
     ],
 )
-def test_what_differs_in_anything_that_counts_is_no_twin(tmp_path, other):
+def test_what_differs_in_anything_that_counts_is_not_equivalent(tmp_path, other):
     assert [point.spread for point in points(tmp_path, run_row(), run_row(**other))] == [0, 0]
 
 
