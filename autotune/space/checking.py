@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -14,6 +15,8 @@ from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config"})
+_CONDITIONS = frozenset({"when", "forbid", "expect", "active"})
+_Location = tuple[str | int, ...]
 
 
 def check(
@@ -51,32 +54,36 @@ def _files(path: Path) -> Iterator[Path]:
         return
     if not path.is_dir():
         raise BadInput(f"{path}: no such file or folder")
-    found = sorted(file for kind in KINDS for _, file in documents(path, kind))
-    if not found:
+    files = sorted(file for kind in KINDS for _, file in documents(path, kind))
+    if not files:
         raise BadInput(f"{path}: none of the folders {', '.join(KINDS)} with *.yaml files is in it, no */engine.yaml")
-    yield from found
+    yield from files
 
 
 def _check_engine(path: Path, card: EngineCard) -> None:
-    known = _FIXED_NAMES | set(card.knobs)
-    for location, text in _expressions(card):
-        unknown = names(text) - known - (_READ_NAMES if "read" in location else set())
-        if unknown:
-            right = "known: the knobs and model, hardware, gpus, workload"
-            problem = f"unknown name {sorted(unknown)[0]!r} in {text!r}; {right}"
-            raise MalformedFile(path, problem, line_of(path, location))
     for location, text, before in _case_conditions(card):
-        unknown = names(text) - _FIXED_NAMES - before
-        if unknown:
-            problem = f"unknown name {sorted(unknown)[0]!r} in {text!r}; a case may name the knobs that stand before it"
-            raise MalformedFile(path, problem, line_of(path, location))
-    for location, mapping in _settings(card):
-        wrong = sorted(set(mapping) - set(card.knobs))
-        if wrong:
-            raise MalformedFile(path, f"unknown knob {wrong[0]!r}", line_of(path, (*location, wrong[0])))
+        right = "a case may name the knobs that stand before it"
+        _check_names(path, location, text, _FIXED_NAMES | before, right)
+    known = _FIXED_NAMES | set(card.knobs)
+    right = "known: the knobs and model, hardware, gpus, workload"
+    for location, part in _parts(card.model_dump()):
+        if location[-1] in _CONDITIONS and isinstance(part, str):
+            _check_names(path, location, part, known, right)
+        elif location[-1] == "value" and "read" in location:
+            _check_names(path, location, part, known | _READ_NAMES, right)
+        elif location[-1] in ("set", "on_node") and isinstance(part, Mapping):
+            wrong = sorted(set(part) - set(card.knobs))
+            if wrong:
+                raise MalformedFile(path, f"unknown knob {wrong[0]!r}", line_of(path, (*location, wrong[0])))
 
 
-def _case_conditions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], str, frozenset[str]]]:
+def _check_names(path: Path, location: _Location, text: str, known: frozenset[str], right: str) -> None:
+    unknown = sorted(names(text) - known)
+    if unknown:
+        raise MalformedFile(path, f"unknown name {unknown[0]!r} in {text!r}; {right}", line_of(path, location))
+
+
+def _case_conditions(card: EngineCard) -> Iterator[tuple[_Location, str, frozenset[str]]]:
     """Conditions of defaults and search values, with the knobs that they may name: those that stand before."""
     before: frozenset[str] = frozenset()
     for name, knob in card.knobs.items():
@@ -87,22 +94,9 @@ def _case_conditions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], 
         before |= {name}
 
 
-def _expressions(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    for name, knob in card.knobs.items():
-        yield ("knobs", name, "active"), knob.active
-        for i, reading in enumerate(knob.read):
-            yield ("knobs", name, "read", i), reading.value
-        for i, emit in enumerate(knob.emit):
-            yield ("knobs", name, "emit", i, "when"), emit.when
-    conditions = {"rules": "forbid", "effects": "when", "always": "when", "requires": "expect", "starts": "when"}
-    for section, key in conditions.items():
-        for i, entry in enumerate(getattr(card, section)):
-            yield (section, i, key), getattr(entry, key)
-
-
-def _settings(card: EngineCard) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, object]]]:
-    yield ("on_node",), card.on_node
-    for i, effect in enumerate(card.effects):
-        yield ("effects", i, "set"), effect.set
-    for i, start in enumerate(card.starts):
-        yield ("starts", i, "set"), start.set
+def _parts(document: Any, location: _Location = ()) -> Iterator[tuple[_Location, Any]]:
+    """Every entry of a document, at any depth, with where it stands."""
+    entries = document.items() if isinstance(document, Mapping) else ()
+    for key, part in enumerate(document) if isinstance(document, list) else entries:
+        yield (*location, key), part
+        yield from _parts(part, (*location, key))
