@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.engines import Engine, engine, recognise, split_command
-from autotune.engines.detect import find, why_missing
+from autotune.engines.detect import Installation, find
 from autotune.engines.installed_options import options_of, stand_in
 from autotune.engines.translate import translate, translate_arguments
 from autotune.errors import BadInput
@@ -68,16 +68,22 @@ def choose(
     baseline, engine_args = asked
     owner = _owner(baseline, library)
     names = list(dict.fromkeys([*wanted, *([owner] if owner else [])]))
-    notes = _unused(names, wanted, binaries if on == "process" else {}, engine_args)
-    engine_args = {name: text for name, text in engine_args.items() if name in wanted}
+    kinds = {name: engine(name, library) for name in names}
     installed: dict[str, InstalledEngine] = {}
+    notes: list[str] = []
     if on == "process":
+        unused = [name for name in binaries if name not in names]
+        notes += [f"--engine-bin {n} is not used: {n} is neither searched nor the baseline's" for n in unused]
         binaries, said = _with_baseline_s(baseline, owner, binaries, library)
-        installed, warnings = look_for(names, binaries, library, notify)
-        notes += [*said, *warnings]
+        notes += said
+        for name, installation in _installations(kinds, binaries):
+            table, warning = options_of(kinds[name], installation, notify)
+            notes += [warning] if warning else []
+            program = installation.program
+            installed[name] = InstalledEngine(program=program, version=installation.version, asked=warning is None)
+            kinds[name] = kinds[name].installed(program, table)
     elif binaries:
         notes.append(f"--engine-bin is not used: trials on {on.partition(':')[0]} start no engine of this machine")
-    kinds = {name: engine_of(name, installed, library, notify) for name in names}
     versions = {name: containers.get(name, kind.version()) for name, kind in kinds.items()}
     if baseline is not None and owner is not None:
         command, translated = translate(kinds[owner], split_command(baseline), versions[owner])
@@ -85,20 +91,27 @@ def choose(
         notes += translated
     passed: dict[str, str] = {}
     for name, text in engine_args.items():
-        passed[name], said = translate_arguments(kinds[name], text, versions[name])
-        notes += said
+        if name in wanted:
+            passed[name], said = translate_arguments(kinds[name], text, versions[name])
+            notes += said
+        else:
+            notes.append(f"--engine-arg {name} is not used: {name} is not searched, and a baseline is started as typed")
     return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
 
 
-def _unused(
-    names: Sequence[str], wanted: Sequence[str], binaries: Mapping[str, Path], engine_args: Mapping[str, str]
-) -> list[str]:
-    """Messages about options for engines that the study does not start."""
-    reasons = {"--engine-bin": "is neither searched nor the baseline's"}
-    reasons["--engine-arg"] = "is not searched, and a baseline is started as typed"
-    unused = [("--engine-bin", name) for name in binaries if name not in names]
-    unused += [("--engine-arg", name) for name in engine_args if name not in wanted]
-    return [f"{option} {name} is not used: {name} {reasons[option]}" for option, name in unused]
+def _installations(kinds: Mapping[str, Engine], binaries: Mapping[str, Path]) -> Iterator[tuple[str, Installation]]:
+    """Find the installed engines; raises `BadInput` when a program that the user named is no such engine.
+
+    Args:
+        binaries: engine name to the program that the user named; others are looked for on the PATH, and left out where
+            it does not have them.
+    """
+    for name, kind in list(kinds.items()):
+        try:
+            yield name, find(kind.card, binaries.get(name))
+        except BadInput:
+            if name in binaries:
+                raise
 
 
 def _with_baseline_s(
@@ -154,32 +167,6 @@ def _owner(baseline: str | None, library: Library) -> str | None:
         with suppress(BadInput):
             return recognise(split_command(baseline).argv, library).name
     return None
-
-
-def look_for(
-    wanted: Iterable[str], binaries: Mapping[str, Path], library: Library, notify: Notify
-) -> tuple[dict[str, InstalledEngine], list[str]]:
-    """Find the installed engines, by name, and ask each for its options; with warnings.
-
-    Args:
-        binaries: engine name to the program that the user named; others are looked for on the PATH.
-
-    Raises `BadInput` when a program that the user named is no such engine; an engine that the PATH does not have is
-    left out.
-    """
-    found: dict[str, InstalledEngine] = {}
-    warnings: list[str] = []
-    for name in wanted:
-        kind = engine(name, library)
-        if kind.name not in binaries and why_missing(kind.card) is not None:
-            continue
-        installation = find(kind.card, binaries.get(kind.name))
-        _, warning = options_of(kind, installation, notify)
-        warnings += [warning] if warning else []
-        found[kind.name] = InstalledEngine(
-            program=installation.program, version=installation.version, asked=warning is None
-        )
-    return found, warnings
 
 
 def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Library, notify: Notify) -> Engine:
