@@ -67,18 +67,11 @@ class Reader:
 
     def __init__(self, path: Path, library: Library) -> None:
         self.path, self.library = path, library
-        self._engines: dict[str, str] = {}
         self._failures: dict[tuple[str, str], Failure] = {}
 
     def refuse(self, problem: str, line: int | None = None) -> MalformedFile:
         """Make the error that names file and line."""
         return MalformedFile(self.path, problem, line)
-
-    def engine(self, text: str) -> str:
-        """An engine's own name; see `engine_name`."""
-        if text not in self._engines:
-            self._engines[text] = engine_name(text, self.library)
-        return self._engines[text]
 
     def failure(self, engine: str, text: str, line: int) -> Failure:
         """Parse the cell of a launch that failed: a kind and perhaps a message, or words of a log."""
@@ -127,7 +120,8 @@ def read_csv(reader: Reader, text: str) -> Table:
     for line, name in zip(lines, columns[ENGINE], strict=True):
         if not name:
             raise reader.refuse("the engine is missing", line)
-    engines = [reader.engine(name) for name in columns[ENGINE]]
+    own_names = {name: engine_name(name, reader.library) for name in set(columns[ENGINE])}
+    engines = [own_names[name] for name in columns[ENGINE]]
     failures = columns.get(FAILURE, [""] * len(body))
     knobs = tuple(name for name in columns if name not in (ENGINE, FAILURE) and not is_metric(name))
     values = {name: _values(name, columns[name]) for name in knobs}
@@ -268,13 +262,16 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
     trial, result = launch.trial, launch.result
     knobs = {name: _value(reader, name, value, line) for name, value in trial.configuration.knobs.items()}
     metrics: dict[str, Metrics] = {}
-    if result.failure is None:
-        metrics = {workload: _checked(reader, line, measured) for workload, measured in result.metrics.items()}
-        if trial.workloads and trial.workloads[0] in metrics:
-            metrics[PLAIN] = metrics[trial.workloads[0]]
+    for workload, measured in result.metrics.items() if result.failure is None else ():
+        metrics[workload] = {name: value for name, value in measured.items() if value is not None}
+        for name, value in metrics[workload].items():
+            if name in METRICS or name in FLAGS:
+                reader.check_figure(name, value, line)
+        if workload == next(iter(trial.workloads), None):
+            metrics[PLAIN] = metrics[workload]
     return Row(
         line=line,
-        configuration=Configuration(reader.engine(trial.configuration.engine), knobs),
+        configuration=Configuration(engine_name(trial.configuration.engine, reader.library), knobs),
         engine_version=trial.engine_version or UNKNOWN,
         failure=result.failure,
         metrics=metrics,
@@ -290,13 +287,6 @@ def _value(reader: Reader, name: str, value: object, line: int) -> Scalar:
     if value is None or isinstance(value, bool | int | str):
         return value
     raise reader.refuse(f"{name} is {value!r}, not a plain value", line)
-
-
-def _checked(reader: Reader, line: int, metrics: Mapping[str, object]) -> Metrics:
-    for name, value in metrics.items():
-        if (name in METRICS or name in FLAGS) and value is not None:
-            reader.check_figure(name, value, line)
-    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _parse_failure(text: str, patterns: LogPatterns) -> Failure:
