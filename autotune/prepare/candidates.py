@@ -270,15 +270,11 @@ def _check_commands(prepared: Prepared) -> None:
 
     The baseline that the user gave has been parsed, and gets none of these options.
     """
-    checked: set[str] = set()
-    for position, candidate in enumerate(prepared.candidates.items):
-        name = candidate.configuration.engine
-        if prepared.baseline_command is not None and position == prepared.candidates.baseline:
-            _check_references(prepared, candidate, "--baseline: ")
-            continue
-        if name in checked:
-            continue
-        checked.add(name)
+    candidates = list(prepared.candidates.items)
+    if prepared.baseline_command is not None:
+        _check_references(prepared, candidates.pop(prepared.candidates.baseline), "--baseline: ")
+    # The last of equal keys stays: the first candidate of each engine.
+    for name, candidate in {c.configuration.engine: c for c in reversed(candidates)}.items():
         passed = prepared.spec.engine_args.get(name)
         engine, version = prepared.spaces[name].engine, candidate.engine_version
         try:
