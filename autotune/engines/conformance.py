@@ -1,18 +1,8 @@
-"""What every engine must keep to, as a class of tests for whoever writes one.
+"""What every engine must keep to, as a class of tests for whoever writes one; docs/engines.md has an example.
 
-::
-
-    from autotune.engines.conformance import EngineConformance
-
-    class TestMyEngine(EngineConformance):
-        engine = "my_engine"
-        models = ("deepseek-ai/DeepSeek-V3.2",)
-        nodes = ("h200",)
-        golden = Path(__file__).with_name("golden_commands.txt")
-
-pytest collects it wherever the engine's package is installed; autotune's own engines are tested by the same class. It
-needs neither pytest nor a GPU nor the engine's program. After a wanted change, ``TestMyEngine().write_golden()`` writes
-the commands again; read the difference.
+pytest collects a subclass wherever the engine's package is installed; autotune's own engines are tested by the same
+class. It needs neither pytest nor a GPU nor the engine's program. After a wanted change, ``write_golden()`` of the
+subclass writes the commands again; read the difference.
 """
 
 from __future__ import annotations
@@ -33,7 +23,7 @@ from autotune.space.context import Context, search_values
 from autotune.space.entry import in_range
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.expression import evaluate, fill_value
-from autotune.space.fingerprint import as_failure, broken_rules, effective
+from autotune.space.fingerprint import as_failure, broken_rules, effective, unsuited
 from autotune.space.library import Library, load
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Configuration, FailureKind, Scalar
@@ -90,9 +80,7 @@ class EngineConformance:
 
     def suited(self) -> Iterator[Context]:
         """Those in which what the card requires holds."""
-        for context in self.contexts():
-            if all(evaluate(need.expect, context.scope({})) for need in self.card.requires):
-                yield context
+        return (context for context in self.contexts() if unsuited(self.card, context) is None)
 
     def made(self, context: Context, settings: Mapping[str, Scalar] | None = None) -> Configuration:
         """The engine's defaults with some settings, as the engine runs them."""
@@ -101,7 +89,7 @@ class EngineConformance:
 
     def drawn(self, context: Context) -> Iterator[Configuration]:
         """Random candidates: a value to search for every knob, in the card's order, that break no rule."""
-        chance, found = random.Random(f"{context.version} {context.hardware.name}"), 0
+        chance, drawn = random.Random(f"{context.version} {context.hardware.name}"), 0
         for _ in range(_TRIES * self.sample):
             knobs = self.kind.default_knobs(context)
             for name, knob in self.card.knobs.items():
@@ -111,8 +99,8 @@ class EngineConformance:
             configuration = effective(self.card, Configuration(self.engine, knobs), context).configuration
             if not broken_rules(self.card, configuration, context):
                 yield configuration
-                found += 1
-            if found == self.sample:
+                drawn += 1
+            if drawn == self.sample:
                 return
 
     def starts(self, context: Context) -> Iterator[tuple[str, Configuration]]:
@@ -124,15 +112,15 @@ class EngineConformance:
 
     def commands(self) -> dict[str, str]:
         """Heading to command: the defaults per version, model and node, and the newest version's good starts."""
-        found: dict[str, str] = {}
+        commands: dict[str, str] = {}
         for context in self.suited():
             cases = [("default", self.made(context))]
             cases += list(self.starts(context)) if context.version == self.card.newest else []
             for case, configuration in cases:
                 model = context.model.id.rpartition("/")[2]
                 heading = f"# {self.engine} {context.version} {model} {context.hardware.name} {case}"
-                found[heading] = self.kind.command(configuration, context).shell()
-        return found
+                commands[heading] = self.kind.command(configuration, context).shell()
+        return commands
 
     def write_golden(self) -> None:
         """Write this engine's commands into the golden file, beside those of others."""
@@ -258,11 +246,11 @@ class EngineConformance:
         if self.golden is None:
             return
         golden = _blocks(self.golden.read_text(encoding="utf-8"))
-        known = {heading: text for heading, text in golden.items() if heading.split()[1] == self.engine}
+        golden = {heading: text for heading, text in golden.items() if heading.split()[1] == self.engine}
         now = self.commands()
-        assert set(known) == set(now), f"headings differ: {sorted(set(known) ^ set(now))}"
+        assert set(golden) == set(now), f"headings differ: {sorted(set(golden) ^ set(now))}"
         for heading, text in now.items():
-            assert text == known[heading], f"{heading}\nnow:    {text}\ngolden: {known[heading]}"
+            assert text == golden[heading], f"{heading}\nnow:    {text}\ngolden: {golden[heading]}"
 
     # What is tried
 
@@ -288,8 +276,8 @@ class EngineConformance:
 
     def test_the_serving_section_is_complete(self) -> None:
         serving = self.card.serving
-        told = [source.path for source in self.card.resolved]
-        for path in (serving.health, serving.metrics_path, serving.reset_cache, *told):
+        reports = [source.path for source in self.card.resolved]
+        for path in (serving.health, serving.metrics_path, serving.reset_cache, *reports):
             assert path is None or path.startswith("/"), path
         for version in self.card.versions:
             flags = self.kind.table(version).flags
@@ -301,13 +289,13 @@ class EngineConformance:
             assert metrics.source, metrics.queries
 
     def test_failures_are_told_with_a_way_out(self) -> None:
-        for known in self.card.failures:
-            pattern = re.compile(known.pattern)
-            assert known.way_out.format(**dict.fromkeys(pattern.groupindex, "x")).strip(), known.pattern
-            assert known.source, known.pattern
-            assert known.kind not in (FailureKind.RULE, FailureKind.ACCURACY), known.pattern
-            assert not pattern.search(""), f"{known.pattern} matches every line"
-        missing = self.failing - {known.kind for known in self.card.failures}
+        for failure in self.card.failures:
+            pattern = re.compile(failure.pattern)
+            assert failure.way_out.format(**dict.fromkeys(pattern.groupindex, "x")).strip(), failure.pattern
+            assert failure.source, failure.pattern
+            assert failure.kind not in (FailureKind.RULE, FailureKind.ACCURACY), failure.pattern
+            assert not pattern.search(""), f"{failure.pattern} matches every line"
+        missing = self.failing - {failure.kind for failure in self.card.failures}
         assert not missing, f"no pattern tells: {sorted(missing)}"
 
 

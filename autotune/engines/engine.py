@@ -95,9 +95,9 @@ class Engine:
             wanted = Version(text)
             begun = [v for v in self.card.versions if Version(v).release[: len(wanted.release)] == wanted.release]
             same = [v for v in begun if Version(v).release == wanted.release]
-            found = [v for v in same if Version(v) == wanted] or same or begun
-            if found:
-                return found[-1]
+            nearest = [v for v in same if Version(v) == wanted] or same or begun
+            if nearest:
+                return nearest[-1]
         known = ", ".join(self.card.versions)
         raise BadInput(f"unknown {self.name} version {text!r}. Known: {known} (a prefix such as 0.11 will do)")
 
@@ -165,11 +165,9 @@ class Engine:
         flags: list[str] = []
         files: dict[str, str] = {}
         if config:
-            flag = next(str(c.value) for c in self.card.config_flag if in_range(context.version, c.versions))
-            flags, files = (
-                [flag, self.card.config_file],
-                {self.card.config_file: yaml.safe_dump(config, sort_keys=False)},
-            )
+            name = self.card.config_file
+            flags = [next(str(c.value) for c in self.card.config_flag if in_range(context.version, c.versions)), name]
+            files = {name: yaml.safe_dump(config, sort_keys=False)}
         return Command((*self.program, *model, *args, *flags, *passthrough), env, files)
 
     def knob_additions(self, name: str, scope: Mapping[str, Any], version: str) -> list[Addition]:
@@ -186,15 +184,15 @@ class Engine:
     def setting(self, knob: str, configuration: Configuration, context: Context, command: Command) -> str:
         """Quote the options of a command that set a knob, e.g. ``--tp-size 8``; empty when none does."""
         scope = context.scope(configuration.knobs)
-        found: list[str] = []
+        options: list[str] = []
         for addition in _holding(self.card.knobs[knob].emit, scope, context.version):
             args = [fill(arg, scope) for arg in addition.args]
             env = {name: fill(text, scope) for name, text in addition.env.items()}
             if args and all(arg in command.argv for arg in args):
-                found += args
-            found += [f"{name}={text}" for name, text in env.items() if command.env.get(name) == text]
-            found += [f"{key}: {fill_value(value, scope)}" for key, value in addition.config.items() if command.files]
-        return " ".join(found)
+                options += args
+            options += [f"{name}={text}" for name, text in env.items() if command.env.get(name) == text]
+            options += [f"{key}: {fill_value(value, scope)}" for key, value in addition.config.items() if command.files]
+        return " ".join(options)
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...] | None:
         """Cut the engine's program off a command line; None when the program is another one."""

@@ -13,8 +13,7 @@ import re
 from typing import Any
 
 _STRING = re.compile(r"""[bru]?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL)
-_ENUM = re.compile(r"<(?:\w+\.)*(\w+): [^<>]*>")
-_OPAQUE = re.compile(r"<[^<>]*>")
+_MEMBER = re.compile(r"<(?:(?:\w+\.)*(\w+): )?[^<>]*>")
 _CALL = re.compile(r"[A-Za-z_][\w.]*\(")
 _WORD = re.compile(r"[^\s,()\[\]{}=]+")
 _NAME = re.compile(r"([A-Za-z_]\w*)=")
@@ -41,7 +40,7 @@ class _Reader:
 
     def fields(self, closer: str) -> dict[str, Any]:
         """``name=value`` pairs up to a closing bracket, or the end."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         while True:
             self._skip()
             name = _NAME.match(self._text, self._at)
@@ -49,19 +48,19 @@ class _Reader:
                 break
             self._at = name.end()
             if self._peek() in ("", " ", ",", closer):
-                found[name[1]] = ""
+                fields[name[1]] = ""
                 continue
             try:
-                found[name[1]] = self._value()
+                fields[name[1]] = self._value()
             except _UNREADABLE:
                 self._at = len(self._text)  # what follows might belong elsewhere than it seems
         self._close(closer)
-        return found
+        return fields
 
     def entries(self) -> dict[Any, Any]:
         """A dictionary, from its opening bracket on."""
         self._at += 1
-        found: dict[Any, Any] = {}
+        entries: dict[Any, Any] = {}
         while not self._ends("}"):
             try:
                 key = self._value()
@@ -69,19 +68,19 @@ class _Reader:
                 if self._peek() != ":":
                     raise ValueError("no value")
                 self._at += 1
-                found[key if isinstance(key, str | int | float | bool | None) else str(key)] = self._value()
+                entries[key if isinstance(key, str | int | float | bool | None) else str(key)] = self._value()
             except _UNREADABLE:
                 self._at = len(self._text)
         self._close("}")
-        return found
+        return entries
 
     def _items(self, closer: str) -> list[Any]:
         self._at += 1
-        found = []
+        items = []
         while not self._ends(closer):
-            found.append(self._value())
+            items.append(self._value())
         self._close(closer)
-        return found
+        return items
 
     def _value(self) -> Any:
         self._skip()
@@ -100,12 +99,9 @@ class _Reader:
         text = self._take(_STRING)
         if text is not None:
             return ast.literal_eval(text[0])
-        member = self._take(_ENUM)
+        member = self._take(_MEMBER)
         if member is not None:
-            return member[1]
-        opaque = self._take(_OPAQUE)
-        if opaque is not None:
-            return opaque[0]
+            return member[1] or member[0]
         if self._take(_CALL) is not None:
             return self._object()
         word = self._take(_WORD)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,26 +61,19 @@ def parse_reported(
         asked: the configuration as it was launched.
         sources: source name to the settings found there; see `space.serving.ResolvedSource`.
     """
+    names = {name: _Reported(values) for name, values in sources.items()}
+    reported: dict[str, Scalar] = {}
     try:
-        return _parsed(engine, asked, context, {name: _Reported(values) for name, values in sources.items()})
+        for name, knob in engine.card.knobs.items():
+            scope = {**context.scope({**asked.knobs, **reported}), **names}
+            with suppress(_NotReported):
+                value = _read(knob, scope, context.version)
+                value = default_of(knob, scope, context.version) if value is None else value
+                reported[name] = _as_spelt(value, asked.knobs[name])
+        made = effective(engine.card, asked.with_knobs(**reported), context).configuration
     except _MALFORMED:
         # What it reports makes no configuration, e.g. a text where a size should be.
         return ReportedKnobs({}, asked)
-
-
-def _parsed(engine: Engine, asked: Configuration, context: Context, names: Mapping[str, _Reported]) -> ReportedKnobs:
-    reported: dict[str, Scalar] = {}
-    knobs: dict[str, Scalar] = {}
-    for name, knob in engine.card.knobs.items():
-        scope = {**context.scope({**asked.knobs, **knobs}), **names}
-        try:
-            value = _read(knob, scope, context.version)
-            value = default_of(knob, scope, context.version) if value is None else value
-        except _NotReported:
-            knobs[name] = asked.knobs[name]
-            continue
-        reported[name] = knobs[name] = _as_spelt(value, asked.knobs[name])
-    made = effective(engine.card, Configuration(asked.engine, knobs), context).configuration
     spelt = {name: _as_spelt(value, asked.knobs[name]) for name, value in made.knobs.items()}
     return ReportedKnobs(reported, Configuration(asked.engine, spelt))
 
