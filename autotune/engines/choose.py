@@ -70,10 +70,11 @@ def choose(
     names = list(dict.fromkeys([*wanted, *([owner] if owner else [])]))
     kinds = {name: engine(name, library) for name in names}
     installed: dict[str, InstalledEngine] = {}
-    notes: list[str] = []
+    unused = [name for name in engine_args if name not in wanted]
+    notes = [f"--engine-arg {n} is not used: {n} is not searched, and a baseline is started as typed" for n in unused]
     if on == "process":
-        unused = [name for name in binaries if name not in names]
-        notes += [f"--engine-bin {n} is not used: {n} is neither searched nor the baseline's" for n in unused]
+        unknown = [name for name in binaries if name not in names]
+        notes += [f"--engine-bin {n} is not used: {n} is neither searched nor the baseline's" for n in unknown]
         binaries, said = _with_baseline_s(baseline, owner, binaries, library)
         notes += said
         for name, installation in _installations(kinds, binaries):
@@ -91,11 +92,9 @@ def choose(
         notes += translated
     passed: dict[str, str] = {}
     for name, text in engine_args.items():
-        if name in wanted:
+        if name not in unused:
             passed[name], said = translate_arguments(kinds[name], text, versions[name])
             notes += said
-        else:
-            notes.append(f"--engine-arg {name} is not used: {name} is not searched, and a baseline is started as typed")
     return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
 
 

@@ -70,14 +70,14 @@ def find(card: EngineCard, binary: Path | None = None) -> Installation:
     Raises `BadInput`, one sentence, when it is missing, cannot be executed, is no such engine, or is older than the
     oldest version that is known.
     """
-    found = _on_path(card) if binary is None else _at(card, Path(os.path.abspath(binary.expanduser())))
+    installed = _on_path(card) if binary is None else _at(card, Path(os.path.abspath(binary.expanduser())))
     oldest = card.versions[0]
-    if Version(found.version).release < Version(oldest).release:
+    if Version(installed.version).release < Version(oldest).release:
         raise BadInput(
-            f"{card.title} {found.version} ({found.program[0]}) is too old: {oldest} and newer are known; "
+            f"{card.title} {installed.version} ({installed.program[0]}) is too old: {oldest} and newer are known; "
             f"install a newer one, or name another program with --engine-bin {card.engine}=PATH"
         )
-    return found
+    return installed
 
 
 def why_missing(card: EngineCard) -> str | None:
@@ -130,7 +130,7 @@ def _at(card: EngineCard, path: Path) -> Installation:
     if not path.is_file() or not os.access(path, os.X_OK):
         raise BadInput(f"{named}: is not executable; name the engine's program, its Python, or its virtual environment")
     is_python = _PYTHON.fullmatch(path.name) is not None
-    program = _program_of_python(card, path) if is_python else _program_of_script(card, path)
+    program = _program_at(card, path, is_python=is_python)
     python = path if is_python else _interpreter(path)
     version = _version(card, program, python)
     if version is None:
@@ -138,25 +138,23 @@ def _at(card: EngineCard, path: Path) -> Installation:
     return Installation(program, version, python)
 
 
-def _program_of_python(card: EngineCard, python: Path) -> tuple[str, ...]:
-    """The engine's script beside an interpreter, where it is started by one; else its module."""
+def _program_at(card: EngineCard, path: Path, *, is_python: bool) -> tuple[str, ...]:
+    """A script of the engine; or beside an interpreter its script, where it is started by one, else its module."""
     forms = _forms(card)
-    script = python.with_name(forms[0][0])
+    if not is_python:
+        scripts = [form for form in forms if not _is_module(form)] or [("",)]
+        form = next((form for form in scripts if form[0] == path.name), scripts[0])
+        return (str(path), *form[1:])
+    script = path.with_name(forms[0][0])
     if not _is_module(forms[0]) and os.access(script, os.X_OK):
         return (str(script), *forms[0][1:])
     module = next((form for form in forms if _is_module(form)), None)
     if module is None:
         raise BadInput(
-            f"--engine-bin {card.engine}={python}: there is no {forms[0][0]} beside this Python; "
+            f"--engine-bin {card.engine}={path}: there is no {forms[0][0]} beside this Python; "
             f"{card.title} is not installed there"
         )
-    return (str(python), *module[1:])
-
-
-def _program_of_script(card: EngineCard, script: Path) -> tuple[str, ...]:
-    scripts = [form for form in _forms(card) if not _is_module(form)]
-    form = next((form for form in scripts if form[0] == script.name), scripts[0] if scripts else ("",))
-    return (str(script), *form[1:])
+    return (str(path), *module[1:])
 
 
 def _nothing_in(card: EngineCard, path: Path, python: Path | None) -> str:
@@ -181,8 +179,8 @@ def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> s
 
 def told_version(output: str) -> str | None:
     """Parse the output of `VERSION_SCRIPT`: the version, local part included; None when there is none."""
-    told = (line.removeprefix(_ANSWER) for line in output.splitlines() if line.startswith(_ANSWER))
-    return next((version for version in told if _is_version(version)), None)
+    answers = (line.removeprefix(_ANSWER) for line in output.splitlines() if line.startswith(_ANSWER))
+    return next((version for version in answers if _is_version(version)), None)
 
 
 def _from_program(card: EngineCard, program: str) -> str | None:

@@ -19,6 +19,7 @@ from autotune.replay.table import (
     Table,
     cell_text,
     engine_name,
+    parse_value,
     same_value,
     value_at,
 )
@@ -49,19 +50,11 @@ def setting(table: Table, text: str, option: str, library: Library) -> tuple[str
     values = dict.fromkeys(value_at(configuration, name) for configuration in table.configurations)
     equal = [value for value in values if wanted == ("" if value is None else cell_text(value))]
     # 8.0 and TRUE are not how we write them, but what somebody may type.
-    equal = equal or [value for value in values if value is not None and _alike(wanted, value)]
+    typed, lower = parse_value(wanted), wanted.lower()
+    equal = equal or [v for v in values if same_value(v, typed) or (isinstance(v, str) and v.lower() == lower)]
     if not equal:
         raise BadInput(f"{option} {text}: no row of {table.path} has that; {name} is {_listed(values)}")
     return name, equal[0]
-
-
-def _alike(text: str, value: Scalar) -> bool:
-    if isinstance(value, bool | str):
-        return text.lower() == cell_text(value).lower()
-    try:
-        return value is not None and float(text) == value
-    except ValueError:
-        return False
 
 
 def known_engines(spec: StudySpec, table: Table, library: Library) -> KnownEngines:
@@ -70,15 +63,15 @@ def known_engines(spec: StudySpec, table: Table, library: Library) -> KnownEngin
     for name in spec.workloads:
         with suppress(BadInput):
             longest.append(load_workload(name, library).longest_request)
-    known: dict[str, tuple[Engine, Context]] = {}
+    engines: dict[str, tuple[Engine, Context]] = {}
     for name in table.engines:
         with suppress(BadInput):
             kind = engine(name, library)
             version = kind.version()
             with suppress(BadInput):
                 version = kind.version(table.version_of(name))
-            known[name] = kind, Context(spec.model, spec.hardware, spec.gpus, version, max(longest))
-    return known
+            engines[name] = kind, Context(spec.model, spec.hardware, spec.gpus, version, max(longest))
+    return engines
 
 
 def candidates_of(spec: StudySpec, table: Table, known: KnownEngines, library: Library) -> CandidateSet:
@@ -157,9 +150,11 @@ def _named(table: Table, remaining: list[Configuration], text: str, library: Lib
     if len(chosen) > 1:
         columns = [name for name in (ENGINE, *table.columns) if len({value_at(c, name) for c in chosen}) > 1]
         values = "; ".join(f"{name} is {_listed_values(chosen, name)}" for name in columns)
+        for name in columns:
+            if len(_with_values(chosen, wanted)[0]) > 1:
+                wanted[name] = value_at(chosen[0], name)
         example = io.StringIO()
-        settings = {**wanted, **{name: value_at(chosen[0], name) for name in columns}}
-        parts = [f"{name}={'' if value is None else cell_text(value)}" for name, value in settings.items()]
+        parts = [f"{name}={'' if value is None else cell_text(value)}" for name, value in wanted.items()]
         csv.writer(example, lineterminator="").writerow(parts)
         raise BadInput(
             f"--baseline {text}: {len(chosen)} rows have that. Among them {values}. "
