@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from packaging.requirements import Requirement
 
 from autotune.doctor import docker, gpus, limits
-from autotune.doctor.finding import PROCESS, TARGETS, Answer, Check, Finding, Host, Status, missing, ok, warning
+from autotune.doctor.finding import PROCESS, TARGETS, Check, Finding, Host, Status, missing, ok, warning
 from autotune.engines import engine, names
 from autotune.engines.detect import find
 from autotune.errors import BadInput
@@ -38,7 +38,7 @@ def installed(name: str, library: Library) -> tuple[str, str | None]:
     return f"{kind.card.title} {found.version} is there ({' '.join(found.program)})", None
 
 
-def _engines(host: Host) -> Iterator[Answer]:
+def _engines(host: Host) -> Iterator[Finding]:
     """One that can be started is enough: those that are not there are not searched."""
     found = {name: installed(name, host.library) for name in names()}
     if all(reason is not None for _, reason in found.values()):
@@ -48,7 +48,7 @@ def _engines(host: Host) -> Iterator[Answer]:
         yield ok(description, name) if reason is None else warning(reason, "install it if it is to be searched", name)
 
 
-def _packages(host: Host) -> Iterator[Answer]:
+def _packages(host: Host) -> Iterator[Finding]:
     """The packages that autotune says it needs, in the versions that it needs."""
     del host
     try:

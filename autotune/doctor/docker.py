@@ -2,60 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
-import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
-from autotune.doctor.finding import DOCKER, Answer, Check, Host, missing, ok
+from autotune.doctor.finding import DOCKER, Check, Finding, Host, missing, ok
+from autotune.serving.docker_engine import server_version
 
 _INSTALL = "install Docker Engine (https://docs.docker.com/engine/install)"
 _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 
 
-class _Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def command(host: Host) -> Iterator[Answer]:
+def command(host: Host) -> Iterator[Finding]:
     """Without the command nothing else of Docker can be asked."""
     path = _program(host, "docker")
     yield ok(f"the command is {path}") if path else missing("no docker command on the PATH", _INSTALL)
 
 
-def daemon(host: Host) -> Iterator[Answer]:
+def daemon(host: Host) -> Iterator[Finding]:
     """It is the daemon that runs containers; the command alone only asks it."""
     path = _program(host, "docker")
     if path is None:
         return
-    said = _ask([path, "version", "--format", "{{json .}}"], host)
-    if said is None:
-        yield missing(f"docker version did not answer within {host.timeout_s:g} s", "look at: systemctl status docker")
-        return
-    version = _server_version(said.out)
-    if said.code == 0 and version:
+    version, why = server_version(path, host.environment, host.timeout_s)
+    if version:
         yield ok(f"the daemon answers, version {version}")
     else:
-        why = next((line.strip() for line in said.err.splitlines() if line.strip()), "it names no server")
         to_do = "start it: sudo systemctl start docker; or join the group docker, if permission is denied"
         yield missing(f"the daemon does not answer: {why}", to_do)
 
 
-def _server_version(out: str) -> str:
-    try:
-        server = json.loads(out).get("Server")
-    except (ValueError, AttributeError):
-        return ""
-    return str(server.get("Version", "")) if isinstance(server, dict) else ""
-
-
-def nvidia_toolkit(host: Host) -> Iterator[Answer]:
+def nvidia_toolkit(host: Host) -> Iterator[Finding]:
     """``--gpus`` works through NVIDIA's container toolkit, or through CDI files that it wrote."""
     if not host.gpus_of("nvidia"):
         return
@@ -67,7 +43,7 @@ def nvidia_toolkit(host: Host) -> Iterator[Answer]:
         yield missing("NVIDIA's container toolkit is not there: containers get no GPU", f"install it: {_TOOLKIT}")
 
 
-def amd_devices(host: Host) -> Iterator[Answer]:
+def amd_devices(host: Host) -> Iterator[Finding]:
     """Containers get AMD's GPUs as plain devices."""
     if not host.gpus_of("amd"):
         return
@@ -82,34 +58,6 @@ def amd_devices(host: Host) -> Iterator[Answer]:
 
 def _program(host: Host, name: str) -> str | None:
     return shutil.which(name, path=host.environment.get("PATH"))
-
-
-def _ask(command: Sequence[str], host: Host) -> _Said | None:
-    """Run a command; None when it did not end in time.
-
-    Its output goes to files: a child of its own that kept a pipe open would keep us waiting beyond the time.
-    """
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=dict(host.environment),
-                start_new_session=True,
-            )
-        except OSError as error:
-            return _Said(126, "", str(error))
-        with process:
-            try:
-                code = process.wait(timeout=host.timeout_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                return None
-        out.seek(0)
-        err.seek(0)
-        return _Said(code, out.read(), err.read())
 
 
 CHECKS = (

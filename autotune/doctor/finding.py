@@ -1,10 +1,10 @@
-"""The types of a check: the host that it examines, its answer, and the finding that is printed."""
+"""The types of a check: the host that it examines, and what it finds."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -56,29 +56,21 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of one check: a sentence, and what to do about it where it is not ok.
+class Finding:
+    """What a check found: a sentence, and what to do about it where it is not ok.
 
     Attributes:
-        about: one of several things that the check looks at, e.g. an engine's name.
+        name: one of several things that the check looks at, e.g. an engine's; `Check.findings` puts its own before it.
+        targets: values of ``--on`` that it matters for; the check's.
+        source: who says that it matters; the check's.
     """
-
-    status: Status
-    message: str
-    to_do: str = ""
-    about: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """An `Answer` with its check's name, targets and source."""
 
     name: str
     targets: tuple[str, ...]
     status: Status
     message: str
     to_do: str
-    source: str
+    source: str = ""
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -96,22 +88,22 @@ class Check:
 
     name: str
     targets: tuple[str, ...]
-    look: Callable[[Host], Iterable[Answer]]
+    look: Callable[[Host], Iterable[Finding]]
     source: str
 
     def findings(self, host: Host) -> Iterator[Finding]:
-        for a in self.look(host):
-            name = f"{self.name} {a.about}".rstrip()
-            yield Finding(name, self.targets, a.status, a.message, a.to_do, self.source)
+        for finding in self.look(host):
+            name = f"{self.name} {finding.name}".rstrip()
+            yield replace(finding, name=name, targets=self.targets, source=self.source)
 
 
-def ok(message: str, about: str = "") -> Answer:
-    return Answer(Status.OK, message, "", about)
+def ok(message: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.OK, message, "")
 
 
-def warning(message: str, to_do: str, about: str = "") -> Answer:
-    return Answer(Status.WARNING, message, to_do, about)
+def warning(message: str, to_do: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.WARNING, message, to_do)
 
 
-def missing(message: str, to_do: str, about: str = "") -> Answer:
-    return Answer(Status.MISSING, message, to_do, about)
+def missing(message: str, to_do: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.MISSING, message, to_do)

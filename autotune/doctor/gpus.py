@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from autotune.doctor.finding import PROCESS, TARGETS, Answer, Check, Host, missing, ok, warning
+from autotune.doctor.finding import PROCESS, TARGETS, Check, Finding, Host, missing, ok, warning
 from autotune.machine.gpu import driver_version, mec_firmware
 from autotune.machine.resources import number, text
 
@@ -20,7 +20,7 @@ MEC_RECLAIMS = 177
 _TUNING = "https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi300x.html"
 
 
-def present(host: Host) -> Iterator[Answer]:
+def present(host: Host) -> Iterator[Finding]:
     """What is there, by kind, with the driver."""
     for (name, vendor, total), count in Counter((g.name, g.vendor, g.memory_total_bytes) for g in host.gpus).items():
         driver = driver_version(vendor, host.root)
@@ -35,7 +35,7 @@ def present(host: Host) -> Iterator[Answer]:
         yield _without(host)
 
 
-def _without(host: Host) -> Answer:
+def _without(host: Host) -> Finding:
     vendor = next((name for vendor, name in _VENDORS.items() if _on_the_bus(host, vendor)), None)
     if vendor is None:
         return warning(
@@ -50,7 +50,7 @@ def _on_the_bus(host: Host, vendor: str) -> bool:
     return any(text(d / "vendor") == vendor and text(d / "class").startswith(_ACCELERATORS) for d in devices)
 
 
-def idle(host: Host) -> Iterator[Answer]:
+def idle(host: Host) -> Iterator[Finding]:
     """Whoever else computes on a GPU, or holds its memory, changes every number measured on it."""
     told = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
     busy = [gpu for gpu in told if gpu.busy_pids or gpu.memory_used_bytes > _IDLE_SHARE * gpu.memory_total_bytes]
@@ -63,7 +63,7 @@ def idle(host: Host) -> Iterator[Answer]:
         yield ok("nobody uses them")
 
 
-def amd_access(host: Host) -> Iterator[Answer]:
+def amd_access(host: Host) -> Iterator[Finding]:
     """Engines open ``/dev/kfd`` and the cards under ``/dev/dri``."""
     if not host.gpus_of("amd"):
         return
@@ -77,7 +77,7 @@ def amd_access(host: Host) -> Iterator[Answer]:
         yield ok("/dev/kfd can be opened")
 
 
-def numa_balancing(host: Host) -> Iterator[Answer]:
+def numa_balancing(host: Host) -> Iterator[Finding]:
     """The kernel moves pages between sockets to be near a thread, and GPUs wait for the pages meanwhile."""
     value = number(host.root / "proc/sys/kernel/numa_balancing")
     if not host.gpus_of("amd") or value is None:
@@ -89,7 +89,7 @@ def numa_balancing(host: Host) -> Iterator[Answer]:
         yield warning(f"automatic NUMA balancing is on ({value}); it makes MI300X nodes slower", to_do)
 
 
-def scratch_reclaim(host: Host) -> Iterator[Answer]:
+def scratch_reclaim(host: Host) -> Iterator[Finding]:
     """Old microcode of MI300X and scratch memory that is given back do not go together."""
     if not any("mi300" in gpu.name.lower() for gpu in host.gpus_of("amd")):
         return
@@ -111,7 +111,7 @@ def scratch_reclaim(host: Host) -> Iterator[Answer]:
         yield warning(said, "update the firmware, or export HSA_NO_SCRATCH_RECLAIM=1 for what is started otherwise")
 
 
-def iommu(host: Host) -> Iterator[Answer]:
+def iommu(host: Host) -> Iterator[Finding]:
     """Transfers between GPUs hang or crawl when each address is translated."""
     groups = host.root / "sys/kernel/iommu_groups"
     if len(host.gpus_of("amd")) < 2:

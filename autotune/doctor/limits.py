@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from autotune.doctor.finding import PROCESS, TARGETS, Answer, Check, Host, missing, ok, warning
+from autotune.doctor.finding import PROCESS, TARGETS, Check, Finding, Host, missing, ok, warning
 from autotune.machine.resources import disk_free_bytes, existing_folder, shared_memory_bytes
 from autotune.serving.docker_run import models_folder
 
@@ -19,7 +19,7 @@ CACHES_WANT = 20 * 10**9
 """Bytes for compiled kernels; a model's weights come on top."""
 
 
-def shared_memory(host: Host) -> Iterator[Answer]:
+def shared_memory(host: Host) -> Iterator[Finding]:
     """Ranks of one server talk through it; a container's 64 MB are used up at the first large model."""
     size = shared_memory_bytes(host.root)
     if size >= SHARED_MEMORY_BYTES:
@@ -29,7 +29,7 @@ def shared_memory(host: Host) -> Iterator[Answer]:
         yield warning(f"/dev/shm has {size / 1e6:.0f} MB, less than 1 GiB: servers on several GPUs end at start", to_do)
 
 
-def open_files(host: Host) -> Iterator[Answer]:
+def open_files(host: Host) -> Iterator[Finding]:
     """One per request in flight, in the tuner and in the server; the tuner raises the soft limit by itself."""
     hard = host.open_files.hard
     if hard is None or hard >= OPEN_FILES:
@@ -41,7 +41,7 @@ def open_files(host: Host) -> Iterator[Answer]:
         yield warning(f"at most {hard} open files; vLLM wants {OPEN_FILES}", to_do)
 
 
-def locked_memory(host: Host) -> Iterator[Answer]:
+def locked_memory(host: Host) -> Iterator[Finding]:
     """Transfers between GPUs pin memory."""
     soft = host.locked_memory.soft
     if len(host.gpus) < 2:
@@ -53,7 +53,7 @@ def locked_memory(host: Host) -> Iterator[Answer]:
         yield warning(f"at most {soft / 1e6:.0f} MB may be locked; NCCL and RCCL may fail to register buffers", to_do)
 
 
-def home(host: Host) -> Iterator[Answer]:
+def home(host: Host) -> Iterator[Finding]:
     """Studies, logs and the MLflow database."""
     free = disk_free_bytes(host.home)
     said = f"{free / 1e9:.0f} GB free for {host.home}"
@@ -67,7 +67,7 @@ def home(host: Host) -> Iterator[Answer]:
         yield ok(said)
 
 
-def caches(host: Host) -> Iterator[Answer]:
+def caches(host: Host) -> Iterator[Finding]:
     """Weights that engines download, kernels that they compile."""
     folder = Path(models_folder(host.environment))
     free = disk_free_bytes(folder)

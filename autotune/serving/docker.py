@@ -67,9 +67,10 @@ class ContainerServer(ProcessServer):
 
     def _inspect(self, form: str) -> str:
         """What ``docker inspect`` says of the container; empty when it says nothing."""
-        name = container_name(self._context.request.marker)
-        words = ["inspect", "--type", "container", "--format", form, name]
-        return (ask_docker(self._container, words, _INSPECT_S) or "").strip()
+        request = self._context.request
+        words = ["inspect", "--type", "container", "--format", form, container_name(request.marker)]
+        done = ask_docker(request.docker, words, request.env, _INSPECT_S)
+        return "" if done.returncode else done.stdout.strip()
 
     def _port_conflict(self) -> Failure | None:
         # A daemon elsewhere (another machine, a virtual one) does not show its processes: nothing can be said then.

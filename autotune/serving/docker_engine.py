@@ -19,11 +19,11 @@ from autotune.engines.detect import VERSION_SCRIPT, told_version
 from autotune.errors import BadInput
 from autotune.notify import Notify, silent
 from autotune.serving.docker_run import newest_image
+from autotune.serving.processes import ask_docker
 from autotune.space.cards import HardwareCard
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 
-PROGRAM = "docker"
 _ANSWER_S = 30.0
 _VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)(?![\d.])")
 _NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)")
@@ -31,7 +31,7 @@ _NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\
 
 def docker_program() -> str:
     """The path of the docker command; raises `BadInput` when there is none."""
-    path = shutil.which(PROGRAM)
+    path = shutil.which("docker")
     if path is None:
         raise BadInput(
             "--on docker: 'docker' is not on the PATH; install Docker Engine, or run engines of this machine with --on "
@@ -40,12 +40,20 @@ def docker_program() -> str:
     return os.path.abspath(path)
 
 
+def server_version(program: str, environment: Mapping[str, str], limit_s: float) -> tuple[str, str]:
+    """Ask the Docker daemon for its version; returns it, or the reason why there is none."""
+    done = ask_docker(program, ["version", "--format", "{{.Server.Version}}"], environment, limit_s)
+    version = done.stdout.strip()
+    if done.returncode == 0 and version:
+        return version, ""
+    return "", _last_line(done.stderr) or (f"exit code {done.returncode}" if done.returncode else "it names no server")
+
+
 def check_docker() -> str:
     """Ask the Docker daemon for its version; raises `BadInput`, with the way out, when it does not answer."""
-    done = _ask("version", "--format", "{{.Server.Version}}")
-    if done.returncode == 0 and done.stdout.strip():
-        return done.stdout.strip()
-    reason = _last_line(done.stderr) or f"exit code {done.returncode}"
+    version, reason = server_version(docker_program(), os.environ, _ANSWER_S)
+    if version:
+        return version
     if "permission denied" in reason.lower():
         right = "run as a user of the group docker (sudo usermod -aG docker NAME), or set DOCKER_HOST"
     else:
@@ -122,13 +130,7 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
 
 
 def _ask(*arguments: str, limit_s: float = _ANSWER_S) -> subprocess.CompletedProcess[str]:
-    argv = [docker_program(), *arguments]
-    try:
-        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(argv, 1, "", f"no answer within {limit_s:g} s")
-    except OSError as error:
-        raise BadInput(f"{argv[0]} cannot be started: {error.strerror}") from error
+    return ask_docker(docker_program(), arguments, os.environ, limit_s)
 
 
 def _last_line(text: str) -> str:

@@ -18,9 +18,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 MARKER = "AUTOTUNE_LAUNCH"
 """Environment variable that every process of a launch inherits."""
@@ -204,8 +205,9 @@ def remove_container(launch: Container, exit_code: int | None, limit_s: float) -
     was_empty = exit_code is not None
     seen = False
     while True:
-        listed = ask_docker(launch, listing, max(1.0, deadline - time.monotonic()))
-        ids = None if listed is None else listed.split()
+        limit_s = max(1.0, deadline - time.monotonic())
+        listed = ask_docker(launch.docker, listing, launch.environment, limit_s)
+        ids = None if listed.returncode else listed.stdout.split()
         if ids == [] and was_empty:
             return ()
         seen = seen or bool(ids)
@@ -215,22 +217,46 @@ def remove_container(launch: Container, exit_code: int | None, limit_s: float) -
             names = (f"container {identity[:12]}" for identity in ids or ())
             return ("its container (Docker does not answer)",) if ids is None else tuple(names)
         if ids:
-            ask_docker(launch, ["rm", "--force", "--volumes", *ids], deadline - time.monotonic())
+            words = ["rm", "--force", "--volumes", *ids]
+            ask_docker(launch.docker, words, launch.environment, deadline - time.monotonic())
         was_empty = ids == []
         time.sleep(_SETTLE_S if was_empty else _DOCKER_POLL_S)
 
 
-def ask_docker(container: Container, words: list[str], limit_s: float) -> str | None:
-    """Run the docker command; returns what it printed, None when it failed or did not answer in time."""
-    try:
-        done = subprocess.run(
-            [container.docker, *words],
-            env=container.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=max(0.1, limit_s),
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+def ask_docker(
+    program: str, words: Sequence[str], environment: Mapping[str, str], limit_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run the docker command to its end, and with it what it started where that does not come in time.
+
+    Its output goes to files: a child of its own that kept a pipe open would keep us waiting beyond the time.
+
+    Args:
+        program: its path.
+
+    Returns:
+        With exit code 126 where it cannot be started and 124 where it did not answer in time; ``stderr`` says so.
+    """
+    argv = [program, *words]
+    with _memory_file("stdout") as out, _memory_file("stderr") as err:
+        try:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
+            )
+        except OSError as error:
+            return subprocess.CompletedProcess(argv, 126, "", f"{program} cannot be started: {error.strerror}")
+        with process:
+            try:
+                code = process.wait(max(0.1, limit_s))
+            except BaseException as error:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                if isinstance(error, subprocess.TimeoutExpired):
+                    return subprocess.CompletedProcess(argv, 124, "", f"it did not answer within {limit_s:g} s")
+                raise
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(argv, code, out.read(), err.read())
+
+
+def _memory_file(name: str) -> TextIO:
+    return open(os.memfd_create(name), "w+", encoding="utf-8", errors="replace")
