@@ -56,7 +56,7 @@ class StopReport:
     Attributes:
         seconds: how long it took.
         signals: the signals that were needed, in order; empty when the server had ended by itself.
-        survivors: processes of the launch that still live, as ``pid name (state)``.
+        survivors: processes of the launch that still live, as ``pid name (state)``, and its container.
         port_free: whether the server's port can be bound again.
     """
 
@@ -93,6 +93,7 @@ class Server(ABC):
         secrets: values that it was given and may repeat, to be masked in whatever it prints.
         emulated: whether a server that we did not start says that it stands in for an engine.
         log: the file of what it prints; None when that is not ours to read.
+        log_offset: bytes that the log held before this launch.
     """
 
     url: str
@@ -101,6 +102,7 @@ class Server(ABC):
     secrets: frozenset[str] = frozenset()
     emulated: bool = False
     log: Path | None = None
+    log_offset: int = 0
 
     @property
     def pids(self) -> tuple[int, ...]:

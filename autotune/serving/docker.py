@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from autotune.errors import BadInput
+from autotune.serving import StopReport
 from autotune.serving.docker_engine import docker_program
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card, models_folder
 from autotune.serving.logs import LogPatterns, known_failure, unknown_exit
@@ -24,7 +25,6 @@ from autotune.serving.processes import (
     LABEL,
     MARKER,
     Container,
-    Termination,
     ask_docker,
     descendants,
     process_table,
@@ -62,12 +62,11 @@ class ContainerServer(ProcessServer):
 
     @property
     def _container(self) -> Container:
-        request = self._context.request
-        return Container(request.docker, request.marker, request.env)
+        return Container(self._request.docker, self._request.marker, self._request.env)
 
     def _inspect(self, form: str) -> str:
         """What ``docker inspect`` says of the container; empty when it says nothing."""
-        request = self._context.request
+        request = self._request
         words = ["inspect", "--type", "container", "--format", form, container_name(request.marker)]
         done = ask_docker(request.docker, words, request.env, _INSPECT_S)
         return "" if done.returncode else done.stdout.strip()
@@ -83,12 +82,12 @@ class ContainerServer(ProcessServer):
         return super()._cause()
 
     def _explain_exit(self, code: int) -> Failure:
-        title, state = self._context.card.title, json.loads(self._inspect("{{json .State}}") or "{}")
+        state = json.loads(self._inspect("{{json .State}}") or "{}")
         if code in _NOT_THE_ENGINE:
             return self._docker_failure(code, str(state.get("StartedAt", "0001")))
         if state.get("OOMKilled"):
             message = (
-                f"{title} ended because its container used up the machine's memory (OOMKilled, exit code "
+                f"{self.title} ended because its container used up the machine's memory (OOMKilled, exit code "
                 f"{code}). Not the GPU's memory: keep less in main memory, or give the machine or Docker more."
             )
             return Failure(FailureKind.OUT_OF_MEMORY, message)
@@ -97,7 +96,7 @@ class ContainerServer(ProcessServer):
         return super()._explain_exit(signal_or_code)
 
     def _docker_failure(self, code: int, started_at: str) -> Failure:
-        offset = self._context.log_offset
+        offset = self.log_offset
         in_log = known_failure(self.log, LogPatterns(docker_card().failures), offset)
         if in_log is not None:
             return in_log
@@ -107,14 +106,14 @@ class ContainerServer(ProcessServer):
         message = f"The container did not start. {failure.message}"
         return replace(failure, kind=FailureKind.INFRASTRUCTURE, message=message)
 
-    def _end(self) -> Termination:
-        termination = super()._end()
+    def _end(self) -> StopReport:
+        report = super()._end()
         # The watchdog does not know that there was a container, which a daemon that is gone for now may have left.
-        in_doubt = self._watchdog.exit_code == DOCKER_FAILED and self._first_pid > 0 and not termination.survivors
+        in_doubt = self._watchdog.exit_code == DOCKER_FAILED and self._first_pid > 0 and not report.survivors
         if self._watchdog.ended is not None and not in_doubt:
-            return termination
-        left = remove_container(self._container, None, self._context.timeouts.kill_s)
-        return replace(termination, survivors=(*termination.survivors, *left))
+            return report
+        left = remove_container(self._container, None, self._timeouts.kill_s)
+        return replace(report, survivors=(*report.survivors, *left))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from autotune.errors import BadInput, UnknownName
-from autotune.serving import Server, StartupTimeouts, StopReport
-from autotune.serving.readiness import PATHS, Readiness, StartupProbe, authorization, served_models
-from autotune.serving.secrets import masked
+from autotune.serving import StartupTimeouts, StopReport
+from autotune.serving.readiness import PATHS, HttpServer, authorization, served_models
 from autotune.trial import EMULATOR_NAME, Failure, FailureKind
 
 _ANSWER_S = 10.0
@@ -38,7 +36,7 @@ def connect(url: str, model: str | None = None, api_key: str | None = None) -> E
     return ExternalServer(url, model or served[0], api_key, emulated, _owner(answer.json()))
 
 
-class ExternalServer(Server):
+class ExternalServer(HttpServer):
     """A server of which only the URL is known. `stop` leaves it running.
 
     Args:
@@ -47,21 +45,15 @@ class ExternalServer(Server):
     """
 
     def __init__(self, url: str, model: str, api_key: str | None, emulated: bool, owner: str) -> None:
-        self.url, self.model, self.api_key = url, model, api_key
+        self.url, self.model, self.api_key, self.title = url, model, api_key, url
+        # A gateway may have no health check, but it has served its models a moment ago.
+        self.health = PATHS[0]
         self.emulated, self.owner = emulated, owner
         self.secrets = frozenset() if api_key is None else frozenset({api_key})
 
     def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0)) -> Failure | None:  # noqa: B008
         """See `Server.wait_ready`; without a log there is no progress to see, so the shorter timeout counts."""
-
-        def nothing_known() -> None:
-            return None
-
-        # A gateway may have no health check, but it has served its models a moment ago.
-        probe = StartupProbe(self.url, PATHS[0], nothing_known, lambda: 0, time.sleep, port_conflict=nothing_known)
-        timeouts = StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf)
-        with httpx.Client(base_url=self.url, headers=authorization(self.api_key)) as client:
-            return masked(Readiness(client, probe, timeouts).wait(self.model), self.secrets)
+        return super().wait_ready(StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf))
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
         """Send one request; a failure when it is not answered."""

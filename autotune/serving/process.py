@@ -10,14 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-import httpx
-
-from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts, StopReport
+from autotune.serving import ShutdownTimeouts, StopReport
 from autotune.serving.command import absolute_paths, find_program, prepare_folder, server_environment, with_serving
 from autotune.serving.logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
 from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
-from autotune.serving.processes import Membership, Termination, end
-from autotune.serving.readiness import PATHS, Readiness, StartupProbe, authorization
+from autotune.serving.processes import Membership, end
+from autotune.serving.readiness import PATHS, HttpServer
 from autotune.serving.secrets import api_key_of, masked, resolve_references, secret_values
 from autotune.serving.watchdog import Request, mask_file
 from autotune.serving.watchdog_client import WatchdogClient
@@ -27,42 +25,32 @@ from autotune.trial import Command, Failure, FailureKind
 _PORT_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchContext:
-    """What was launched, and how it will be ended.
+class ProcessServer(HttpServer):
+    """A server that runs as a process group of this machine, from its start on.
 
-    Attributes:
-        request: what the watchdog was asked to start.
-        log_offset: bytes that the log held before this launch.
+    Args:
+        request: what the watchdog is asked to start.
+        lease: of its port; released when the server has ended.
         api_key: the bearer token that the server wants of its clients.
     """
 
-    card: EngineCard
-    request: Request
-    log_offset: int
-    timeouts: ShutdownTimeouts
-    api_key: str | None = field(default=None, repr=False)
-
-    @property
-    def log(self) -> Path:
-        return Path(self.request.log)
-
-
-class ProcessServer(Server):
-    """A server that runs as a process group of this machine."""
-
     log: Path
+    _use_proxy = False
 
-    def __init__(self, watchdog: WatchdogClient, lease: PortLease, context: LaunchContext) -> None:
-        self._watchdog, self._lease, self._context = watchdog, lease, context
-        self._members = Membership(context.request.marker, watchdog.leader, watchdog.pid)
-        self._pids: tuple[int, ...] = (watchdog.leader,)
+    def __init__(
+        self, request: Request, lease: PortLease, card: EngineCard, timeouts: ShutdownTimeouts, api_key: str | None
+    ) -> None:
+        self._request, self._lease, self._card, self._timeouts = request, lease, card, timeouts
+        self._watchdog = WatchdogClient(request, [lease.lock.fileno()])
+        self._members = Membership(request.marker, self._watchdog.leader, self._watchdog.pid)
+        self._pids: tuple[int, ...] = (self._watchdog.leader,)
         self._failure: Failure | None = None
         self._report: StopReport | None = None
-        self._served = False
         self.url = f"http://{LOOPBACK}:{lease.port}"
-        self.log, self.api_key = context.log, context.api_key
-        self.secrets = frozenset(context.request.secrets)
+        self.title, self.health, self.api_key = card.title, card.serving.health, api_key
+        self.log, self.log_offset = Path(request.log), request.log_offset
+        self._log_growth = Progress(self.log, self.log_offset, (self.health, *PATHS))
+        self.secrets = frozenset(request.secrets)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -71,20 +59,14 @@ class ProcessServer(Server):
             self._pids = alive or self._pids
         return self._pids
 
-    def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
-        """See `Server.wait_ready`. A start that hangs is explained by its log, where the log knows the cause."""
-        card = self._context.card
-        progress = Progress(self.log, self._context.log_offset, (card.serving.health, *PATHS))
-        probe = StartupProbe(
-            card.title, card.serving.health, self.failure, progress, self._watchdog.listen, self._port_conflict
-        )
-        with httpx.Client(base_url=self.url, headers=authorization(self.api_key), trust_env=False) as client:
-            readiness = Readiness(client, probe, timeouts)
-            failure = readiness.wait()
-        self.model, self._served = readiness.model, failure is None
-        if failure is not None and failure.kind is FailureKind.TIMEOUT:
-            failure = self._explain_hang(failure)
-        return masked(failure, self.secrets)
+    def _ended(self) -> Failure | None:
+        return self.failure()
+
+    def _progress(self) -> int:
+        return self._log_growth()
+
+    def _pause(self, seconds: float) -> None:
+        self._watchdog.listen(seconds)
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
         """See `Server.failure`; None after `stop`, unless it had died before."""
@@ -102,27 +84,26 @@ class ProcessServer(Server):
             began = time.monotonic()
             self._pids = self.pids
             self.failure()
-            termination = self._end()
+            report = self._end()
             deadline = time.monotonic() + _PORT_S
             while not (port_free := is_free(self._lease.port)) and time.monotonic() < deadline:
                 time.sleep(0.05)
             self._lease.release()
-            seconds = time.monotonic() - began
-            self._report = StopReport(seconds, termination.signals, termination.survivors, port_free)
+            self._report = replace(report, seconds=time.monotonic() - began, port_free=port_free)
         return self._report
 
-    def _end(self) -> Termination:
+    def _end(self) -> StopReport:
         """Have the watchdog end everything; end what it left, or everything where it was killed."""
-        timeouts = self._context.timeouts
-        termination = self._watchdog.stop(timeouts)
+        report = self._watchdog.stop(self._timeouts)
         # The first process is collected now, so that only the marker still tells ours from others.
-        members = Membership(self._context.request.marker)
-        if termination is not None and (termination.survivors or not members.alive()):
-            return termination
-        rest = end(members.alive, timeouts.terminate_s, timeouts.kill_s)
-        if termination is None:
-            mask_file(self.log, self.secrets, self._context.log_offset)
-        return Termination(rest.seconds, (*(termination.signals if termination else ()), *rest.signals), rest.survivors)
+        members = Membership(self._request.marker)
+        if report is not None and (report.survivors or not members.alive()):
+            return report
+        rest = end(members.alive, self._timeouts.terminate_s, self._timeouts.kill_s)
+        if report is None:
+            mask_file(self.log, self.secrets, self.log_offset)
+            return rest
+        return replace(rest, signals=(*report.signals, *rest.signals))
 
     def _cause(self) -> Failure | None:
         if self._watchdog.exit_code is not None:
@@ -137,16 +118,14 @@ class ProcessServer(Server):
 
     def _failure_in_log(self) -> Failure | None:
         """Find the cause in the log, or what kept the server from writing one."""
-        card, offset = self._context.card, self._context.log_offset
-        in_log = known_failure(self.log, patterns_of(card), offset, self._served)
+        in_log = known_failure(self.log, patterns_of(self._card), self.log_offset, self._served)
         if in_log is None and (problem := log_problem(self.log)):
-            message = f"Nobody can tell what {card.title} did: {problem}."
+            message = f"Nobody can tell what {self.title} did: {problem}."
             return Failure(FailureKind.INFRASTRUCTURE, message)
         return in_log
 
     def _explain_exit(self, code: int) -> Failure:
-        title, offset = self._context.card.title, self._context.log_offset
-        return self._failure_in_log() or unknown_exit(self.log, code, title, offset)
+        return self._failure_in_log() or unknown_exit(self.log, code, self.title, self.log_offset)
 
     def _port_conflict(self) -> Failure | None:
         if not foreign_listener(self._lease.port, lambda: self.pids):
@@ -154,13 +133,14 @@ class ProcessServer(Server):
         message = f"Another process listens on port {self._lease.port}, which was leased to this server; try again."
         return Failure(FailureKind.PORT, message)
 
-    def _explain_hang(self, failure: Failure) -> Failure:
+    def _timeout(self, message: str) -> Failure:
+        """Explain a start that hangs by its log, where the log knows the cause."""
         in_log = self._failure_in_log()
         if in_log is not None:
-            return replace(in_log, message=f"{in_log.message} ({failure.message})")
-        last = last_line(self.log, self._context.log_offset)
+            return replace(in_log, message=f"{in_log.message} ({message})")
+        last = last_line(self.log, self.log_offset)
         last_words = f"Its last line: {last}" if last else "Its log is empty."
-        return Failure(failure.kind, f"{failure.message} {last_words}", last)
+        return Failure(FailureKind.TIMEOUT, f"{message} {last_words}", last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +177,19 @@ class ProcessLauncher:
         secrets = secret_values(asked, command, environment)
         api_key = api_key_of(command.argv, self._engine_environment(command, environment), card.serving)
         lease = lease_port(self.ports)
+        request = Request(
+            argv=[*front, *with_serving(argv, card.serving, LOOPBACK, lease.port)],
+            env=environment,
+            folder=str(folder),
+            log=str(log),
+            log_offset=log.stat().st_size,
+            marker=marker,
+            tuner=os.getpid(),
+            docker=front[0] if front else "",
+            secrets=sorted(secrets),
+        )
         try:
-            words = [*front, *with_serving(argv, card.serving, LOOPBACK, lease.port)]
-            docker = front[0] if front else ""
-            request = Request(
-                words, environment, str(folder), str(log), marker, os.getpid(), docker, secrets=sorted(secrets)
-            )
-            context = LaunchContext(card, request, log.stat().st_size, self.timeouts, api_key)
-            return self.server(WatchdogClient(request, [lease.lock.fileno()]), lease, context)
+            return self.server(request, lease, card, self.timeouts, api_key)
         except BaseException:
             lease.release()
             raise

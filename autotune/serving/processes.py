@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from autotune.serving import StopReport
+
 MARKER = "AUTOTUNE_LAUNCH"
 """Environment variable that every process of a launch inherits."""
 
@@ -89,15 +91,6 @@ class Membership:
         return [table[pid] for pid in sorted(members - {self.ancestor, os.getpid()}) if table[pid].alive]
 
 
-@dataclass(frozen=True, slots=True)
-class Termination:
-    """How processes were ended: seconds, the signals needed in order, and the processes that remain."""
-
-    seconds: float
-    signals: tuple[str, ...]
-    survivors: tuple[str, ...]
-
-
 def process_table() -> dict[int, Process]:
     """Read every process of the machine, by its number."""
     processes = (read_process(int(entry)) for entry in os.listdir(_PROC) if entry.isdecimal())
@@ -145,7 +138,7 @@ def end(
     terminate_s: float,
     kill_s: float,
     pause: Callable[[float], object] = time.sleep,
-) -> Termination:
+) -> StopReport:
     """Send each member SIGTERM, wait, then SIGKILL, those that appear meanwhile too, until none lives.
 
     Args:
@@ -173,7 +166,7 @@ def end(
             left = alive()
             if time.monotonic() >= deadline or (hurry and number is signal.SIGTERM):
                 break
-    return Termination(time.monotonic() - began, tuple(signals), tuple(str(process) for process in left))
+    return StopReport(time.monotonic() - began, tuple(signals), tuple(str(process) for process in left))
 
 
 @dataclass(frozen=True, slots=True)

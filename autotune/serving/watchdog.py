@@ -10,7 +10,7 @@ the tuner, which reads the watchdog's standard output, ends the rest.
 
 Tuner to watchdog, one JSON object per line: a `Request`, later ``{"stop": {"terminate_s": …, "kill_s": …}}``.
 Watchdog to tuner: ``{"started": pid}`` or ``{"refused": reason}``, then ``{"exited": code}`` (negative = signal) when
-the first process ends, and ``{"ended": {"seconds", "signals", "survivors"}}`` as its last word.
+the first process ends, and ``{"ended": …}``, a `StopReport`, as its last word.
 Before that it ends the server's container, where it has one, and masks the secrets that stand in the server's log.
 Standard library only: it starts with every server and must never be the thing that is slow.
 """
@@ -30,7 +30,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from autotune.child import adopt_orphans, die_with_parent
-from autotune.serving.processes import Container, Membership, Termination, end, process_table, remove_container
+from autotune.serving import StopReport
+from autotune.serving.processes import Container, Membership, end, process_table, remove_container
 
 _TICK_S = 0.5
 _ORPHAN_GRACE_S = 1.5
@@ -50,6 +51,7 @@ class Request:
         env: the whole environment, the marker included.
         folder: the working folder.
         log: where both output streams are appended.
+        log_offset: bytes that the log held before.
         marker: see `processes.MARKER`.
         tuner: process whose death ends the server.
         docker: path of the docker command, where it runs the server; empty for a process.
@@ -60,6 +62,7 @@ class Request:
     env: dict[str, str]
     folder: str
     log: str
+    log_offset: int
     marker: str
     tuner: int
     docker: str = ""
@@ -81,14 +84,12 @@ class Watchdog:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._on_terminate)
         self._leader = 0
-        self._log_offset = 0
 
     def run(self) -> None:
         """Start the server, watch, end it, and tell the tuner."""
         if self._tuner_is_gone():
             return
         try:
-            self._log_offset = Path(self._request.log).stat().st_size
             self._leader = _start(self._request)
         except OSError as error:
             _tell(refused=error.strerror or str(error))
@@ -97,27 +98,27 @@ class Watchdog:
         while self._stop is None and not self._abandoned:
             self._wait(_TICK_S)
             self._notice_exit()
-        termination = self._end()
+        report = self._end()
         # What has ended, the first process too: not every init collects it for us at once.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        mask_file(Path(self._request.log), self._request.secrets, self._log_offset)
-        _tell(ended=asdict(termination))
+        mask_file(Path(self._request.log), self._request.secrets, self._request.log_offset)
+        _tell(ended=asdict(report))
 
-    def _end(self) -> Termination:
+    def _end(self) -> StopReport:
         asked = self._stop or {}
         terminate_s = _ORPHAN_GRACE_S if self._abandoned else float(asked.get("terminate_s", _ORPHAN_GRACE_S))
         members = Membership(self._request.marker, self._leader, os.getpid())
         by_itself = self._exit_code
         kill_s = float(asked.get("kill_s", _KILL_S))
-        termination = end(members.alive, terminate_s, kill_s, self._pause)
+        report = end(members.alive, terminate_s, kill_s, self._pause)
         if not self._request.docker:
-            return termination
+            return report
         # The docker command is ended; it has passed SIGTERM on to the container, but cannot pass on SIGKILL.
         container = Container(self._request.docker, self._request.marker, self._request.env)
         left = remove_container(container, by_itself, kill_s)
-        return replace(termination, survivors=(*termination.survivors, *left))
+        return replace(report, survivors=(*report.survivors, *left))
 
     def _pause(self, seconds: float) -> bool:
         """Wait; True once the tuner has died while its server was being stopped."""

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from autotune.child import IMPORT_FOLDER
 from autotune.errors import BadInput
-from autotune.serving import ShutdownTimeouts
-from autotune.serving.processes import Termination
+from autotune.serving import ShutdownTimeouts, StopReport
 from autotune.serving.watchdog import Request
 
 _START_S = 30.0
@@ -35,14 +34,16 @@ class WatchdogClient:
 
     def __init__(self, request: Request, pass_fds: Sequence[int] = ()) -> None:
         self._received = b""
-        self._inbox: list[dict[str, object]] = []
+        self._in_container = bool(request.docker)
         self.lost = False
         """Whether the watchdog has been killed, as far as `listen` has read."""
-        self.ended: Termination | None = None
-        """How the watchdog ended everything; None when it has not, or did not report in time."""
-        self._in_container = bool(request.docker)
+        self.leader = 0
+        """The server's first process."""
+        self._refusal: str | None = None
         self.exit_code: int | None = None
         """How the server's first process ended (negative = by a signal), as far as `listen` has read."""
+        self.ended: StopReport | None = None
+        """How the watchdog ended everything; None when it has not, or did not report in time."""
         # What would go wrong in the helper stands in the server's log. It starts from this very package, and without
         # `site`, which it does not need.
         with Path(request.log).open("ab") as stream:
@@ -57,24 +58,33 @@ class WatchdogClient:
             )
         self.pid = self._helper.pid
         self._send(asdict(request))
-        first = self._first_word(request.log)
-        if "refused" in first:
+        deadline = time.monotonic() + _START_S
+        while not (self.leader or self._refusal or self.lost) and (left_s := deadline - time.monotonic()) > 0:
+            self.listen(left_s)
+        if not self.leader:
             self._collect()
-            raise BadInput(f"{request.argv[0]} cannot be started: {first['refused']}")
-        self.leader = int(str(first["started"]))
+            if self._refusal:
+                raise BadInput(f"{request.argv[0]} cannot be started: {self._refusal}")
+            raise BadInput(f"the process that watches over the server did not start; {request.log} says why")
 
     def listen(self, seconds: float = 0.0) -> None:
         """Read the watchdog's messages, waiting for one up to so many seconds."""
-        self._receive(0.0 if self._inbox else seconds)
-        while self._inbox:
-            message = self._inbox.pop(0)
-            if "exited" in message:
-                self.exit_code = int(str(message["exited"]))
-            ended = message.get("ended")
-            if isinstance(ended, Mapping):
-                self.ended = Termination(float(ended["seconds"]), tuple(ended["signals"]), tuple(ended["survivors"]))
+        assert self._helper.stdout is not None
+        descriptor = self._helper.stdout.fileno()
+        if self.lost or not select.select([descriptor], [], [], seconds)[0]:
+            return
+        data = os.read(descriptor, 65536)
+        self.lost = not data
+        *lines, self._received = (self._received + data).split(b"\n")
+        for message in map(json.loads, lines):
+            self.leader = message.get("started", self.leader)
+            self._refusal = message.get("refused", self._refusal)
+            self.exit_code = message.get("exited", self.exit_code)
+            if "ended" in message:
+                ended = message["ended"]
+                self.ended = StopReport(ended["seconds"], tuple(ended["signals"]), tuple(ended["survivors"]))
 
-    def stop(self, timeouts: ShutdownTimeouts) -> Termination | None:
+    def stop(self, timeouts: ShutdownTimeouts) -> StopReport | None:
         """Have everything ended; None when the watchdog was lost or too slow, so that the caller has to do it."""
         # A container is ended after the command that runs it.
         deadline = time.monotonic() + timeouts.terminate_s + timeouts.kill_s * (1 + self._in_container) + _MARGIN_S
@@ -83,25 +93,6 @@ class WatchdogClient:
             self.listen(left_s)
         self._collect()
         return self.ended
-
-    def _first_word(self, log: str) -> dict[str, object]:
-        deadline = time.monotonic() + _START_S
-        while not (self._inbox or self.lost) and (left_s := deadline - time.monotonic()) > 0:
-            self._receive(left_s)
-        if self._inbox:
-            return self._inbox.pop(0)
-        self._collect()
-        raise BadInput(f"the process that watches over the server did not start; {log} says why")
-
-    def _receive(self, seconds: float) -> None:
-        assert self._helper.stdout is not None
-        descriptor = self._helper.stdout.fileno()
-        if self.lost or not select.select([descriptor], [], [], seconds)[0]:
-            return
-        data = os.read(descriptor, 65536)
-        self.lost = not data
-        *lines, self._received = (self._received + data).split(b"\n")
-        self._inbox += [json.loads(line) for line in lines]
 
     def _send(self, message: Mapping[str, object]) -> None:
         assert self._helper.stdin is not None
