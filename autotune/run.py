@@ -34,7 +34,7 @@ from autotune.study.recommendation import Recommendation
 from autotune.study.results import Lock
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Launch, TrialResult
+from autotune.trial import Launch, Trial, TrialResult
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -122,20 +122,16 @@ def _kept(study: Study, spec: StudySpec, folder: Path) -> str:
 
 def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[Launch]:
     """Ask, evaluate, tell, with as many trials under way as the executor has room for, until the study ends."""
-    running = 0
+
+    def ask() -> Trial | None:
+        trial = study.ask(executor.nodes, executor.busy)
+        if trial is not None:
+            progress.started(trial, study)
+        return trial
+
     # Of this run: what failed before a study was resumed may have been repaired.
     results: list[TrialResult] = []
-    while True:
-        while executor.has_room() and (trial := study.ask(executor.nodes, executor.busy)) is not None:
-            progress.started(trial, study)
-            executor.submit(trial)
-            running += 1
-        if running == 0:
-            if not executor.has_room() and study.ask(executor.nodes) is not None:
-                raise CannotGoOn("No node is left that trials could run on.")
-            return
-        launch = executor.next_finished()
-        running -= 1
+    for launch in executor.launches(ask):
         study.tell(launch)
         progress.finished(launch, study)
         yield launch

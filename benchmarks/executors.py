@@ -53,14 +53,9 @@ def resident_mib() -> float:
 def through(executor: Executor, todo: Sequence[Trial], name: str) -> list[float]:
     """Seconds between one end and the next, with as many under way as there is room for."""
     took: list[float] = []
-    waiting = list(reversed(todo))
-    under_way, before_ns = 0, time.perf_counter_ns()
-    while waiting or under_way:
-        while waiting and executor.has_room():
-            executor.submit(waiting.pop())
-            under_way += 1
-        executor.next_finished()
-        under_way -= 1
+    waiting = iter(todo)
+    before_ns = time.perf_counter_ns()
+    for _ in executor.launches(lambda: next(waiting, None)):
         now_ns = time.perf_counter_ns()
         took.append((now_ns - before_ns) / 1e9)
         before_ns = now_ns

@@ -1,12 +1,12 @@
 """Where trials are evaluated: the contract, and the executor of this process.
 
-An executor takes trials and returns finished launches in the order in which they end. It knows neither the search nor
-what an evaluation does.
+An executor asks for trials while it has room, and yields launches in the order in which they end. It knows neither the
+search nor what an evaluation does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -56,18 +56,17 @@ class Executor(Protocol):
         """Names of the nodes on which another trial would wait."""
         ...
 
-    def has_room(self) -> bool:
-        """Whether another trial would start at once."""
-        ...
-
-    def submit(self, trial: Trial) -> None:
-        """Accept a trial. It runs on the node that it names, or on another one where that node is gone."""
-        ...
-
-    def next_finished(self) -> Launch:
-        """Wait for the next trial to end.
+    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
+        """Run trials, each on the node that it names or on another where that is gone, until there are no more.
 
         Raises what an evaluator raises, `autotune.errors.BadInput` or `CannotGoOn`, where nothing more can be launched.
+
+        Args:
+            ask: for the next trial, as long as there is room for one; None: there is none before another launch ends,
+                and there are no more where none is under way.
+
+        Yields:
+            Launches in the order in which they end; trials under way go on meanwhile.
         """
         ...
 
@@ -81,31 +80,18 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """Evaluates one trial at a time, in this process, when its result is waited for."""
+    """Evaluates one trial at a time, in this process."""
 
     nodes: Sequence[str] = ()
     busy: Sequence[str] = ()
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
-        self._waiting: Trial | None = None
 
-    def has_room(self) -> bool:
-        """Whether no trial waits."""
-        return self._waiting is None
-
-    def submit(self, trial: Trial) -> None:
-        """Accept a trial; raises ``RuntimeError`` when one is waiting already."""
-        if self._waiting is not None:
-            raise RuntimeError("the local executor runs one trial at a time")
-        self._waiting = trial
-
-    def next_finished(self) -> Launch:
-        """Evaluate the waiting trial; raises ``RuntimeError`` when there is none."""
-        if self._waiting is None:
-            raise RuntimeError("no trial was submitted")
-        trial, self._waiting = self._waiting, None
-        return Launch(trial, self._evaluator(trial))
+    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
+        """See `Executor`."""
+        while (trial := ask()) is not None:
+            yield Launch(trial, self._evaluator(trial))
 
     def retire(self, node: str, why: str) -> bool:
         """Return False: there is no other node than this machine."""
@@ -113,8 +99,7 @@ class LocalExecutor:
         return False
 
     def close(self) -> None:
-        """Forget a trial that was not evaluated."""
-        self._waiting = None
+        """Do nothing: no trial runs between two launches."""
 
 
 def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -32,33 +32,26 @@ class InTurn:
     ends_on: Sequence[str]
     bad: frozenset[str]
     left_out: dict[str, str] = field(default_factory=dict)
-    ended: int = 0
-    waiting: list[Trial] = field(default_factory=list)
     busy: Sequence[str] = ()
 
     @property
     def nodes(self) -> Sequence[str]:
         return sorted(set(self.ends_on) - set(self.left_out))
 
-    def has_room(self) -> bool:
-        return not self.waiting
-
-    def submit(self, trial: Trial) -> None:
-        self.waiting.append(trial)
-
-    def next_finished(self) -> Launch:
-        node = self.ends_on[self.ended]
-        self.ended += 1
-        failure = Failure(FailureKind.INFRASTRUCTURE, "The GPU fell off the bus.")
-        state, why = (State.INVALID, failure) if node in self.bad else (State.COMPLETE, None)
-        return Launch(self.waiting.pop(), TrialResult(state, Evidence.MEASURED, failure=why, node=node))
+    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
+        for node in self.ends_on:
+            trial = ask()
+            assert trial is not None
+            failure = Failure(FailureKind.INFRASTRUCTURE, "The GPU fell off the bus.")
+            state, why = (State.INVALID, failure) if node in self.bad else (State.COMPLETE, None)
+            yield Launch(trial, TrialResult(state, Evidence.MEASURED, failure=why, node=node))
 
     def retire(self, node: str, why: str) -> bool:
         self.left_out[node] = why
         return bool(self.nodes)
 
     def close(self) -> None:
-        self.waiting.clear()
+        """Nothing runs."""
 
 
 @dataclass

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import ALL_COMPLETED, Future
 from typing import Any
 
 import pytest
 
 import autotune
-from autotune.executors.ray.node_pool import Node
-from autotune.executors.ray.nodes import RebootDetector, VersionCheck, names_of
+from autotune.executors.ray.cluster import VersionCheck
+from autotune.executors.ray.node_pool import Node, RebootDetector, names_of
 
 A, B, C = (Node(name, f"id-{name}", 8) for name in "abc")
 
@@ -18,7 +18,7 @@ def test_a_node_that_joins_is_asked_which_autotune_it_has() -> None:
     told: dict[Node, Future[str]] = {node: Future() for node in (A, B, C)}
     versions = VersionCheck(told.__getitem__)
     told[A].set_result(autotune.__version__)
-    assert versions.problems([A]) == []
+    assert versions.admit([A], ALL_COMPLETED) == ([A], [])
     assert versions.admit([A, B, C]) == ([A], []), "nobody waits for those that have yet to answer"
     told[B].set_result(autotune.__version__)
     told[C].set_result("0.0.1")

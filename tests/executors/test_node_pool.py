@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.executors.ray.node_pool import Node, NodePool
+from autotune.executors.ray.node_pool import Node, NodePool, names_of
 
 SIZES = st.sampled_from([1, 2, 4, 8])
 
@@ -100,8 +100,6 @@ def row(number: int, host: str, name: str, alive: bool = True) -> dict[str, obje
 
 
 def test_a_node_keeps_its_name_when_others_come_and_go() -> None:
-    from autotune.executors.ray.nodes import names_of
-
     two = [row(1, "a", "10.0.0.1"), row(2, "b", "10.0.0.2")]
     assert list(names_of(two).values()) == ["a", "b"]
     one_host = [row(1, "vm", "127.0.0.3"), row(2, "vm", "127.0.0.4")]

@@ -1,8 +1,7 @@
 """Trials on the nodes of a Ray cluster, through Ray Tune.
 
-    node_pool     which node runs which trial
-    cluster       the connection, and which nodes fit
-    nodes         names, reboots and autotune versions of nodes
+    node_pool     which node runs which trial; names and reboots of nodes
+    cluster       the connection, which nodes fit, and which autotune they have
     searcher      Ray Tune in a thread, fed from a queue, and the evaluation of a trial on its node
     result_queue  brings results and files back
 
@@ -15,7 +14,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -42,11 +41,19 @@ WAIT_S = 60.0
 """For GPUs that no trial of ours has, before a message says so."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Running:
+    """A task under way.
+
+    Attributes:
+        serial: numbers tasks in the order in which they were submitted.
+        waiting_since_s: for its GPUs; None once it has them, infinite once that was said.
+    """
+
     task: Task
     tries: int
     serial: int
+    waiting_since_s: float | None
 
 
 class RayExecutor:
@@ -64,10 +71,10 @@ class RayExecutor:
     ) -> None:
         self._setup, self._least, self._most = setup, min(needs, default=1), max(needs, default=1)
         self._pool = NodePool(most_nodes)
-        self._cluster: Cluster | None = Cluster(address, own_cluster, setup.spec)
+        self._cluster, self._closed = Cluster(address, own_cluster, setup.spec), False
         try:
             self._cluster.check(needs)
-            self._refresh(self._cluster)
+            self._refresh()
             self._queue = create_queue(self._cluster.driver_node_id)
             parameters = {"setup": replace(setup, notify=silent), "queue": self._queue, "folder": os.getcwd()}
             self._tune = TuneThread(run_trial, parameters)
@@ -76,7 +83,6 @@ class RayExecutor:
             raise
         self._running: dict[str, _Running] = {}
         self._finished: list[Launch] = []
-        self._waiting: dict[str, float] = {}
         self._events: list[Event] = []
         self._lost: list[str] = []
         self._losses: dict[str, tuple[int, int]] = {}
@@ -99,18 +105,22 @@ class RayExecutor:
         """See `Executor`."""
         return [node.name for node in self._pool.used if self._pool.free_gpus(node) < self._least]
 
-    def has_room(self) -> bool:
+    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
         """See `Executor`."""
-        if self._cluster is not None:
-            self._refresh(self._cluster)
+        while True:
+            while self._has_room() and (trial := ask()) is not None:
+                self._start(trial, 1)
+            if not self._running and not self._finished:
+                if not self._pool.used and ask() is not None:
+                    raise CannotGoOn("No node is left that trials could run on.")
+                return
+            yield self._next_finished()
+
+    def _has_room(self) -> bool:
+        self._refresh()
         return self._pool.has_room(self._least)
 
-    def submit(self, trial: Trial) -> None:
-        """See `Executor`."""
-        self._start(trial, 1)
-
-    def next_finished(self) -> Launch:
-        """See `Executor`."""
+    def _next_finished(self) -> Launch:
         while not self._finished:
             if not self._events:
                 # In this order: a result that was in the queue before its process was lost counts.
@@ -138,18 +148,18 @@ class RayExecutor:
 
     def close(self) -> None:
         """See `Executor`. Trials that run are ended, and with them their servers."""
-        if self._cluster is None:
+        if self._closed:
             return
-        cluster, self._cluster = self._cluster, None
+        self._closed = True
         try:
             # Without a head node Ray Tune does not end.
-            self._tune.close(CLOSE_S if cluster.answers() else 0.0)
+            self._tune.close(CLOSE_S if self._cluster.answers() else 0.0)
         finally:
-            cluster.close()
+            self._cluster.close()
 
-    def _refresh(self, cluster: Cluster) -> None:
+    def _refresh(self) -> None:
         # A node that is too small for some of them would be asked for what it cannot run.
-        nodes, refused = cluster.admitted(self._most)
+        nodes, refused = self._cluster.admitted(self._most)
         self._pool.update(nodes)
         for node, why in refused:
             self._setup.notify(f"node {node.name} is left out: {why}")
@@ -165,26 +175,29 @@ class RayExecutor:
             why = "; ".join(f"{name}: {problem}" for name, problem in self._pool.retired.items())
             raise CannotGoOn(f"no {spec.hardware.name} node with {gpus} GPUs is left in the Ray cluster. {why}".strip())
         task = Task(key, trial, gpus if spec.hardware.vendor != "cpu" else 0, node)
-        self._running[key] = _Running(task, tries, serial)
-        self._waiting[key] = time.monotonic()
+        self._running[key] = _Running(task, tries, serial, time.monotonic())
         self._tune.searcher.tasks.put(task)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Message):
             self._setup.notify(event.text)
             return
-        self._waiting.pop(event.key, None)
-        if isinstance(event, Started):
-            return
-        running = self._running.pop(event.key, None)
+        running = self._running.get(event.key)
         if running is None:
             return
+        if isinstance(event, Started):
+            running.waiting_since_s = None
+            return
+        del self._running[event.key]
         self._pool.release(event.key)
         task = running.task
         if event.bug:
             raise RuntimeError(f"the evaluation of trial {task.trial.number} on {task.node.name} failed:\n{event.bug}")
         if event.result is None:
-            self._unusable(running, event.problem)
+            # Nothing can be launched there. The trial starts elsewhere, which is no further try.
+            if not self.retire(task.node.name, event.problem):
+                raise CannotGoOn(event.problem)
+            self._start(task.trial, running.tries, avoid=task.node.name)
             return
         self._losses.pop(task.node.name, None)
         unpack(event.files, self._setup.folder / "trials" / f"{task.trial.number:04d}")
@@ -192,8 +205,7 @@ class RayExecutor:
 
     def _recover(self) -> None:
         """Start lost trials again, once all events are handled; raises where nothing more can be launched."""
-        if self._cluster is not None:
-            self._cluster.check_head()
+        self._cluster.check_head()
         self._report_waiting()
         while self._lost:
             self._retry(self._lost.pop(0))
@@ -206,45 +218,40 @@ class RayExecutor:
 
     def _report_waiting(self) -> None:
         """Say once that a trial waits for GPUs that other work on the cluster has."""
-        for key, since_s in list(self._waiting.items()):
-            task = self._running[key].task
+        for running in self._running.values():
+            task, since_s = running.task, running.waiting_since_s
+            if since_s is None:
+                continue
             if self._pool.free_gpus(task.node) < 0 and since_s < math.inf:
-                self._waiting[key] = time.monotonic()
+                running.waiting_since_s = time.monotonic()
             elif time.monotonic() - since_s > WAIT_S:
-                # Said once; it waits on.
-                self._waiting[key] = math.inf
+                running.waiting_since_s = math.inf
                 self._setup.notify(
                     f"launch {task.trial.number} still waits for {task.gpus} GPUs of node {task.node.name}: other "
                     "work on the Ray cluster may have them (`ray status` tells)"
                 )
 
-    def _unusable(self, running: _Running, problem: str) -> None:
-        """Leave out a node on which nothing can be launched; its trial starts elsewhere, which is no further try."""
-        name = running.task.node.name
-        if not self.retire(name, problem):
-            raise CannotGoOn(problem)
-        self._start(running.task.trial, running.tries, avoid=name)
-
     def _reassign(self) -> None:
         """Start trials elsewhere that wait for a node that is gone, which Ray would have them do for ever."""
-        if self._cluster is None or not self._waiting:
+        waiting = [running for running in self._running.values() if running.waiting_since_s is not None]
+        if not waiting:
             return
-        self._refresh(self._cluster)
-        for key in [k for k in self._waiting if self._running[k].task.node.node_id not in self._pool.present_ids]:
-            del self._waiting[key]
-            running = self._running.pop(key)
-            self._pool.release(key)
-            self._start(running.task.trial, running.tries, avoid=running.task.node.name)
+        self._refresh()
+        for running in waiting:
+            task = running.task
+            if task.node.node_id not in self._pool.present_ids:
+                del self._running[task.key]
+                self._pool.release(task.key)
+                self._start(task.trial, running.tries, avoid=task.node.name)
 
     def _retry(self, key: str) -> None:
         """Try a trial again whose process or node is gone and whose result did not come; else count it as failed."""
         running = self._running.pop(key, None)
-        self._waiting.pop(key, None)
-        if running is None or self._cluster is None:
+        if running is None:
             return
         self._pool.release(key)
         name, trial = running.task.node.name, running.task.trial
-        if not self._is_gone(running.task.node, self._cluster):
+        if not self._is_gone(running.task.node):
             self._count_loss(running)
         if running.tries < TRIES:
             self._setup.notify(
@@ -263,13 +270,13 @@ class RayExecutor:
         )
         self._finished.append(Launch(trial, result))
 
-    def _is_gone(self, node: Node, cluster: Cluster) -> bool:
+    def _is_gone(self, node: Node) -> bool:
         """Whether a node is gone, or goes within `NOTICE_S`."""
         deadline_s = time.monotonic() + NOTICE_S
-        self._refresh(cluster)
+        self._refresh()
         while node.node_id in self._pool.present_ids and time.monotonic() < deadline_s:
             time.sleep(0.1)
-            self._refresh(cluster)
+            self._refresh()
         return node.node_id not in self._pool.present_ids
 
     def _count_loss(self, running: _Running) -> None:

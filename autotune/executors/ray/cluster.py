@@ -1,4 +1,4 @@
-"""A connection to Ray, and which of its nodes can run a study's trials."""
+"""A connection to Ray, and which of its nodes can run a study's trials with this autotune."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import ray
 
+import autotune
 from autotune.errors import BadInput, CannotGoOn
-from autotune.executors.ray.node_pool import Node
-from autotune.executors.ray.nodes import NodeInfo, RebootDetector, VersionCheck, host_of, listens, names_of
+from autotune.executors.ray.node_pool import Node, NodeInfo, RebootDetector, host_of, names_of
 from autotune.machine.gpu import is_kind
 from autotune.study.spec import StudySpec
 
 CONNECT_S = 5.0
+REACH_S = 1.0
+"""For the port of a Ray that runs to be reached."""
+VERSION_S = 120.0
+"""For a node to say its version: its first worker process may have to be read from a slow disk."""
 ANSWER_S = 20.0
 """For the first words of a head node, which may be busy."""
 HEAD_S = 15.0
@@ -59,7 +64,7 @@ class Cluster:
     def __init__(self, address: str, own: bool, spec: StudySpec) -> None:
         self._spec = spec
         self._needs_gpus = spec.hardware.vendor != "cpu"
-        self._versions, self._reboots = VersionCheck(), RebootDetector()
+        self._versions, self._reboots = VersionCheck(), RebootDetector(listens)
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         if address:
             _join(address)
@@ -107,9 +112,9 @@ class Cluster:
                 f"a candidate needs {most} GPUs on one node, and the largest {self._spec.hardware.name} node of the "
                 f"cluster has {largest}; use --gpus {largest}"
             )
-        problems = self._versions.problems([node for node in nodes if node.gpus >= most])
-        if problems:
-            raise BadInput(problems[0])
+        _, refused = self._versions.admit([node for node in nodes if node.gpus >= most], ALL_COMPLETED)
+        if refused:
+            raise BadInput(refused[0][1])
 
     def admitted(self, least: int) -> tuple[list[Node], list[tuple[Node, str]]]:
         """The nodes of at least so many GPUs that may get trials now, and those that never will, once each, with why.
@@ -124,10 +129,11 @@ class Cluster:
 
     def answers(self) -> bool:
         """Whether the head node answers."""
-        with contextlib.suppress(CannotGoOn):
+        try:
             wait_for_head(self._head, 0.0)
-            return True
-        return False
+        except CannotGoOn:
+            return False
+        return True
 
     def close(self) -> None:
         """Leave the cluster: what still runs there for us is ended by Ray."""
@@ -136,6 +142,78 @@ class Cluster:
     def _gpus(self, info: NodeInfo) -> int:
         # Without GPUs a node counts as one device.
         return int(info["Resources"].get("GPU", 0)) if self._needs_gpus else 1
+
+
+class VersionCheck:
+    """Admits the nodes that have this autotune. Each is asked before it gets a trial, those that join later too.
+
+    Args:
+        ask: asks a node for its version of autotune.
+    """
+
+    def __init__(self, ask: Callable[[Node], Future[str]] | None = None) -> None:
+        self._ask = ask or _ask_version
+        self._answers: dict[str, tuple[Future[str], float]] = {}
+        self._reported: set[str] = set()
+
+    def admit(
+        self, nodes: Sequence[Node], wait_for: str = FIRST_COMPLETED
+    ) -> tuple[list[Node], list[tuple[Node, str]]]:
+        """The nodes that will do, and those that will not, once each, with what is wrong in a sentence.
+
+        Nodes that have yet to answer are in neither. While there are no others they are waited for.
+
+        Args:
+            wait_for: `ALL_COMPLETED` to wait for every one.
+        """
+        for node in nodes:
+            if node.node_id not in self._answers:
+                self._answers[node.node_id] = (self._ask(node), time.monotonic())
+        if wait_for == ALL_COMPLETED or not any(map(self._is_over, nodes)):
+            wait([self._answers[node.node_id][0] for node in nodes], VERSION_S, wait_for)
+        problems = {node: self._problem(node) for node in nodes if self._is_over(node)}
+        refused = [(node, why) for node, why in problems.items() if why and node.node_id not in self._reported]
+        self._reported |= {node.node_id for node, _ in refused}
+        return [node for node, why in problems.items() if not why], refused
+
+    def _is_over(self, node: Node) -> bool:
+        version, since_s = self._answers[node.node_id]
+        return version.done() or time.monotonic() - since_s >= VERSION_S
+
+    def _problem(self, node: Node) -> str:
+        """One sentence; empty where nothing is wrong."""
+        version, name = self._answers[node.node_id][0], f"node {node.name} of the Ray cluster"
+        if not version.done():
+            return f"{name} has not answered for {VERSION_S:g} s"
+        error = version.exception()
+        if error is not None:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            return (
+                f"{name} cannot run autotune: install autotune {autotune.__version__} in the environment in which "
+                f"`ray start` runs there ({lines[-1] if lines else type(error).__name__})"
+            )
+        if version.result() == autotune.__version__:
+            return ""
+        return f"{name} has autotune {version.result()}; here is {autotune.__version__}"
+
+
+def _ask_version(node: Node) -> Future[str]:
+    remote = ray.remote(num_cpus=0, max_retries=0)(_version)
+    version: Future[str] = remote.options(label_selector={"ray.io/node-id": node.node_id}).remote().future()
+    return version
+
+
+def _version() -> str:
+    return autotune.__version__
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether a TCP connection can be made."""
+    try:
+        socket.create_connection((host, port), REACH_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _node_infos() -> list[NodeInfo]:

@@ -59,8 +59,8 @@ class Task:
         )
 
 
-class TrialQueueSearcher(Searcher):
-    """Suggests the tasks that are put into its queue, in their order."""
+class TrialQueueSearcher(Searcher, tune.Stopper):
+    """Suggests the tasks that are put into its queue, in their order, and ends the tuning when it is closed."""
 
     def __init__(self) -> None:
         super().__init__(metric="done", mode="max")
@@ -89,6 +89,14 @@ class TrialQueueSearcher(Searcher):
         self.closed.set()
         self.tasks.put(None)
 
+    def __call__(self, *_: object) -> bool:
+        """Stop no single trial: each ends by itself."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Whether the executor is being closed."""
+        return self.closed.is_set()
+
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:  # noqa: ARG002
         """Note a trial whose process or node is gone; results come by the result queue."""
         key = self._keys.pop(trial_id, None)
@@ -103,24 +111,6 @@ class TrialQueueSearcher(Searcher):
 
     def __getstate__(self) -> dict[str, Any]:
         # Ray Tune pickles its searcher to restore from, which is never done.
-        return {}
-
-
-class StopWhenClosed(tune.Stopper):
-    """Ends the tuning when the searcher's queue is closed."""
-
-    def __init__(self, searcher: TrialQueueSearcher) -> None:
-        self._closed = searcher.closed
-
-    def __call__(self, *_: object) -> bool:
-        """Single trials end by themselves."""
-        return False
-
-    def stop_all(self) -> bool:
-        """Whether the executor is being closed."""
-        return self._closed.is_set()
-
-    def __getstate__(self) -> dict[str, Any]:
         return {}
 
 
@@ -153,7 +143,7 @@ class TuneThread:
                 run_config=tune.RunConfig(
                     name="study",
                     storage_path=self._folder.name,
-                    stop=StopWhenClosed(self.searcher),
+                    stop=self.searcher,
                     verbose=0,
                     failure_config=tune.FailureConfig(max_failures=0),
                 ),
