@@ -11,7 +11,6 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator
@@ -97,27 +96,28 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
                 progress.note(note)
             tracker.finish(recommendation, folder)
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped, {_kept(study, spec, folder)}") from None
+        raise Interrupted(f"stopped, {_kept(study, spec, home)}") from None
     except (BadInput, CannotGoOn) as error:
         # With launches behind it the question was fine; since then the machine has changed.
         if isinstance(error, BadInput) and not study.launches:
             raise
-        raise CannotGoOn(f"{error}\nThe study has stopped; {_kept(study, spec, folder)}") from None
+        raise CannotGoOn(f"{error}\nThe study has stopped; {_kept(study, spec, home)}") from None
     except OSError as error:
         if error.errno not in _NO_ROOM and folder.is_dir():
             raise
         problem = f"{error.filename or folder} cannot be written ({error.strerror}); make room there."
-        raise CannotGoOn(f"{problem}\nThe study has stopped; {_kept(study, spec, folder)}") from error
+        raise CannotGoOn(f"{problem}\nThe study has stopped; {_kept(study, spec, home)}") from error
     finally:
         # Before the study may be taken up by another tuner, whose launches would meet ours.
         executor.close()
     return recommendation
 
 
-def _kept(study: Study, spec: StudySpec, folder: Path) -> str:
+def _kept(study: Study, spec: StudySpec, home: Home) -> str:
+    folder = home.study_folder(spec.study)
     if not folder.is_dir():
         return f"its folder {folder} is gone, so it cannot be resumed."
-    return f"{len(study.launches)} launches are kept; go on with: autotune resume {spec.study}"
+    return f"{len(study.launches)} launches are kept; go on with: {home.resume_command(spec.study)}"
 
 
 def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[Launch]:

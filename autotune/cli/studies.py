@@ -66,7 +66,7 @@ def _so_far(home: Home, spec: StudySpec, lacking: str) -> str:
         )
     if is_held(home.study_folder(spec.study)):
         return f"study {spec.study!r} is still running, so it has no {lacking}: {progress}"
-    how = f"go on with `autotune resume {spec.study}`"
+    how = f"go on with `{home.resume_command(spec.study)}`"
     return f"study {spec.study!r} is not finished, so it has no {lacking}: {progress}; {how}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,12 @@ class Home:
         """A study's folder; the name cannot leave `studies`."""
         return self.studies / check_study_name(study)
 
+    def resume_command(self, study: str) -> str:
+        """What a person types here to go on with a study; names this home where it is not the default one."""
+        default = Path(os.environ.get("AUTOTUNE_HOME") or "mlruns")
+        home = [] if self.path.absolute() == default.absolute() else ["--home", str(self.path)]
+        return shlex.join(["autotune", "resume", study, *home])
+
     def names(self) -> list[str]:
         """The studies that exist, oldest first; also one whose specification is gone, where its launches are left."""
         begun: dict[str, float] = {}
@@ -91,7 +98,7 @@ class Home:
         folder = self.study_folder(study)
         if (folder / "study.yaml").exists() or (folder / RESULTS).exists():
             raise BadInput(
-                f"study {study!r} exists; go on with `autotune resume {study}`, or choose another --study name"
+                f"study {study!r} exists; go on with `{self.resume_command(study)}`, or choose another --study name"
             )
 
     def open(self, spec: StudySpec) -> Path:

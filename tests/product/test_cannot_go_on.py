@@ -75,8 +75,8 @@ def test_a_quarantined_node_stops_the_study_and_nothing_is_lost(home: Path) -> N
     def gpu_stays_full(result: TrialResult, _: Path) -> TrialResult:
         return replace(result, quarantine="GPU 3 is full.")
 
-    stopped = r"^GPU 3 is full\.\nThe study has stopped; 2 launches are kept; go on with: autotune resume full$"
-    with pytest.raises(CannotGoOn, match=stopped):
+    kept = r"2 launches are kept; go on with: autotune resume full --home \S+/home$"
+    with pytest.raises(CannotGoOn, match=rf"^GPU 3 is full\.\nThe study has stopped; {kept}"):
         study(home, "full", gpu_stays_full)
     kept = finished_rows(home, "full")
     assert ['"quarantine":"GPU 3 is full."' in row for row in kept] == [False, True]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.study.home import Home
+
 from .cli import autotune, new_home, rows
 from .processes import Process, start
 
@@ -46,7 +48,7 @@ def test_an_interruption_keeps_everything_and_says_how_to_go_on(tmp_path: Path, 
         assert process.stderr is not None
         rest = process.stderr.read()
         assert process.wait() == 130
-    assert "autotune resume s" in rest
+    assert "go on with: autotune resume s\n" in rest, "AUTOTUNE_HOME is set in that shell"
     assert "Traceback" not in rest
     kept = rows(home, "s")
     assert len(kept) >= 1
@@ -54,6 +56,18 @@ def test_an_interruption_keeps_everything_and_says_how_to_go_on(tmp_path: Path, 
     done = autotune("resume", "s", home=home)
     assert done.code == 0, done.err
     assert rows(home, "s")[: len(kept)] == kept
+
+
+def test_the_command_to_go_on_names_a_home_that_is_not_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AUTOTUNE_HOME", raising=False)
+    assert Home(tmp_path / "mlruns").resume_command("s") == "autotune resume s"
+    assert Home(Path("my runs")).resume_command("s") == "autotune resume s --home 'my runs'"
+    monkeypatch.setenv("AUTOTUNE_HOME", "my runs")
+    assert Home(tmp_path / "my runs").resume_command("s") == "autotune resume s"
+    assert Home(Path("mlruns")).resume_command("s") == "autotune resume s --home mlruns"
 
 
 def test_a_second_tuner_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from autotune.notify import Notify, silent
 from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.outage import Outage, is_refusal, is_trouble, reason
 from autotune.outputs.tracking.runs import ARTIFACTS, EXPORTS, StudyRuns
-from autotune.study.home import write_atomically
+from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import database_file, database_uri, shown, tracking_uri, ui_command
@@ -146,7 +146,7 @@ class Tracker:
         if self._outage.down:
             self._note(
                 f"MLflow at {shown(self._uri)} lacks runs of this study; send them with: "
-                f"autotune resume {self._spec.study}"
+                f"{Home(self.home).resume_command(self._spec.study)}"
             )
             self._outage.over()
 
