@@ -58,7 +58,7 @@ class Checked:
         for name, metrics in result.metrics.items():
             for metric, value in metrics.items():
                 if metric in METRICS and value is not None and not _is_possible(value):
-                    yield f"{name}: {metric} is {_shown(value)}; {_explanation(value)}"
+                    yield f"{name}: {metric} is {_impossible(value)}"
 
 
 def _no_objective(name: str, objective: str, metrics: Mapping[str, Any] | None) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _no_objective(name: str, objective: str, metrics: Mapping[str, Any] | None) 
     elif metrics.get(objective) is None:
         yield f"{name}: there is no {objective} among its metrics, and it is the objective"
     elif not _is_possible(metrics[objective]):
-        yield f"{name}: {objective} is {_shown(metrics[objective])}; {_explanation(metrics[objective])}"
+        yield f"{name}: {objective} is {_impossible(metrics[objective])}"
     elif not metrics[objective] > 0:
         kind = "nothing was counted" if METRICS[objective].maximise else "nothing takes no time, so nothing was timed"
         yield f"{name}: {objective} is 0: {kind}"
@@ -78,16 +78,15 @@ def _is_possible(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf
 
 
-def _explanation(value: object) -> str:
+def _impossible(value: object) -> str:
+    """Show a value that is not possible, and say what went wrong."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        return "a number was expected"
+        return f"{repr(value)[:40]}; a number was expected"
     if math.isnan(value):
-        return "something was divided by nothing, or not counted at all"
-    return "it must be finite, so something was divided by zero" if value == math.inf else "it cannot be below zero"
-
-
-def _shown(value: object) -> str:
-    return f"{float(value):g}" if isinstance(value, Real) and not isinstance(value, bool) else repr(value)[:40]
+        return "nan; something was divided by nothing, or not counted at all"
+    if value == math.inf:
+        return "inf; it must be finite, so something was divided by zero"
+    return f"{float(value):g}; it cannot be below zero"
 
 
 def _without_impossible(metrics: Mapping[str, Any]) -> Metrics:

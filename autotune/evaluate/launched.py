@@ -21,7 +21,7 @@ import yaml
 from autotune.engines import engine
 from autotune.errors import CannotGoOn
 from autotune.evaluate import PHASES
-from autotune.evaluate.readback import fetch_reported, read_back
+from autotune.evaluate.readback import read_back
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.measuring import measure
 from autotune.loadgen.prefix_cache import PrefixCache
@@ -31,7 +31,7 @@ from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
 from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
-from autotune.serving.command import cache_variables, log_size
+from autotune.serving.command import cache_variables
 from autotune.serving.docker import DockerLauncher
 from autotune.serving.external import connect
 from autotune.serving.ports import NoFreePort
@@ -44,29 +44,22 @@ from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 from autotune.study.home import make_trial_folder, write_atomically
 from autotune.study.spec import StudySpec
-from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, Resolved, State, Trial, TrialResult
+from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
 
 EMULATOR_STARTUP_S = 1.0
 """An emulated engine need not take a real one's minutes to load."""
-ANSWER_S = 60.0
-"""How long a server may take to tell its arguments: vLLM collects facts of its machine for that answer."""
 DEATH_S = 5.0
 """How long a server whose requests were cut off is given to show that it died, and why."""
 
 
-@dataclass(slots=True)
-class Phases:
-    """Adds up seconds per phase of a trial, over all its tries; the waits between them count as ``launch``."""
-
-    times_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-
-    @contextmanager
-    def measured(self, phase: str) -> Iterator[None]:
-        started_ns = time.perf_counter_ns()
-        try:
-            yield
-        finally:
-            self.times_s[phase] += (time.perf_counter_ns() - started_ns) / 1e9
+@contextmanager
+def measured(times_s: dict[str, float], phase: str) -> Iterator[None]:
+    """Add the seconds of a block to a phase of a trial, as it may be tried several times."""
+    started_ns = time.perf_counter_ns()
+    try:
+        yield
+    finally:
+        times_s[phase] += (time.perf_counter_ns() - started_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +110,19 @@ class Launched:
                 the configuration's, in every try.
         """
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        phases, node = Phases(), self.node or node_of(self.spec)
+        # Of all tries; the waits between them count as ``launch``.
+        times_s = dict.fromkeys(PHASES, 0.0)
+        node = self.node or node_of(self.spec)
         waits_s = self.back_off.waits_s if self._ours else ()
         for i, wait_s in enumerate((*waits_s, None)):
             unfit = node.unfit(self.folder) if self._ours else None
-            result = self._failed(unfit) if unfit else self._launch(trial, node, phases)
+            result = self._failed(unfit) if unfit else self._launch(trial, node, times_s)
             failure = result.failure
             if wait_s is None or failure is None or not _is_blameless(result) or result.quarantine or failure.lasting:
                 break
             tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
             self.back_off.notify(f"launch {trial.number}: {failure.message} ({tries})")
-            with phases.measured("launch"):
+            with measured(times_s, "launch"):
                 self.back_off.pause(wait_s)
         # Where the next trial would fare no better, the study stops; this trial is made again on resuming.
         if failure is not None and self._ours and _is_blameless(result) and not result.quarantine:
@@ -136,7 +131,7 @@ class Launched:
             if trial.number == 0:
                 raise CannotGoOn(f"the first launch failed, and not for its configuration: {failure.message}")
         where = platform.node()
-        return replace(result, times_s=phases.times_s, gpus=self.spec.gpus, node=where, started_at=started_at)
+        return replace(result, times_s=times_s, gpus=self.spec.gpus, node=where, started_at=started_at)
 
     @property
     def _ours(self) -> bool:
@@ -147,25 +142,27 @@ class Launched:
         state = State.FAILED if failure.blames_the_configuration else State.INVALID
         return TrialResult(state, self.evidence, failure)
 
-    def _launch(self, trial: Trial, node: Node, phases: Phases) -> TrialResult:
+    def _launch(self, trial: Trial, node: Node, times_s: dict[str, float]) -> TrialResult:
         """Launch the trial's server once, load it, and stop it."""
         folder = self.folder / "trials" / f"{trial.number:04d}"
-        card = self.library.engine(trial.configuration.engine)
-        # An earlier try, or an interrupted launch of this number, may have left its words there.
-        log_offset = log_size(folder)
+        kind = engine(trial.configuration.engine, self.library)
         memory_before = node.used()
         try:
-            with phases.measured("launch"):
-                server = self._start(trial, card, folder)
+            with measured(times_s, "launch"):
+                if self._ours:
+                    server: Server = self._launcher().launch(self._command(trial, kind.card), folder, kind.card)
+                else:
+                    key = read_secret(self.spec.api_key_env, self.spec.api_key_file, "--api-key")
+                    server = connect(self.spec.on.removeprefix("external:"), self.spec.model.id, key)
         except NoFreePort as error:
             return self._failed(Failure(FailureKind.PORT, f"No server can be launched: {error}."))
         with server:
-            with phases.measured("ready"):
+            with measured(times_s, "ready"):
                 failure = server.wait_ready(self.startup)
                 pids = server.pids
-                resolved = None if failure else self._resolved(server, trial, folder, log_offset)
-            result = self._failed(failure) if failure else self._load(server, trial, card, folder, phases)
-            with phases.measured("stop"):
+                resolved = None if failure else read_back(server, kind, trial, self._context(trial), folder)
+            result = self._failed(failure) if failure else self._load(server, trial, kind.card, folder, times_s)
+            with measured(times_s, "stop"):
                 report = server.stop()
                 quarantine = report.left_behind() or node.left_behind(memory_before)
         # A port that stays taken was never the server's alone: what was measured there counts for nothing.
@@ -175,25 +172,15 @@ class Launched:
         evidence = Evidence.EMULATED if server.emulated else self.evidence
         return replace(result, evidence=evidence, pids=pids, resolved=resolved, quarantine=quarantine)
 
-    def _resolved(self, server: Server, trial: Trial, folder: Path, log_offset: int) -> Resolved | None:
-        """Ask the engine for its resolved arguments, and compare them with the trial's."""
-        kind = engine(trial.configuration.engine, self.library)
-        spec = self.spec
-        longest = max(load_workload(name, self.library).longest_request for name in spec.workloads)
-        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
-        with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
-            reported = fetch_reported(kind.card.resolved, trial.engine_version, client, server.log, log_offset)
-        return read_back(kind, trial, context, reported, folder, server.secrets)
+    def _context(self, trial: Trial) -> Context:
+        """What knobs are resolved by: the node, and the longest request of all workloads."""
+        longest = max(load_workload(name, self.library).longest_request for name in self.spec.workloads)
+        return Context(self.spec.model, self.spec.hardware, self.spec.gpus, trial.engine_version, longest)
 
-    def _start(self, trial: Trial, card: EngineCard, folder: Path) -> Server:
-        spec = self.spec
-        if not self._ours:
-            key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
-            return connect(spec.on.removeprefix("external:"), spec.model.id, key)
-        token = read_secret(None, spec.hf_token_file, "--hf-token")
-        environment = {} if token is None else {"HF_TOKEN": token}
-        launcher = DockerLauncher if spec.on == "docker" else ProcessLauncher
-        return launcher(self.shutdown, environment, self.ports).launch(self._command(trial, card), folder, card)
+    def _launcher(self) -> ProcessLauncher:
+        token = read_secret(None, self.spec.hf_token_file, "--hf-token")
+        kind = DockerLauncher if self.spec.on == "docker" else ProcessLauncher
+        return kind(self.shutdown, {} if token is None else {"HF_TOKEN": token}, self.ports)
 
     def _command(self, trial: Trial, card: EngineCard) -> Command:
         command, version = trial.command, trial.engine_version
@@ -209,14 +196,24 @@ class Launched:
         caches = cache_variables(card.serving.caches, card.engine, version, self.spec.hardware.name, command.env)
         return replace(command, env={**caches, **command.env})
 
-    def _load(self, server: Server, trial: Trial, card: EngineCard, folder: Path, phases: Phases) -> TrialResult:
+    def _load(
+        self, server: Server, trial: Trial, card: EngineCard, folder: Path, times_s: dict[str, float]
+    ) -> TrialResult:
         """Measure each workload on the warm server, with an empty prefix cache and new prompts."""
         metrics: dict[str, Metrics] = {}
         for name in trial.workloads:
-            with phases.measured("load"):
-                measurement = self._measure(server, name, trial, card)
-            phases.times_s["load"] -= measurement.warm_up_s
-            phases.times_s["warmup"] += measurement.warm_up_s
+            workload = load_workload(name, self.library)
+            with measured(times_s, "load"), ServerClient(Target.parse(server.url, server.api_key)) as client:
+                options = LoadOptions(
+                    api_key=server.api_key,
+                    vocabulary=self.spec.model.architecture.vocab_size,
+                    cache=PrefixCache.of(client, [card], trial.engine_version),
+                    slos=self.spec.slos,
+                )
+                seed = self.spec.seed + trial.launch_index
+                measurement = measure(server.url, server.model, workload, seed, options)
+            times_s["load"] -= measurement.warm_up_s
+            times_s["warmup"] += measurement.warm_up_s
             metrics[name] = measurement.metrics
             try:
                 self._keep(measurement, server, folder, name)
@@ -231,18 +228,6 @@ class Launched:
                 return self._failed(died or Failure(FailureKind.LOAD_ERRORS, f"{name}: {measurement.failure}"))
         died = server.failure()
         return self._failed(died) if died else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
-
-    def _measure(self, server: Server, name: str, trial: Trial, card: EngineCard) -> Measurement:
-        workload = load_workload(name, self.library)
-        target = Target.parse(server.url, server.api_key)
-        with ServerClient(target) as client:
-            options = LoadOptions(
-                api_key=server.api_key,
-                vocabulary=self.spec.model.architecture.vocab_size,
-                cache=PrefixCache.of(client, [card], trial.engine_version),
-                slos=self.spec.slos,
-            )
-            return measure(server.url, server.model, workload, self.spec.seed + trial.launch_index, options)
 
     def _keep(self, measurement: Measurement, server: Server, folder: Path, name: str) -> None:
         """Write the result of one workload beside the log, and its requests to a file of their own."""

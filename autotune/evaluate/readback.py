@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from autotune import redact
 from autotune.engines import Engine
 from autotune.engines.parse_repr import settings
 from autotune.engines.report_back import compare, parse_reported
+from autotune.loadgen.client.target import Target
 from autotune.loadgen.server_client import ServerClient
+from autotune.serving import Server
 from autotune.serving.logs import read_head
 from autotune.space.context import Context
 from autotune.space.entry import in_range
@@ -26,6 +28,8 @@ from autotune.study.home import make_trial_folder, write_atomically
 from autotune.trial import Resolved, Trial
 
 FILE_NAME = "resolved.json"
+ANSWER_S = 60.0
+"""How long a server may take to tell its arguments: vLLM collects facts of its machine for that answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,35 @@ class ReportedSettings:
     settings: Mapping[str, Any]
 
 
-def read_back(
+def read_back(server: Server, engine: Engine, trial: Trial, context: Context, folder: Path) -> Resolved | None:
+    """Ask a ready server for its resolved arguments; compare and keep them, see `compare_reported`.
+
+    Of the sources of one name the first counts that reports something.
+    """
+    documents: dict[str, Any] = {}
+    log = ""
+    reported: dict[str, ReportedSettings] = {}
+    with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
+        for source in engine.card.resolved:
+            if source.name in reported or not in_range(trial.engine_version, source.versions):
+                continue
+            if source.path is not None:
+                if source.path not in documents:
+                    documents[source.path] = client.get_json(source.path)
+                answer = of_answer(source, documents[source.path])
+            else:
+                log = log or (read_head(server.log, server.log_offset) if server.log is not None else "")
+                answer = of_log(source, log)
+            if answer is not None and answer.settings:
+                reported[source.name] = answer
+    return compare_reported(engine, trial, context, list(reported.values()), folder, server.secrets)
+
+
+def compare_reported(
     engine: Engine,
     trial: Trial,
     context: Context,
-    reported: Iterable[ReportedSettings],
+    sources: Sequence[ReportedSettings],
     folder: Path,
     secrets: Collection[str] = (),
 ) -> Resolved | None:
@@ -54,7 +82,6 @@ def read_back(
     Args:
         secrets: values that the server was given, to be masked in what is kept.
     """
-    sources = list(reported)
     asked = trial.configuration
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
         return None
@@ -77,32 +104,6 @@ def read_back(
     masked = json.dumps(redact.document(document, all_secrets), indent=1, default=str)
     write_atomically(folder / FILE_NAME, masked + "\n")
     return resolved if ran.values else None
-
-
-def fetch_reported(
-    sources: Iterable[ResolvedSource], version: str, client: ServerClient, log: Path | None, offset: int
-) -> list[ReportedSettings]:
-    """Read each source of this version; of sources with one name the first that reports something.
-
-    Args:
-        offset: bytes of the log that an earlier launch left in it.
-    """
-    documents: dict[str, Any] = {}
-    text = ""
-    reported: dict[str, ReportedSettings] = {}
-    for source in sources:
-        if source.name in reported or not in_range(version, source.versions):
-            continue
-        if source.path is not None:
-            if source.path not in documents:
-                documents[source.path] = client.get_json(source.path)
-            answer = of_answer(source, documents[source.path])
-        else:
-            text = text or (read_head(log, offset) if log is not None else "")
-            answer = of_log(source, text)
-        if answer is not None and answer.settings:
-            reported[source.name] = answer
-    return list(reported.values())
 
 
 def of_answer(source: ResolvedSource, document: Any) -> ReportedSettings | None:

@@ -100,12 +100,6 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
     return log
 
 
-def log_size(folder: Path) -> int:
-    """Size in bytes of the log that lies in a trial's folder already."""
-    log = folder / LOG_NAME
-    return log.stat().st_size if log.is_file() else 0
-
-
 def cache_variables(
     caches: Mapping[str, str], engine: str, version: str, gpu: str, given: Mapping[str, str]
 ) -> dict[str, str]:

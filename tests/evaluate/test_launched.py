@@ -13,7 +13,7 @@ import yaml
 from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.evaluate.launched import Launched
-from autotune.evaluate.readback import ReportedSettings, read_back
+from autotune.evaluate.readback import ReportedSettings, compare_reported
 from autotune.loadgen.request_file import read_requests
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.space.context import Context
@@ -107,11 +107,11 @@ def test_what_is_kept_of_an_answer_holds_no_secret_and_needs_its_study(tmp_path:
     ]
     folder = tmp_path / "study" / "trials" / "0000"
     (tmp_path / "study").mkdir()
-    read_back(kind, asked, context, said, folder, {"my-very-own"})
+    compare_reported(kind, asked, context, said, folder, {"my-very-own"})
     assert '"by REDACTED"' in (folder / "resolved.json").read_text()
     shutil.rmtree(tmp_path / "study")
     with pytest.raises(FileNotFoundError):
-        read_back(kind, asked, context, said, folder)
+        compare_reported(kind, asked, context, said, folder)
     assert not (tmp_path / "study").exists()
 
 
