@@ -24,7 +24,6 @@ from autotune.serving.processes import (
     DOCKER_FAILED,
     LABEL,
     MARKER,
-    Container,
     ask_docker,
     descendants,
     process_table,
@@ -60,10 +59,6 @@ class ContainerServer(ProcessServer):
     def _find_first_process(self) -> None:
         self._first_pid = self._first_pid or int(self._inspect("{{.State.Pid}}") or 0)
 
-    @property
-    def _container(self) -> Container:
-        return Container(self._request.docker, self._request.marker, self._request.env)
-
     def _inspect(self, form: str) -> str:
         """What ``docker inspect`` says of the container; empty when it says nothing."""
         request = self._request
@@ -96,23 +91,23 @@ class ContainerServer(ProcessServer):
         return super()._explain_exit(signal_or_code)
 
     def _docker_failure(self, code: int, started_at: str) -> Failure:
-        offset = self.log_offset
-        in_log = known_failure(self.log, LogPatterns(docker_card().failures), offset)
+        in_log = known_failure(self.log, LogPatterns(docker_card().failures), self.log_offset)
         if in_log is not None:
             return in_log
         if self._first_pid or not started_at.startswith("0001"):
-            return replace(unknown_exit(self.log, code, "The container", offset), kind=FailureKind.INFRASTRUCTURE)
-        failure = unknown_exit(self.log, code, "Docker", offset)
+            failure = unknown_exit(self.log, code, "The container", self.log_offset)
+            return replace(failure, kind=FailureKind.INFRASTRUCTURE)
+        failure = unknown_exit(self.log, code, "Docker", self.log_offset)
         message = f"The container did not start. {failure.message}"
         return replace(failure, kind=FailureKind.INFRASTRUCTURE, message=message)
 
     def _end(self) -> StopReport:
-        report = super()._end()
+        report, request = super()._end(), self._request
         # The watchdog does not know that there was a container, which a daemon that is gone for now may have left.
         in_doubt = self._watchdog.exit_code == DOCKER_FAILED and self._first_pid > 0 and not report.survivors
         if self._watchdog.ended is not None and not in_doubt:
             return report
-        left = remove_container(self._container, None, self._timeouts.kill_s)
+        left = remove_container(request.docker, request.marker, request.env, None, self._timeouts.kill_s)
         return replace(report, survivors=(*report.survivors, *left))
 
 

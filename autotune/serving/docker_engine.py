@@ -61,13 +61,8 @@ def check_docker() -> str:
     raise BadInput(f"--on docker: Docker does not answer ({reason}); {right}")
 
 
-def is_present(image: str) -> bool:
-    """Whether an image is on this machine."""
-    return _ask("image", "inspect", "--format", "{{.Id}}", image).returncode == 0
-
-
 def fetch_images(images: Sequence[str], notify: Notify) -> None:
-    """Download the images that are not there yet.
+    """Download the images that are not on this machine yet.
 
     Args:
         notify: called with each line that Docker prints of its progress.
@@ -77,7 +72,7 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
     """
     check_docker()
     for image in dict.fromkeys(images):
-        if not is_present(image):
+        if _ask("image", "inspect", "--format", "{{.Id}}", image).returncode != 0:
             _pull(image, notify)
 
 
@@ -114,9 +109,7 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
     match = _NAMED_VERSION.search(tag) or _VERSION.search(tag)
     if match:
         return match[1]
-    check_docker()
-    if not is_present(image):
-        _pull(image, silent)
+    fetch_images([image], silent)
     asking = ("--entrypoint", "python3", image, "-c", VERSION_SCRIPT, *distributions)
     done = _ask("run", "--rm", "--network", "none", *asking, limit_s=120.0)
     version = told_version(done.stdout)
@@ -162,15 +155,10 @@ def choose_images(
     for card in cards:
         if card.engine in asked:
             image = asked[card.engine]
-            version = known_version(engine(card.engine, library), version_in(image, _distributions(card)))
-            chosen[card.engine] = (version, image)
+            chosen[card.engine] = (version_of(image, engine(card.engine, library), hardware), image)
         elif (newest := newest_image(card, hardware)) is not None:
             chosen[card.engine] = newest
     return chosen
-
-
-def _distributions(card: EngineCard) -> list[str]:
-    return card.installation.distributions or [card.engine]
 
 
 def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
@@ -178,7 +166,7 @@ def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
     newest = newest_image(kind.card, hardware)
     if newest is not None and newest[1] == image:
         return newest[0]
-    return known_version(kind, version_in(image, _distributions(kind.card)))
+    return known_version(kind, version_in(image, kind.card.installation.distributions or [kind.card.engine]))
 
 
 def known_version(kind: Engine, found: str) -> str:

@@ -101,15 +101,14 @@ def _each(option: str, values: Iterable[str]) -> list[str]:
 
 def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool:
     """Whether an image starts the engine by itself; as the first known image does, for one of the user's own."""
+
+    def repository(name: str) -> str:
+        head, slash, tail = name.partition("@")[0].rpartition("/")
+        return f"{head}{slash}{tail.partition(':')[0]}"
+
     entries = _fitting(card, hardware) or card.images
     same = [e for e in entries if repository(e.image) == repository(image)]
     return next((e.own_entrypoint for e in (*same, *entries)), True)
-
-
-def repository(image: str) -> str:
-    """An image's name without tag and digest."""
-    head, slash, tail = image.partition("@")[0].rpartition("/")
-    return f"{head}{slash}{tail.partition(':')[0]}"
 
 
 def volume_name(image: str, hardware: str, folder: str) -> str:

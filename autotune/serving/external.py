@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -32,23 +31,25 @@ def connect(url: str, model: str | None = None, api_key: str | None = None) -> E
     served = served_models(answer.json())
     if model is not None and model not in served:
         raise UnknownName(f"model at {url}:", model, served)
-    emulated = answer.headers.get("server") == EMULATOR_NAME
-    return ExternalServer(url, model or served[0], api_key, emulated, _owner(answer.json()))
+    server = ExternalServer(url, model or served[0], api_key)
+    server.emulated = answer.headers.get("server") == EMULATOR_NAME
+    server.owner = str(answer.json()["data"][0].get("owned_by", ""))
+    return server
 
 
 class ExternalServer(HttpServer):
     """A server of which only the URL is known. `stop` leaves it running.
 
-    Args:
-        emulated: whether it stands in for an engine.
+    Attributes:
         owner: the engine, as its model list names it (``owned_by``); empty where it does not.
     """
 
-    def __init__(self, url: str, model: str, api_key: str | None, emulated: bool, owner: str) -> None:
+    owner: str = ""
+    # A gateway may have no health check, but it has served its models a moment ago.
+    health = PATHS[0]
+
+    def __init__(self, url: str, model: str, api_key: str | None) -> None:
         self.url, self.model, self.api_key, self.title = url, model, api_key, url
-        # A gateway may have no health check, but it has served its models a moment ago.
-        self.health = PATHS[0]
-        self.emulated, self.owner = emulated, owner
         self.secrets = frozenset() if api_key is None else frozenset({api_key})
 
     def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0)) -> Failure | None:  # noqa: B008
@@ -87,13 +88,6 @@ def normalised(url: str) -> str:
     if not valid or any(character.isspace() for character in text):
         raise BadInput(f"not the URL of a server: {url!r}; write e.g. http://127.0.0.1:8000")
     return text.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _owner(document: Any) -> str:
-    try:
-        return str(document["data"][0]["owned_by"])
-    except (LookupError, TypeError):
-        return ""
 
 
 def _ask_models(url: str, api_key: str | None) -> httpx.Response:

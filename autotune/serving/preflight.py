@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autotune.machine.gpu import Gpu, gpus
 from autotune.machine.resources import disk_free_bytes, open_file_limit
+from autotune.serving.processes import read_process
 from autotune.trial import Failure, FailureKind
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -66,13 +67,12 @@ class Node:
             self.pause(min(1.0, self.settle_s))
         lost = sorted(set(before) - self.used().keys())
         gone = [f"GPU {index} was there before the launch, and its driver does not show it any more." for index in lost]
-        return " ".join([*gone, *(self._left(gpu, before[gpu.index]) for gpu in held)])
-
-    def _left(self, gpu: Gpu, before: int) -> str:
-        return (
-            f"{_name(gpu)} still holds {_gb(gpu.memory_used_bytes)} ({_gb(before)} before) {self.settle_s:g} s after "
-            f"the server has ended, {_holders(gpu)}. {_way_out(gpu)}"
-        )
+        left = [
+            f"{_name(gpu)} still holds {_gb(gpu.memory_used_bytes)} ({_gb(before[gpu.index])} before) "
+            f"{self.settle_s:g} s after the server has ended, {_holders(gpu)}. {_way_out(gpu)}"
+            for gpu in held
+        ]
+        return " ".join(gone + left)
 
     def _held(self, before: Mapping[int, int]) -> list[Gpu]:
         now = [gpu for gpu in self._used_gpus() if gpu.index in before]
@@ -120,17 +120,11 @@ def _gb(count: int) -> str:
 
 def _holders(gpu: Gpu) -> str:
     """List the processes on a GPU by number and name."""
-    names = ", ".join(f"{pid} {_program(pid)}".rstrip() for pid in gpu.busy_pids)
+    processes = [(pid, read_process(pid)) for pid in gpu.busy_pids]
+    names = ", ".join(f"{pid} {process.name if process else ''}".rstrip() for pid, process in processes)
     if not names:
         return "by no process that can be seen"
     return f"by process {names}" if len(gpu.busy_pids) == 1 else f"by processes {names}"
-
-
-def _program(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _way_out(gpu: Gpu) -> str:

@@ -169,37 +169,26 @@ def end(
     return StopReport(time.monotonic() - began, tuple(signals), tuple(str(process) for process in left))
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """The container of one launch, by the marker in its label.
-
-    Attributes:
-        docker: path of the docker command.
-        environment: of the docker command; says where the daemon is.
-    """
-
-    docker: str
-    marker: str
-    environment: Mapping[str, str]
-
-
-def remove_container(launch: Container, exit_code: int | None, limit_s: float) -> tuple[str, ...]:
+def remove_container(
+    docker: str, marker: str, environment: Mapping[str, str], exit_code: int | None, limit_s: float
+) -> tuple[str, ...]:
     """End and remove the containers of a launch.
 
     Args:
-        exit_code: with which its docker command ended by itself; None when it had to be ended.
+        docker: path of the docker command.
+        environment: of the docker command; says where the daemon is.
+        exit_code: with which the launch's docker command ended by itself; None when it had to be ended.
 
     Returns:
         What is left after `limit_s` seconds; empty = nothing. One entry also when Docker does not answer.
     """
     deadline = time.monotonic() + limit_s
-    listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={launch.marker}"]
+    listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={marker}"]
     # What has ended by itself has no request under way.
     was_empty = exit_code is not None
     seen = False
     while True:
-        limit_s = max(1.0, deadline - time.monotonic())
-        listed = ask_docker(launch.docker, listing, launch.environment, limit_s)
+        listed = ask_docker(docker, listing, environment, max(1.0, deadline - time.monotonic()))
         ids = None if listed.returncode else listed.stdout.split()
         if ids == [] and was_empty:
             return ()
@@ -210,8 +199,7 @@ def remove_container(launch: Container, exit_code: int | None, limit_s: float) -
             names = (f"container {identity[:12]}" for identity in ids or ())
             return ("its container (Docker does not answer)",) if ids is None else tuple(names)
         if ids:
-            words = ["rm", "--force", "--volumes", *ids]
-            ask_docker(launch.docker, words, launch.environment, deadline - time.monotonic())
+            ask_docker(docker, ["rm", "--force", "--volumes", *ids], environment, deadline - time.monotonic())
         was_empty = ids == []
         time.sleep(_SETTLE_S if was_empty else _DOCKER_POLL_S)
 

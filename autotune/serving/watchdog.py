@@ -31,7 +31,7 @@ from pathlib import Path
 
 from autotune.child import adopt_orphans, die_with_parent
 from autotune.serving import StopReport
-from autotune.serving.processes import Container, Membership, end, process_table, remove_container
+from autotune.serving.processes import Membership, end, process_table, remove_container
 
 _TICK_S = 0.5
 _ORPHAN_GRACE_S = 1.5
@@ -82,7 +82,7 @@ class Watchdog:
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.signal(signal.SIGTERM, self._abandon)
         self._leader = 0
 
     def run(self) -> None:
@@ -116,8 +116,7 @@ class Watchdog:
         if not self._request.docker:
             return report
         # The docker command is ended; it has passed SIGTERM on to the container, but cannot pass on SIGKILL.
-        container = Container(self._request.docker, self._request.marker, self._request.env)
-        left = remove_container(container, by_itself, kill_s)
+        left = remove_container(self._request.docker, self._request.marker, self._request.env, by_itself, kill_s)
         return replace(report, survivors=(*report.survivors, *left))
 
     def _pause(self, seconds: float) -> bool:
@@ -138,15 +137,12 @@ class Watchdog:
                 os.read(self._wake, 4096)
             self._collect_orphans()
         if sys.stdin.fileno() in ready:
-            self._read()
+            data = os.read(sys.stdin.fileno(), 65536)
+            self._abandoned = self._abandoned or not data
+            *lines, self._input = (self._input + data).split(b"\n")
+            for line in lines:
+                self._stop = json.loads(line)["stop"]
         self._abandoned = self._abandoned or self._tuner_is_gone()
-
-    def _read(self) -> None:
-        data = os.read(sys.stdin.fileno(), 65536)
-        self._abandoned = self._abandoned or not data
-        *lines, self._input = (self._input + data).split(b"\n")
-        for line in lines:
-            self._stop = json.loads(line)["stop"]
 
     def _tuner_is_gone(self) -> bool:
         # The kernel gives an orphan another parent the moment its parent ends.
@@ -167,7 +163,7 @@ class Watchdog:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)
 
-    def _on_terminate(self, *_: object) -> None:
+    def _abandon(self, *_: object) -> None:
         self._abandoned = True
 
 

@@ -18,7 +18,7 @@ from autotune.serving import ShutdownTimeouts
 from autotune.serving.docker import DockerLauncher
 from autotune.serving.docker_run import in_container
 from autotune.serving.ports import is_free
-from autotune.serving.processes import Container, remove_container
+from autotune.serving.processes import remove_container
 from autotune.trial import Command, FailureKind
 from tests.processes import until
 from tests.serving.settings import CARD, PATIENT, alive_with
@@ -172,10 +172,8 @@ def test_a_container_that_was_seen_is_not_forgotten_with_its_daemon(tmp_path: Pa
     assert alive_with(token) != []
     (engine.folder / "gone").rename(engine.folder / "daemon.sock")
     (run,) = engine.runs()
-    contained = Container(
-        str(engine.folder / "bin" / "docker"), run["options"]["label"][0].partition("=")[2], os.environ
-    )
-    assert remove_container(contained, None, 10.0) == ()
+    marker = run["options"]["label"][0].partition("=")[2]
+    assert remove_container(str(engine.folder / "bin" / "docker"), marker, os.environ, None, 10.0) == ()
     assert alive_with(token) == []
 
 
@@ -191,11 +189,11 @@ test -e removed || echo 0123456789abcdef
 def test_a_daemon_that_restarts_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     program(tmp_path / "back", LOST.format(answers_from=3))
-    assert remove_container(Container(str(tmp_path / "back"), "m", os.environ), 125, 10.0) == ()
+    assert remove_container(str(tmp_path / "back"), "m", os.environ, 125, 10.0) == ()
     assert (tmp_path / "removed").exists()
     program(tmp_path / "gone", LOST.format(answers_from=1000))
-    assert remove_container(Container(str(tmp_path / "gone"), "m", os.environ), 125, 0.3) == ()
-    left = remove_container(Container(str(tmp_path / "gone"), "m", os.environ), None, 0.3)
+    assert remove_container(str(tmp_path / "gone"), "m", os.environ, 125, 0.3) == ()
+    left = remove_container(str(tmp_path / "gone"), "m", os.environ, None, 0.3)
     assert left == ("its container (Docker does not answer)",)
 
 
