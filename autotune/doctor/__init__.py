@@ -1,95 +1,113 @@
 """``autotune doctor``: what this machine still lacks for ``--on process`` and ``--on docker``.
 
-A check is one small function from a `Host` to its answers; `CHECKS` lists them all. What keeps every launch from
-working is *missing*; what makes launches slower or less sure, or only some of them impossible, is a *warning*.
-
-Engines and Python packages are checked here.
-
-    finding     `Check`, `Finding`, `Host`
-    gpus        GPUs, drivers, who uses them, what AMD advises for its nodes
-    limits      shared memory, limits of a process, disk
-    docker      the Docker command, its daemon, its access to GPUs
+What keeps every launch from working is *missing*; what makes launches slower or less sure, or only some of them
+impossible, is a *warning*. The checks are in `autotune.doctor.checks`; here are their types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, requires, version
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
 
-from packaging.requirements import Requirement
-
-from autotune.doctor import docker, gpus, limits
-from autotune.doctor.finding import PROCESS, TARGETS, Check, Finding, Host, Status, missing, ok, warning
-from autotune.engines import engine, names
-from autotune.engines.detect import find
-from autotune.errors import BadInput
+from autotune.machine.gpu import Gpu, gpus
+from autotune.machine.resources import Limit, locked_memory_limit, open_file_limit
 from autotune.space.library import Library
 
-__all__ = ["CHECKS", "TARGETS", "Check", "Finding", "Host", "Status", "examine", "ready"]
+PROCESS, DOCKER = "process", "docker"
+TARGETS = (PROCESS, DOCKER)
+"""The places to launch in that are examined: the values of ``--on``."""
 
 
-def installed(name: str, library: Library) -> tuple[str, str | None]:
-    """Describe an installed engine, and why it cannot be started; None = it can."""
-    try:
-        kind = engine(name, library)
-        found = find(kind.card)
-    except BadInput as error:
-        return "", str(error)
-    return f"{kind.card.title} {found.version} is there ({' '.join(found.program)})", None
+class Status(StrEnum):
+    """``missing`` keeps a target from working at all."""
+
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
 
 
-def _engines(host: Host) -> Iterator[Finding]:
-    """One that can be started is enough: those that are not there are not searched."""
-    found = {name: installed(name, host.library) for name in names()}
-    if all(reason is not None for _, reason in found.values()):
-        to_do = "install one in a virtual environment of its own, and put that environment's bin folder on the PATH"
-        yield missing(f"none of {', '.join(found)} can be started", to_do)
-    for name, (description, reason) in found.items():
-        yield ok(description, name) if reason is None else warning(reason, "install it if it is to be searched", name)
+@dataclass(frozen=True)
+class Host:
+    """The machine that is examined; the defaults are this one's.
+
+    Attributes:
+        home: where studies will lie.
+        root: where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are looked for.
+        environment: that servers would inherit.
+        timeout_s: how long a program that is asked may take to answer.
+    """
+
+    home: Path
+    root: Path = Path("/")
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    library: Library = field(default_factory=Library)
+    open_files: Limit = field(default_factory=open_file_limit)
+    locked_memory: Limit = field(default_factory=locked_memory_limit)
+    timeout_s: float = 10.0
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The machine's GPUs; read once, as the drivers take a while to answer."""
+        return gpus(self.root)
+
+    def gpus_of(self, vendor: str) -> list[Gpu]:
+        """The GPUs of one vendor, ``nvidia`` or ``amd``."""
+        return [gpu for gpu in self.gpus if gpu.vendor == vendor]
 
 
-def _packages(host: Host) -> Iterator[Finding]:
-    """The packages that autotune says it needs, in the versions that it needs."""
-    del host
-    try:
-        needed = [Requirement(line) for line in requires("autotune") or []]
-    except PackageNotFoundError:
-        yield warning("autotune runs from a folder, so what it needs is not known", "install it: pip install .")
-        return
-    lacking = [
-        str(need)
-        for need in needed
-        if (need.marker is None or need.marker.evaluate({"extra": ""})) and not _satisfied(need)
-    ]
-    if lacking:
-        yield missing(f"not there, or in another version: {', '.join(lacking)}", "pip install --upgrade autotune")
-    else:
-        yield ok("everything that autotune needs is installed")
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found: a sentence, and what to do about it where it is not ok.
+
+    Attributes:
+        name: one of several things that the check looks at, e.g. an engine's; `Check.findings` puts its own before it.
+        targets: values of ``--on`` that it matters for; the check's.
+        source: who says that it matters; the check's.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    status: Status
+    message: str
+    to_do: str
+    source: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
 
 
-def _satisfied(need: Requirement) -> bool:
-    try:
-        return need.specifier.contains(version(need.name), prereleases=True)
-    except PackageNotFoundError:
-        return False
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of the machine: a function, and what it matters for.
+
+    Attributes:
+        targets: values of ``--on`` that it matters for.
+        look: yields what it found; finds nothing where the check does not concern the host.
+        source: who says that it matters.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    look: Callable[[Host], Iterable[Finding]]
+    source: str
+
+    def findings(self, host: Host) -> Iterator[Finding]:
+        for finding in self.look(host):
+            name = f"{self.name} {finding.name}".rstrip()
+            yield replace(finding, name=name, targets=self.targets, source=self.source)
 
 
-CHECKS: tuple[Check, ...] = (
-    Check("Python packages", TARGETS, _packages, "pyproject.toml"),
-    Check("engine", (PROCESS,), _engines, "search_spaces/*/engine.yaml"),
-    *gpus.CHECKS,
-    *limits.CHECKS,
-    *docker.CHECKS,
-)
+def ok(message: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.OK, message, "")
 
 
-def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
-    """Run the checks in order; one that does not concern the host yields nothing."""
-    for check in checks:
-        yield from check.findings(host)
+def warning(message: str, to_do: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.WARNING, message, to_do)
 
 
-def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
-    """Whether nothing is missing, by target."""
-    missing = {target for finding in findings if finding.status is Status.MISSING for target in finding.targets}
-    return {target: target not in missing for target in TARGETS}
+def missing(message: str, to_do: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.MISSING, message, to_do)

@@ -20,7 +20,7 @@ def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Notif
         notify: called when a launch is tried again.
     """
     if spec.on == "simulator":
-        return Simulated(library, spec.model, spec.hardware, spec.gpus, spec.noise, spec.seed)
+        return Simulated(spec, library)
     if spec.on.startswith("replay:"):
         return Replayed(spec, library)
     if spec.on in ("process", "docker", "emulator") or spec.on.startswith("external:"):

@@ -21,7 +21,6 @@ from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import METRICS
 from autotune.replay import table_of
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
-from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
@@ -32,31 +31,26 @@ from autotune.trial import Evidence, Failure, Metrics, Resolved, State, Trial, T
 class Simulated:
     """Evaluates on the simulated node, in virtual time.
 
-    Attributes:
-        noise: sigma of the log-normal factor that one launch's throughput gets.
+    One launch's throughput gets a log-normal factor, whose sigma is `StudySpec.noise`.
     """
 
+    spec: StudySpec
     library: Library
-    model: ModelCard
-    hardware: HardwareCard
-    gpus: int
-    noise: float
-    seed: int
     evidence: Evidence = Evidence.SIMULATED
 
     def __call__(self, trial: Trial) -> TrialResult:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         workloads = {name: load_workload(name, self.library) for name in trial.workloads}
         longest = max(workload.longest_request for workload in workloads.values())
-        context = Context(self.model, self.hardware, self.gpus, trial.engine_version, longest)
+        context = Context(self.spec.model, self.spec.hardware, self.spec.gpus, trial.engine_version, longest)
         resolved = resolve_command(trial.command, self.library, context, trial.engine_version)
-        factor = noise_factor(self.noise, self.seed, trial)
+        factor = noise_factor(self.spec.noise, self.spec.seed, trial)
         metrics: dict[str, Metrics] = {}
         times_s = dict.fromkeys(PHASES, 0.0)
         failure: Failure | None = None
         for name, workload in workloads.items():
             # The same prompts for every configuration, new ones for every repeat.
-            outcome = resolved.simulate(workload, self.seed + trial.launch_index)
+            outcome = resolved.simulate(workload, self.spec.seed + trial.launch_index)
             times_s["ready"] = outcome.startup_s
             if outcome.failure is not None:
                 failure = outcome.failure
@@ -69,8 +63,8 @@ class Simulated:
             failure=failure,
             metrics={} if failure else metrics,
             times_s=times_s,
-            gpus=self.gpus,
-            node=f"simulated-{self.hardware.name}",
+            gpus=self.spec.gpus,
+            node=f"simulated-{self.spec.hardware.name}",
             started_at=started_at,
             resolved=None if failure else self._resolved(trial, resolved),
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -116,25 +117,13 @@ class Progress:
         self._bytes = 0
 
     def __call__(self) -> int:
-        try:
-            size = self._path.stat().st_size
-            if size - self._read > _BLOCK_BYTES:
-                self._bytes += size - self._read
-                self._read = size
-            elif size > self._read:
-                self._take()
-        except OSError:
-            pass
-        return self._bytes
-
-    def _take(self) -> None:
-        with self._path.open("rb") as stream:
+        with suppress(OSError), self._path.open("rb") as stream:
             stream.seek(self._read)
-            data = stream.read(_BLOCK_BYTES)
-        self._read += len(data)
-        for line in data.splitlines():
-            if not any(text in line for text in self._ours):
-                self._bytes += len(line)
+            while data := stream.read(_BLOCK_BYTES):
+                self._read += len(data)
+                lines = (line for line in data.splitlines() if not any(text in line for text in self._ours))
+                self._bytes += sum(map(len, lines))
+        return self._bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The helper process that starts a server and ends it when the tuner asks or dies.
 
-``python -m autotune.serving.watchdog``, started by `watchdog_client.WatchdogClient`.
+``python -m autotune.serving.watchdog``, started by `process.WatchdogClient`.
 
 It is the server's parent, in a session of its own, and the kernel hands it every orphan of the launch, so no member
 escapes it by forking away. The tuner holds a pipe to its standard input: a line asks for something, the pipe's end

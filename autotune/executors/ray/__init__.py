@@ -24,7 +24,7 @@ from autotune.errors import CannotGoOn
 from autotune.executors import EvaluationSetup
 from autotune.executors.ray.cluster import Cluster, head_is_gone
 from autotune.executors.ray.node_pool import Node, NodePool
-from autotune.executors.ray.result_queue import Ended, Event, Message, Started, create_queue, unpack
+from autotune.executors.ray.result_queue import Ended, Event, Started, create_queue, unpack
 from autotune.executors.ray.searcher import Task, TuneThread, run_trial
 from autotune.notify import silent
 from autotune.space.context import gpus_of
@@ -179,8 +179,8 @@ class RayExecutor:
         self._tune.searcher.tasks.put(task)
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, Message):
-            self._setup.notify(event.text)
+        if isinstance(event, str):
+            self._setup.notify(event)
             return
         running = self._running.get(event.key)
         if running is None:

@@ -27,13 +27,6 @@ TRIAL_FOLDER, TUNE_FOLDER = "autotune-trial", "autotune-ray"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A line to show to a person."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Started:
     """A trial has its GPUs."""
 
@@ -59,7 +52,8 @@ class Ended:
     bug: str = ""
 
 
-Event = Message | Started | Ended
+Event = str | Started | Ended
+"""A text is a line to show to a person."""
 
 
 class ResultQueue:

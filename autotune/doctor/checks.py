@@ -1,0 +1,341 @@
+"""The checks of ``autotune doctor``: engines and Python packages, GPUs, limits, Docker.
+
+A check is one small function from a `Host` to what it finds; `CHECKS` lists them all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from autotune.doctor import DOCKER, PROCESS, TARGETS, Check, Finding, Host, Status, missing, ok, warning
+from autotune.engines import engine, names
+from autotune.engines.detect import find
+from autotune.errors import BadInput
+from autotune.machine.gpu import driver_version, mec_firmware
+from autotune.machine.resources import disk_free_bytes, existing_folder, number, shared_memory_bytes, text
+from autotune.serving.docker_engine import server_version
+from autotune.serving.docker_run import models_folder
+from autotune.space.library import Library
+
+_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
+_ACCELERATORS = ("0x0302", "0x1200")
+"""PCI classes "3D controller" and "processing accelerator": what GPUs of a server say they are."""
+_IDLE_SHARE = 0.02
+"""Of the memory: what drivers keep of an idle GPU is well below, any engine's weights are above."""
+MEC_RECLAIMS = 177
+"""From this version of the compute microcode on, MI300X gives scratch memory back without a crash."""
+_TUNING = "https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi300x.html"
+_NCCL = "NCCL documentation, Troubleshooting, Sharing Data"
+SHARED_MEMORY_BYTES = 2**30
+OPEN_FILES = 65535
+HOME_NEEDS, HOME_WANTS = 10**9, 10 * 10**9
+"""Bytes of a study: a log, results and requests per launch. An engine may print a gigabyte."""
+CACHES_WANT = 20 * 10**9
+"""Bytes for compiled kernels; a model's weights come on top."""
+_INSTALL = "install Docker Engine (https://docs.docker.com/engine/install)"
+_TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
+
+
+def installed(name: str, library: Library) -> tuple[str, str | None]:
+    """Describe an installed engine, and why it cannot be started; None = it can."""
+    try:
+        kind = engine(name, library)
+        found = find(kind.card)
+    except BadInput as error:
+        return "", str(error)
+    return f"{kind.card.title} {found.version} is there ({' '.join(found.program)})", None
+
+
+def _engines(host: Host) -> Iterator[Finding]:
+    """One that can be started is enough: those that are not there are not searched."""
+    found = {name: installed(name, host.library) for name in names()}
+    if all(reason is not None for _, reason in found.values()):
+        to_do = "install one in a virtual environment of its own, and put that environment's bin folder on the PATH"
+        yield missing(f"none of {', '.join(found)} can be started", to_do)
+    for name, (description, reason) in found.items():
+        yield ok(description, name) if reason is None else warning(reason, "install it if it is to be searched", name)
+
+
+def _packages(host: Host) -> Iterator[Finding]:
+    """The packages that autotune says it needs, in the versions that it needs."""
+    del host
+    try:
+        needed = [Requirement(line) for line in requires("autotune") or []]
+    except PackageNotFoundError:
+        yield warning("autotune runs from a folder, so what it needs is not known", "install it: pip install .")
+        return
+    lacking = [
+        str(need)
+        for need in needed
+        if (need.marker is None or need.marker.evaluate({"extra": ""})) and not _satisfied(need)
+    ]
+    if lacking:
+        yield missing(f"not there, or in another version: {', '.join(lacking)}", "pip install --upgrade autotune")
+    else:
+        yield ok("everything that autotune needs is installed")
+
+
+def _satisfied(need: Requirement) -> bool:
+    try:
+        return need.specifier.contains(version(need.name), prereleases=True)
+    except PackageNotFoundError:
+        return False
+
+
+def present(host: Host) -> Iterator[Finding]:
+    """What is there, by kind, with the driver."""
+    for (name, vendor, total), count in Counter((g.name, g.vendor, g.memory_total_bytes) for g in host.gpus).items():
+        driver = driver_version(vendor, host.root)
+        with_driver = f", driver {driver}" if driver else ""
+        if total:
+            yield ok(f"{count} x {name}, {total / 1e9:.0f} GB each{with_driver}")
+        else:
+            lost = "its memory and processes cannot be asked for, so a trial cannot prove that it gave them back"
+            to_do = "install the driver's library (libnvidia-ml.so.1) and pip install nvidia-ml-py"
+            yield warning(f"{count} x {name}{with_driver}; {lost}", to_do)
+    if not host.gpus:
+        yield _without(host)
+
+
+def _without(host: Host) -> Finding:
+    vendor = next((name for vendor, name in _VENDORS.items() if _on_the_bus(host, vendor)), None)
+    if vendor is None:
+        return warning(
+            "no GPU: only engines built for a CPU run here (--hw local)",
+            "for a node with GPUs, tune on it, or predict it with --on simulator",
+        )
+    return missing(f"an {vendor} GPU is on the PCI bus, but no driver shows it", f"install and load {vendor}'s driver")
+
+
+def _on_the_bus(host: Host, vendor: str) -> bool:
+    devices = (host.root / "sys/bus/pci/devices").glob("*")
+    return any(text(d / "vendor") == vendor and text(d / "class").startswith(_ACCELERATORS) for d in devices)
+
+
+def idle(host: Host) -> Iterator[Finding]:
+    """Whoever else computes on a GPU, or holds its memory, changes every number measured on it."""
+    told = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
+    busy = [gpu for gpu in told if gpu.busy_pids or gpu.memory_used_bytes > _IDLE_SHARE * gpu.memory_total_bytes]
+    for gpu in busy:
+        held = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
+        pids = f", processes {', '.join(map(str, gpu.busy_pids))}" if gpu.busy_pids else ""
+        said = f"GPU {gpu.index} is not idle: {held:.0%} of its memory is held{pids}"
+        yield warning(said, "end what uses it, or wait for its end, before a study begins", str(gpu.index))
+    if told and not busy:
+        yield ok("nobody uses them")
+
+
+def amd_access(host: Host) -> Iterator[Finding]:
+    """Engines open ``/dev/kfd`` and the cards under ``/dev/dri``."""
+    if not host.gpus_of("amd"):
+        return
+    kfd = host.root / "dev/kfd"
+    if not kfd.exists():
+        yield missing("/dev/kfd is not there: amdkfd is not loaded, or this is a container without it", "load amdgpu")
+    elif not os.access(kfd, os.R_OK | os.W_OK):
+        to_do = "join the groups: sudo usermod -aG render,video $USER, and log in again"
+        yield missing("/dev/kfd may not be opened by this user", to_do)
+    else:
+        yield ok("/dev/kfd can be opened")
+
+
+def numa_balancing(host: Host) -> Iterator[Finding]:
+    """The kernel moves pages between sockets to be near a thread, and GPUs wait for the pages meanwhile."""
+    value = number(host.root / "proc/sys/kernel/numa_balancing")
+    if not host.gpus_of("amd") or value is None:
+        return
+    if value == 0:
+        yield ok("automatic NUMA balancing is off")
+    else:
+        to_do = "sudo sysctl kernel.numa_balancing=0, and the same line in /etc/sysctl.d/ to keep it"
+        yield warning(f"automatic NUMA balancing is on ({value}); it makes MI300X nodes slower", to_do)
+
+
+def scratch_reclaim(host: Host) -> Iterator[Finding]:
+    """Old microcode of MI300X and scratch memory that is given back do not go together."""
+    if not any("mi300" in gpu.name.lower() for gpu in host.gpus_of("amd")):
+        return
+    versions = mec_firmware(host.root)
+    oldest = min(versions, default=None)
+    if oldest is not None and oldest >= MEC_RECLAIMS:
+        yield ok(f"MEC firmware {oldest}; HSA_NO_SCRATCH_RECLAIM is not needed")
+    elif host.environment.get("HSA_NO_SCRATCH_RECLAIM") == "1":
+        yield ok(f"MEC firmware {oldest or 'of unknown version'}, and HSA_NO_SCRATCH_RECLAIM=1 is set")
+    else:
+        seen = (
+            f"MEC firmware {oldest} is older than {MEC_RECLAIMS}"
+            if oldest
+            else "the MEC firmware's version is not told"
+        )
+        said = (
+            f"{seen}, and HSA_NO_SCRATCH_RECLAIM=1 is not set (autotune sets it for the vLLM and SGLang that it starts)"
+        )
+        yield warning(said, "update the firmware, or export HSA_NO_SCRATCH_RECLAIM=1 for what is started otherwise")
+
+
+def iommu(host: Host) -> Iterator[Finding]:
+    """Transfers between GPUs hang or crawl when each address is translated."""
+    groups = host.root / "sys/kernel/iommu_groups"
+    if len(host.gpus_of("amd")) < 2:
+        return
+    words = text(host.root / "proc/cmdline").split()
+    if "iommu=pt" in words:
+        yield ok("the kernel was started with iommu=pt")
+    elif not groups.is_dir() or not any(groups.iterdir()):
+        yield ok("there is no IOMMU in use")
+    else:
+        to_do = "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub) and restart"
+        yield warning("the IOMMU translates, as the kernel was started without iommu=pt", to_do)
+
+
+def shared_memory(host: Host) -> Iterator[Finding]:
+    """Ranks of one server talk through it; a container's 64 MB are used up at the first large model."""
+    size = shared_memory_bytes(host.root)
+    if size >= SHARED_MEMORY_BYTES:
+        yield ok(f"/dev/shm has {size / 1e9:.1f} GB")
+    else:
+        to_do = "sudo mount -o remount,size=16G /dev/shm; in a container start it with --ipc=host or --shm-size=16g"
+        yield warning(f"/dev/shm has {size / 1e6:.0f} MB, less than 1 GiB: servers on several GPUs end at start", to_do)
+
+
+def open_files(host: Host) -> Iterator[Finding]:
+    """One per request in flight, in the tuner and in the server; the tuner raises the soft limit by itself."""
+    hard = host.open_files.hard
+    if hard is None or hard >= OPEN_FILES:
+        yield ok(f"up to {hard or 'any number of'} open files")
+    else:
+        to_do = (
+            f"raise the hard limit: a line '* hard nofile {OPEN_FILES}' in /etc/security/limits.conf, or LimitNOFILE="
+        )
+        yield warning(f"at most {hard} open files; vLLM wants {OPEN_FILES}", to_do)
+
+
+def locked_memory(host: Host) -> Iterator[Finding]:
+    """Transfers between GPUs pin memory."""
+    soft = host.locked_memory.soft
+    if len(host.gpus) < 2:
+        return
+    if soft is None:
+        yield ok("memory may be locked without limit")
+    else:
+        to_do = "ulimit -l unlimited, or a line '* - memlock unlimited' in /etc/security/limits.conf"
+        yield warning(f"at most {soft / 1e6:.0f} MB may be locked; NCCL and RCCL may fail to register buffers", to_do)
+
+
+def home(host: Host) -> Iterator[Finding]:
+    """Studies, logs and the MLflow database."""
+    free = disk_free_bytes(host.home)
+    said = f"{free / 1e9:.0f} GB free for {host.home}"
+    if not os.access(existing_folder(host.home), os.W_OK | os.X_OK):
+        yield missing(f"{host.home} cannot be written", "choose another folder with --home DIR")
+    elif free < HOME_NEEDS:
+        yield missing(f"{said}, less than a study needs (1 GB)", "free some, or choose another folder with --home DIR")
+    elif free < HOME_WANTS:
+        yield warning(f"{said}; long studies with much log need more (10 GB)", "free some, or use --home DIR")
+    else:
+        yield ok(said)
+
+
+def caches(host: Host) -> Iterator[Finding]:
+    """Weights that engines download, kernels that they compile."""
+    folder = Path(models_folder(host.environment))
+    free = disk_free_bytes(folder)
+    said = f"{free / 1e9:.0f} GB free for models and compiled kernels in {folder}"
+    if free < CACHES_WANT:
+        to_do = "free some, or set HF_HOME to a folder on a larger disk (671 billion FP8 weights take 690 GB)"
+        yield warning(said, to_do)
+    else:
+        yield ok(said)
+
+
+def command(host: Host) -> Iterator[Finding]:
+    """Without the command nothing else of Docker can be asked."""
+    path = _program(host, "docker")
+    yield ok(f"the command is {path}") if path else missing("no docker command on the PATH", _INSTALL)
+
+
+def daemon(host: Host) -> Iterator[Finding]:
+    """It is the daemon that runs containers; the command alone only asks it."""
+    path = _program(host, "docker")
+    if path is None:
+        return
+    found, why = server_version(path, host.environment, host.timeout_s)
+    if found:
+        yield ok(f"the daemon answers, version {found}")
+    else:
+        to_do = "start it: sudo systemctl start docker; or join the group docker, if permission is denied"
+        yield missing(f"the daemon does not answer: {why}", to_do)
+
+
+def nvidia_toolkit(host: Host) -> Iterator[Finding]:
+    """``--gpus`` works through NVIDIA's container toolkit, or through CDI files that it wrote."""
+    if not host.gpus_of("nvidia"):
+        return
+    path = _program(host, "nvidia-ctk") or _program(host, "nvidia-container-runtime")
+    described = [file for folder in ("etc/cdi", "var/run/cdi") for file in (host.root / folder).glob("nvidia*")]
+    if path or described:
+        yield ok(f"NVIDIA's container toolkit is there ({path or described[0]})")
+    else:
+        yield missing("NVIDIA's container toolkit is not there: containers get no GPU", f"install it: {_TOOLKIT}")
+
+
+def amd_devices(host: Host) -> Iterator[Finding]:
+    """Containers get AMD's GPUs as plain devices."""
+    if not host.gpus_of("amd"):
+        return
+    lacking = [name for name in ("dev/kfd", "dev/dri") if not (host.root / name).exists()]
+    if lacking:
+        yield missing(
+            f"not there to be passed on: {', '.join(f'/{name}' for name in lacking)}", "load amdgpu on the host"
+        )
+    else:
+        yield ok("/dev/kfd and /dev/dri can be passed on")
+
+
+def _program(host: Host, name: str) -> str | None:
+    return shutil.which(name, path=host.environment.get("PATH"))
+
+
+CHECKS = (
+    Check("Python packages", TARGETS, _packages, "pyproject.toml"),
+    Check("engine", (PROCESS,), _engines, "search_spaces/*/engine.yaml"),
+    Check("GPUs", TARGETS, present, "NVML and /proc/driver/nvidia; amdgpu in /sys/class/drm"),
+    Check("GPU idle", TARGETS, idle, "NVML; amdgpu and amdkfd in /sys/class"),
+    Check("AMD devices", (PROCESS,), amd_access, "ROCm installation prerequisites, https://rocm.docs.amd.com"),
+    Check("NUMA balancing", TARGETS, numa_balancing, _TUNING),
+    Check(
+        "scratch reclaim",
+        TARGETS,
+        scratch_reclaim,
+        "ROCm 6.4.3 release notes, amdgpu driver updates; AMD's guide to vLLM benchmarks on MI300X",
+    ),
+    Check("IOMMU", TARGETS, iommu, _TUNING),
+    Check("shared memory", (PROCESS,), shared_memory, _NCCL),
+    Check("open files", (PROCESS,), open_files, "vllm/utils/system_utils.py set_ulimit (0.32)"),
+    Check("locked memory", (PROCESS,), locked_memory, _NCCL),
+    Check("disk for studies", TARGETS, home, "docs/files.md"),
+    Check("disk for caches", TARGETS, caches, "huggingface_hub documentation, Environment variables, HF_HOME"),
+    Check("Docker command", (DOCKER,), command, "https://docs.docker.com/engine"),
+    Check("Docker daemon", (DOCKER,), daemon, "https://docs.docker.com/reference/cli/docker/version"),
+    Check("NVIDIA container toolkit", (DOCKER,), nvidia_toolkit, _TOOLKIT),
+    Check("AMD devices", (DOCKER,), amd_devices, "ROCm documentation, Running ROCm Docker containers"),
+)
+
+
+def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
+    """Run the checks in order; one that does not concern the host yields nothing."""
+    for check in checks:
+        yield from check.findings(host)
+
+
+def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
+    """Whether nothing is missing, by target."""
+    missing = {target for finding in findings if finding.status is Status.MISSING for target in finding.targets}
+    return {target: target not in missing for target in TARGETS}
