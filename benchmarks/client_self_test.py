@@ -1,7 +1,7 @@
 """Accuracy of the load client on this machine: ``python benchmarks/client_self_test.py [--workers N] [--json]``.
 
 The paced server streams at rising rates; what the client saw is compared with what was written, beside the figures by
-which the client judges its own health (`HealthLimits`). 1,000 streams, 1,000 to 40,000 chunks per second:
+which the client judges its own health (`ClientHealth.excess`). 1,000 streams, 1,000 to 40,000 chunks per second:
 two and a half minutes. Exits with 4 when a load was measured wrong while the client was within its limits.
 """
 

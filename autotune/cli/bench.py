@@ -43,22 +43,23 @@ def bench(options: BenchOptions, as_json: bool) -> None:
         load_options = replace(
             load_options, cache=replace(cache, reset=None, judged=False) if options.keep_cache else cache
         )
-        measured = _measured(options, workload, seeds, load_options)
-    result = results.result(options, workload, evidence, measured, load_options.tokenizer)
+        runs = _measured(options, workload, seeds, load_options)
+    result = results.result(options, workload, evidence, runs, load_options.tokenizer)
     if options.save_result is not None:
-        result = results.save(options.save_result, result, measured.loads)
+        result = results.save(options.save_result, result, runs)
         _messages.print(f"wrote {options.save_result} and {result['requests_file']}", highlight=False, markup=False)
     if as_json:
         click.echo(json.dumps(result, indent=2, allow_nan=False))
     else:
         click.echo("\n".join(printing.table(result)))
-    if measured.failure or measured.invalid:
-        raise LoadFailed(measured.failure or measured.invalid)
+    problem = result["failure"] or next((run.invalid for run in runs if run.invalid), "")
+    if problem:
+        raise LoadFailed(problem)
 
 
 def _measured(
     options: BenchOptions, workload: Workload, seeds: list[int], load_options: LoadOptions
-) -> results.Repeats:
+) -> list[Measurement]:
     runs: list[Measurement] = []
     with printing.LiveLine(_messages) as live:
         for number, seed in enumerate(seeds, start=1):
@@ -72,7 +73,7 @@ def _measured(
             runs.append(measure(options.url, options.model, workload, seed, how))
             if runs[-1].warm_up_failed:
                 break  # a server that answers no request gets no further load
-    return results.Repeats(tuple(runs), options.slos)
+    return runs
 
 
 def compare(path_a: Path, path_b: Path, as_json: bool) -> None:

@@ -25,8 +25,8 @@ from autotune.evaluate.readback import read_back
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.measuring import measure
 from autotune.loadgen.prefix_cache import PrefixCache
-from autotune.loadgen.request_file import LoadLog, requests_path, write_requests
-from autotune.loadgen.results import LoadOptions, Measurement
+from autotune.loadgen.request_file import requests_path, write_requests
+from autotune.loadgen.results import LoadOptions, Measurement, to_json
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
@@ -236,9 +236,8 @@ class Launched:
         path = folder / f"{safe}.json"
         evidence = Evidence.EMULATED if server.emulated else self.evidence
         about: dict[str, object] = {"workload": name, "seed": measurement.seed, "evidence": evidence.value}
-        loads = [LoadLog(point.label, measurement.seed, point.log) for point in measurement.points]
-        write_requests(requests_path(path), loads, about)
-        result = {**about, **measurement.to_json(), "requests_file": requests_path(path).name}
+        write_requests(requests_path(path), measurement.logs, about)
+        result = {**about, **to_json([measurement]), "requests_file": requests_path(path).name}
         write_atomically(path, json.dumps(result))
 
 

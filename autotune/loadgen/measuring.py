@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,16 +15,8 @@ from autotune.loadgen.client.outcomes import RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
-from autotune.loadgen.requests import Requests
-from autotune.loadgen.results import (
-    DiscardedLoad,
-    LoadOptions,
-    LoadResult,
-    Measurement,
-    needed_successes,
-    pooled_metrics,
-)
-from autotune.loadgen.workers import WorkerDied, Workers, processors, workers_for
+from autotune.loadgen.results import LoadOptions, LoadResult, Measurement, needed_successes
+from autotune.loadgen.workers import WorkerDied, Workers, workers_for
 from autotune.loadgen.workloads import Workload
 
 _WARM_UP_CONCURRENCY = 128
@@ -33,12 +24,11 @@ _WARM_UP_OUTPUT = 32
 _WARM_UP_INPUT_TOKENS = 200_000
 """Bounds of the warm-up: it must touch every code path and batch size, not cost as much as the load."""
 
-_TRIES = 3
-"""At one load point, each but the first with twice the workers of the one before."""
-
 
 def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOptions | None = None) -> Measurement:
     """Send all load points of a workload to a server that is ready, one after the other.
+
+    A load in which the client does not keep up is sent again by more workers.
 
     Args:
         url: ``http://HOST:PORT``.
@@ -58,89 +48,61 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
         if not point.arrival.open_loop:
             allow_open_files(math.ceil(streams / (options.workers or workers_for(streams))))
     drawn = [workload.draw(position, seed, options.tokenizer) for position in range(len(workload.points))]
+    prompts = Prompts(
+        model, options.endpoint, options.vocabulary, options.tokenizer, options.as_text, workload.streaming
+    )
     loads: list[LoadResult] = []
-    failed: tuple[RequestOutcome, ...] = ()
+    warm_up = _WarmUp(options)
     with Workers() as workers:
-        sender = _Sender(target, model, workload, seed, options, workers)
-        for position, requests in enumerate(drawn):
-            failed = sender.warm_up(requests, position)
-            if failed:
+        for position, (point, requests) in enumerate(zip(workload.points, drawn, strict=True)):
+            key = PromptKey(workload.name, position, seed)
+            task = WorkerTask(target, prompts, requests, key, options.timeouts)
+            if not warm_up.answered(task, workers):
                 break
-            loads.append(sender.send(requests, position))
-    metrics = pooled_metrics(loads, options.slos)
-    metrics["failed"] += len(failed)
-    return Measurement(workload.name, seed, metrics, tuple(loads), sender.warm_up_s, failed, options.min_success_rate)
+            on_progress = partial(options.on_progress, point.label) if options.on_progress is not None else None
+            discarded: list[tuple[int, str]] = []
+            for attempt, count in enumerate(workers.counts(requests, options.workers)):
+                cache_before = options.cache.begin()
+                try:
+                    log, clients = workers.send(replace(task, key=replace(key, attempt=attempt)), count, on_progress)
+                except WorkerDied as error:
+                    nothing = RequestLog.of([], [], np.empty(0))
+                    load = LoadResult(point, nothing, (ClientHealth(),), str(error), slos=options.slos)
+                else:
+                    bound = ClientHealth.of_all(clients).excess()
+                    cache = options.cache.report(requests, log, *cache_before)
+                    load = LoadResult(point, log, clients, bound, cache, options.slos)
+                    good = sum(outcome.ok for outcome in log.outcomes)
+                    if not bound or good < needed_successes(options.min_success_rate, len(log)):
+                        break  # with too few successes the server, not the client, is to blame
+                discarded.append((count, load.client_bound))
+            else:
+                discarded.pop()  # the last one stays, for what it is worth
+            loads.append(replace(load, discarded=tuple(discarded)))
+    return Measurement(workload.name, seed, tuple(loads), warm_up.seconds, warm_up.failed, options.min_success_rate)
 
 
-class _Sender:
-    """Sends the load points of one workload.
+class _WarmUp:
+    """Requests that are not counted, before each load of more streams than any before.
 
     Attributes:
-        warm_up_s: seconds spent on requests that are not counted.
+        seconds: spent on them.
+        failed: how the last ones ended when none of them succeeded.
     """
 
-    def __init__(
-        self, target: Target, model: str, workload: Workload, seed: int, options: LoadOptions, workers: Workers
-    ) -> None:
-        self._target, self._workload, self._seed = target, workload, seed
-        self._options, self._workers = options, workers
-        self._prompts = Prompts(
-            model,
-            options.endpoint,
-            options.vocabulary,
-            options.tokenizer,
-            as_text=options.as_text,
-        )
-        self._warm_streams = 0
-        self.warm_up_s = 0.0
-        self._chunks_per_stream = 0.0  # per second, as last seen
+    def __init__(self, options: LoadOptions) -> None:
+        self._options = options
+        self._streams = 0
+        self.seconds = 0.0
+        self.failed: tuple[RequestOutcome, ...] = ()
 
-    def send(self, requests: Requests, position: int) -> LoadResult:
-        """Send a load; one in which the client does not keep up is discarded and sent again by more workers."""
-        discarded, options = list[DiscardedLoad](), self._options
-        for attempt, workers in enumerate(self._worker_counts(requests)):
-            result = self._send_once(requests, position, workers, attempt)
-            good = sum(outcome.ok for outcome in result.log.outcomes)
-            if not result.client_bound or good < needed_successes(options.min_success_rate, len(result.log)):
-                break  # with too few successes the server, not the client, is to blame
-            discarded.append(DiscardedLoad(workers, result.client_bound))
-        if discarded and result.client_bound == discarded[-1].reason:
-            discarded.pop()  # the last one stays, for what it is worth
-        return replace(result, discarded=tuple(discarded))
-
-    def _send_once(self, requests: Requests, position: int, workers: int, attempt: int) -> LoadResult:
-        options, point = self._options, self._workload.points[position]
-        emptied = options.cache.reset() if options.cache.reset is not None else None
-        before = options.cache.read()
-        on_progress = partial(options.on_progress, point.label) if options.on_progress is not None else None
-        try:
-            log, clients = self._workers.send(self._task(requests, position, attempt), workers, on_progress)
-        except WorkerDied as error:
-            return LoadResult.of(point, RequestLog.of([], [], np.empty(0)), (ClientHealth.nothing(),), str(error))
-        client = self._note_pace(requests, clients)
-        report = options.cache.report(requests, log, before, emptied)
-        return LoadResult.of(point, log, clients, client.excess(), report, options.slos)
-
-    def _worker_counts(self, requests: Requests) -> Iterator[int]:
-        """How many workers send each attempt; no more than there are processors."""
-        if self._options.workers is not None:
-            yield min(self._options.workers, requests.concurrency)
-            return
-        workers = self._needed(requests)
-        for _ in range(_TRIES):
-            yield workers
-            workers = max(workers, min(2 * workers, processors(), requests.concurrency))
-
-    def _needed(self, requests: Requests) -> int:
-        streams = min(requests.concurrency, len(requests))
-        return workers_for(streams, self._chunks_per_stream * streams)
-
-    def warm_up(self, requests: Requests, position: int) -> tuple[RequestOutcome, ...]:
-        """Send requests that are not counted; their outcomes when none succeeded, else nothing."""
+    def answered(self, task: WorkerTask, workers: Workers) -> bool:
+        """Send the warm-up of a load where it needs one; whether the server answered any of it."""
+        requests = task.requests
         streams = min(requests.concurrency, _WARM_UP_CONCURRENCY)
-        if not self._options.warm_up or streams <= self._warm_streams:
-            return ()
-        self._warm_streams = streams
+        if not self._options.warm_up or streams <= self._streams:
+            return True
+        self._streams = streams
         # At least twice as many requests as streams, within the bounds, all at once, with short answers.
         count = min(2 * streams, len(requests))
         count = max(int((np.cumsum(requests.input_tokens[:count]) <= _WARM_UP_INPUT_TOKENS).sum()), 1)
@@ -152,21 +114,12 @@ class _Sender:
             group=requests.group[:count],
             concurrency=min(streams, count),
         )
-        workers = min(self._options.workers or self._needed(some), some.concurrency)
+        task = replace(task, requests=some, key=replace(task.key, warm_up=True))
         try:
-            log, clients = self._workers.send(self._task(some, position, warm_up=True), workers)
+            log, clients = workers.send(task, next(workers.counts(some, self._options.workers)))
         except WorkerDied:
-            return ()  # the load itself will show whether it can be sent
-        self.warm_up_s += self._note_pace(some, clients).span_s
-        return () if any(outcome.ok for outcome in log.outcomes) else log.outcomes
-
-    def _task(self, requests: Requests, position: int, attempt: int = 0, warm_up: bool = False) -> WorkerTask:
-        key = PromptKey(self._workload.name, position, self._seed, attempt)
-        timeouts, streaming = self._options.timeouts, self._workload.streaming
-        return WorkerTask(self._target, self._prompts, requests, key, timeouts, streaming, warm_up)
-
-    def _note_pace(self, requests: Requests, clients: Sequence[ClientHealth]) -> ClientHealth:
-        """Keep how many chunks per second a stream had; returns how the worst worker fared."""
-        client = ClientHealth.of_all(clients)
-        self._chunks_per_stream = client.chunks / client.span_s / min(requests.concurrency, len(requests))
-        return client
+            return True  # the load itself will show whether it can be sent
+        self.seconds += ClientHealth.of_all(clients).span_s
+        if not any(outcome.ok for outcome in log.outcomes):
+            self.failed = log.outcomes
+        return not self.failed

@@ -132,6 +132,13 @@ class CacheReport:
     reset: CacheReset | None = None
     stale: str = ""
 
+    @classmethod
+    def joined(cls, reports: Sequence[CacheReport]) -> CacheReport:
+        """Report of several loads; a reset that failed stands for all."""
+        reset = next((report.reset for report in reports if not report.reset), reports[0].reset)
+        use = CacheUse.total([report.use for report in reports])
+        return cls(use, max(report.expected for report in reports), reset)
+
     def to_json(self) -> dict[str, Any]:
         use = self.use
         return {
@@ -201,13 +208,18 @@ class PrefixCache:
         engine = next(iter(by_engine)) if len(by_engine) == 1 else read.engine
         return cls(partial(reset_cache, client, by_engine[engine].serving) if engine else None, read)
 
+    def begin(self) -> tuple[CacheCounters | None, CacheReset | None]:
+        """Empty the cache before a load, and read its counters."""
+        emptied = self.reset() if self.reset is not None else None
+        return self.read(), emptied
+
     def report(
         self, requests: Requests, log: RequestLog, before: CacheCounters | None, emptied: CacheReset | None
     ) -> CacheReport:
         """Judge a load that has ended.
 
         Args:
-            before: the reading at its begin.
+            before, emptied: what `begin` gave.
         """
         use = CacheUse.between(before, self.read()) or CacheUse.of_answers(log)
         expected = expected_hit_rate(requests)

@@ -50,12 +50,14 @@ class PromptKey:
         point: position of the load point in the workload.
         attempt: counts how often this load was sent before: one that is sent again, as the client had not kept up,
             gets prompts that no cache holds.
+        warm_up: other prompts: nothing that the load will ask for gets into a cache.
     """
 
     workload: str
     point: int
     seed: int
     attempt: int = 0
+    warm_up: bool = False
 
     def generator(self, *stream: int) -> np.random.Generator:
         """Random numbers of their own for each stream."""
@@ -73,6 +75,7 @@ class Prompts:
         vocabulary: how many tokens the model has; None = the tokenizer's, or what every model has.
         tokenizer: gives text the right length, see `Texts`.
         as_text: whether random prompts are text where token ids are possible.
+        streaming: whether answers come as events.
     """
 
     model: str
@@ -80,21 +83,19 @@ class Prompts:
     vocabulary: int | None = None
     tokenizer: Tokenizer | None = None
     as_text: bool = False
+    streaming: bool = True
 
-    def bodies(
-        self, requests: Requests, key: PromptKey, streaming: bool = True, part: slice = _ALL, warm_up: bool = False
-    ) -> list[bytes]:
+    def bodies(self, requests: Requests, key: PromptKey, part: slice = _ALL) -> list[bytes]:
         """The JSON bodies of the requests of a load point.
 
         Args:
             part: of the requests, those that are wanted.
-            warm_up: make other prompts: nothing that the load will ask for gets into a cache.
 
         Raises `BadInput` for prompts of a file that the endpoint does not take.
         """
-        purpose, contents = (Purpose.WARM_UP, ()) if warm_up else (Purpose.LOAD, requests.contents)
+        purpose, contents = (Purpose.WARM_UP, ()) if key.warm_up else (Purpose.LOAD, requests.contents)
         common: dict[str, Any] = {"ignore_eos": True, "temperature": 0.0}
-        if streaming:
+        if self.streaming:
             common |= {"stream": True, "stream_options": {"include_usage": True}}
         name, texts, bodies = "messages" if self._chat else "prompt", Texts(self.tokenizer), []
         for request in range(len(requests))[part]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from autotune.loadgen.client.health import ClientHealth
@@ -12,10 +14,11 @@ from autotune.loadgen.client.messages import Progress, RequestTimeouts
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, failure_sentence, tally
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.prefix_cache import CacheReport, CacheUse, PrefixCache
+from autotune.loadgen.request_file import LoadLog
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import LoadPoint
 from autotune.metrics.formulas import Slo, summarize, summarize_loads
-from autotune.metrics.steady import SteadyState, halves_disagree, steady
+from autotune.metrics.steady import steady
 from autotune.trial import Metrics
 
 _MAX_LENGTH_ERROR = 0.01
@@ -59,20 +62,7 @@ class LoadOptions:
     on_progress: Callable[[str, Progress], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardedLoad:
-    """A load that was sent again, as the client had not kept up.
-
-    Attributes:
-        workers: how many sent it.
-        reason: why its numbers are the client's.
-    """
-
-    workers: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadResult:
     """Result of one load point: its requests, and how the client fared.
 
@@ -80,77 +70,31 @@ class LoadResult:
         workers: how the client fared in each worker process.
         client_bound: what of the client was beyond its limits; empty when it kept up.
         cache: the part that the server's prefix cache had in it.
-        metrics: of the whole run, under the names of `autotune.metrics.formulas.METRICS`, with ``client_bound``, and
-            ``cache_hit_rate`` when the server reports it.
-        steady: its steady state.
-        steady_drift: see `autotune.metrics.steady.halves_disagree`.
-        discarded: loads before this one in which the client did not keep up.
+        slos: limits for ``request_goodput``.
+        discarded: loads before this one in which the client did not keep up: by how many workers each was sent, and
+            what was beyond the limits.
     """
 
-    label: str
-    arrival: str
+    point: LoadPoint
     log: RequestLog
     workers: tuple[ClientHealth, ...]
-    client_bound: str
-    cache: CacheReport
-    metrics: Metrics
-    steady: SteadyState
-    steady_drift: float | None
-    discarded: tuple[DiscardedLoad, ...] = ()
+    client_bound: str = ""
+    cache: CacheReport = field(default_factory=CacheReport)
+    slos: Sequence[Slo] = ()
+    discarded: tuple[tuple[int, str], ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        point: LoadPoint,
-        log: RequestLog,
-        workers: tuple[ClientHealth, ...],
-        client_bound: str = "",
-        cache: CacheReport | None = None,
-        slos: Sequence[Slo] = (),
-    ) -> LoadResult:
-        """Compute the metrics of a load that has ended."""
-        cache, records = cache or CacheReport(), log.records
-        metrics = summarize(records, slos)
-        metrics["client_bound"] = bool(client_bound)
-        if cache.use is not None:
-            metrics["cache_hit_rate"] = cache.use.hit_rate
-        arrival, drift = point.arrival.describe(), halves_disagree(records)
-        return cls(point.label, arrival, log, workers, client_bound, cache, metrics, steady(records), drift)
-
-    def to_json(self) -> dict[str, Any]:
-        """The metrics with the counts."""
-        return {
-            "label": self.label,
-            "load": self.arrival,
-            "metrics": self.metrics,
-            "outcomes": self.log.tally,
-            "client": ClientHealth.of_all(self.workers).to_json() | {"beyond_limits": self.client_bound or None},
-            "cache": self.cache.to_json(),
-            "steady": {
-                "rule": self.steady.rule,
-                "reason": self.steady.reason or None,
-                "drift": self.steady_drift,
-                **self.steady.metrics,
-            },
-            "workers": [worker.to_json() for worker in self.workers],
-            "thrown_away": [asdict(load) for load in self.discarded],
-        }
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Of the whole run, under the names of `autotune.metrics.formulas.METRICS`, with ``client_bound``, and
+        ``cache_hit_rate`` when the server reports it."""
+        return _with_client(summarize(self.log.records, self.slos), [self])
 
 
-def pooled_metrics(loads: Sequence[LoadResult], slos: Sequence[Slo]) -> Metrics:
-    """Metrics of several loads, one after the other, as one run without pauses."""
-    metrics = summarize_loads([load.log.records for load in loads], slos)
-    metrics["client_bound"] = any(load.client_bound for load in loads)
-    use = CacheUse.total([load.cache.use for load in loads])
-    return metrics if use is None else {**metrics, "cache_hit_rate": use.hit_rate}
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Measurement:
-    """Result of a workload.
+    """Result of a workload under one seed.
 
     Attributes:
-        metrics: of the whole workload, see `pooled_metrics`.
         points: in order; fewer than the workload has when the server answered no request of a warm-up.
         warm_up_s: seconds spent on requests that are not counted.
         warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing else was sent.
@@ -159,16 +103,25 @@ class Measurement:
 
     workload: str
     seed: int
-    metrics: Metrics
     points: tuple[LoadResult, ...]
     warm_up_s: float = 0.0
     warm_up_failed: tuple[RequestOutcome, ...] = ()
     min_success_rate: float = 1.0
 
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Of the whole workload, see `pooled_metrics`."""
+        return pooled_metrics([self])
+
     @property
     def outcomes(self) -> tuple[RequestOutcome, ...]:
         """How each request ended, over all load points."""
         return (*(o for point in self.points for o in point.log.outcomes), *self.warm_up_failed)
+
+    @property
+    def logs(self) -> list[LoadLog]:
+        """Every load that was made, in order."""
+        return [LoadLog(point.point.label, self.seed, point.log) for point in self.points]
 
     @property
     def tally(self) -> dict[str, int]:
@@ -205,14 +158,66 @@ class Measurement:
             return f"the client did not keep up with the server: {self.client_bound}"
         return next((point.cache.stale for point in self.points if point.cache.stale), "")
 
-    def to_json(self) -> dict[str, Any]:
-        """The metrics with the counts, and the load points."""
-        retries = sum(int(point.log.retries.sum()) for point in self.points)
-        return {
-            **self.metrics,
-            "outcomes": self.tally,
-            "failure": self.failure or None,
-            "stale_connections": retries,
-            "warm_up_s": self.warm_up_s,
-            "points": [point.to_json() for point in self.points],
-        }
+
+def pooled_metrics(runs: Sequence[Measurement]) -> Metrics:
+    """Metrics of all loads of some measurements as one run without pauses, a failed warm-up's requests with them."""
+    metrics = _pooled([load for run in runs for load in run.points])
+    metrics["failed"] += sum(len(run.warm_up_failed) for run in runs)
+    return metrics
+
+
+def _pooled(loads: Sequence[LoadResult]) -> Metrics:
+    return _with_client(summarize_loads([load.log.records for load in loads], loads[0].slos if loads else ()), loads)
+
+
+def _with_client(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
+    """Metrics of loads with what their requests' times do not tell."""
+    use = CacheUse.total([load.cache.use for load in loads])
+    hit_rate: Metrics = {} if use is None else {"cache_hit_rate": use.hit_rate}
+    return {**metrics, "client_bound": any(load.client_bound for load in loads), **hit_rate}
+
+
+def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:
+    """One measurement, or repeats of one under other seeds as one run: metrics, counts and load points.
+
+    A repeat that ended early has fewer load points than others.
+    """
+    outcomes = [outcome for run in runs for outcome in run.outcomes]
+    repeats = zip_longest(*(run.points for run in runs))
+    return {
+        **pooled_metrics(runs),
+        "outcomes": tally(outcomes),
+        "failure": failure_sentence(outcomes) if any(run.failure for run in runs) else None,
+        "stale_connections": sum(int(load.log.retries.sum()) for run in runs for load in run.points),
+        "warm_up_s": sum(run.warm_up_s for run in runs),
+        "points": [_point_json([load for load in loads if load is not None]) for loads in repeats],
+    }
+
+
+def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
+    """One load point, its repeats joined; only a single load has one steady state."""
+    first, alone = loads[0], len(loads) == 1
+    clients = [
+        ClientHealth.of_all(load.workers).to_json() | {"beyond_limits": load.client_bound or None} for load in loads
+    ]
+    state = steady(first.log.records) if alone else None
+    return {
+        "label": first.point.label,
+        "load": first.point.arrival.describe(),
+        "metrics": first.metrics if alone else _pooled(loads),
+        "outcomes": tally(outcome for load in loads for outcome in load.log.outcomes),
+        "client": worst_client(clients),
+        "cache": CacheReport.joined([load.cache for load in loads]).to_json(),
+        "steady": state and {"rule": state.rule, "reason": state.reason or None, "drift": state.drift, **state.metrics},
+        "workers": [worker.to_json() for load in loads for worker in load.workers],
+        "thrown_away": [{"workers": workers, "reason": reason} for load in loads for workers, reason in load.discarded],
+    }
+
+
+def worst_client(clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figure by figure the largest of several loads."""
+    worst: dict[str, Any] = {"beyond_limits": None}
+    for client in clients:
+        for name, value in client.items():
+            worst[name] = max(value, worst.get(name, value)) if name != "beyond_limits" else worst.get(name) or value
+    return worst

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -23,12 +23,16 @@ from autotune.child import IMPORT_FOLDER
 from autotune.errors import BadInput
 from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
 from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.messages import READY, Progress, TaskResult, WorkerTask
+from autotune.loadgen.client.messages import Answer, Progress, WorkerTask
 from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.requests import Requests
 
 STREAMS_PER_WORKER = 250
 CHUNKS_PER_WORKER = 4000
 """Per second. One process bears more, see ``benchmarks/client_self_test.py``; these leave room for a busy machine."""
+
+_TRIES = 3
+"""At one load point, each but the first with twice the workers of the one before."""
 
 _END_S = 5.0
 """For a worker to leave when its pipe is closed."""
@@ -75,47 +79,27 @@ class _Process:
             ends = [worker_tasks.fileno(), worker_answers.fileno()]
             # -P: a folder that happens to be the current one must not put its own modules in front.
             command = [sys.executable, "-P", "-m", _WORKER, *map(str, ends)]
-            with _interrupts_held_back():
+            # A worker never gets a Ctrl-C, which goes to the whole group: we decide what it means.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends, env=environment)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return cls(process, tasks, answers)
 
     def send(self, message: object) -> None:
         with suppress(ConnectionError):  # `receive` raises why it ended
             self.tasks.send(message)
 
-    def receive(self) -> TaskResult | Progress | str:
+    def receive(self) -> Answer:
         try:
-            message: TaskResult | Progress | str | BadInput = self.answers.recv()
+            message: Answer | BadInput = self.answers.recv()
         except (EOFError, OSError) as error:
             code = self.process.wait(_END_S)
             raise WorkerDied(f"a worker process of the load ended with code {code}") from error
         if isinstance(message, BadInput):
             raise message
-        assert isinstance(message, TaskResult | Progress) or message == READY
         return message
-
-    def end(self) -> None:
-        """Close its pipes, which ends it; one that does not leave is killed."""
-        self.close()
-        try:
-            self.process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def close(self) -> None:
-        self.tasks.close()
-        self.answers.close()
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """A process that is started here never gets a Ctrl-C, which goes to the whole group: we decide what it means."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Workers:
@@ -123,6 +107,7 @@ class Workers:
 
     def __init__(self) -> None:
         self._processes: list[_Process] = []
+        self._chunks_per_stream = 0.0  # per second, as last seen
 
     def __enter__(self) -> Workers:
         return self
@@ -135,12 +120,33 @@ class Workers:
         return [process.process.pid for process in self._processes]
 
     def close(self) -> None:
-        """End all of them; what they were sending is lost."""
+        """End all of them by closing their pipes; what they were sending is lost, and who does not leave is killed."""
         processes, self._processes = self._processes, []
-        for process in processes:
-            process.close()
-        for process in processes:
-            process.end()
+        for worker in processes:
+            worker.tasks.close()
+            worker.answers.close()
+        for worker in processes:
+            try:
+                worker.process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+
+    def counts(self, requests: Requests, asked: int | None) -> Iterator[int]:
+        """How many workers send each try of a load, no more than it may have in flight.
+
+        Args:
+            asked: so many, in a single try; None = as many as its streams need at the pace of the last load, and twice
+                as many in each further try, no more than there are processors.
+        """
+        if asked is not None:
+            yield min(asked, requests.concurrency)
+            return
+        streams = min(requests.concurrency, len(requests))
+        workers = workers_for(streams, self._chunks_per_stream * streams)
+        for _ in range(_TRIES):
+            yield workers
+            workers = max(workers, min(2 * workers, processors(), requests.concurrency))
 
     def send(
         self, task: WorkerTask, workers: int, on_progress: Callable[[Progress], None] | None = None
@@ -169,27 +175,29 @@ class Workers:
             start_ns = perf_counter_ns() + HEAD_START_NS
             for process in processes:
                 process.send(start_ns)
-            results = _results(len(task.requests), processes, on_progress)
+            logs, clients = zip(*_results(len(task.requests), processes, on_progress), strict=True)
         except BaseException:
             self.close()  # a worker in the middle of a load is of no use for the next
             raise
-        return RequestLog.merged([one.log for one in results]), tuple(one.health for one in results)
+        worst = ClientHealth.of_all(clients)
+        self._chunks_per_stream = worst.chunks / worst.span_s / streams
+        return RequestLog.merged(logs), clients
 
 
 def _results(
     requests: int, processes: Sequence[_Process], on_progress: Callable[[Progress], None] | None
-) -> list[TaskResult]:
+) -> list[tuple[RequestLog, ClientHealth]]:
     """Each worker's result, once all have one; meanwhile their progress."""
     shares = [len(range(number, requests, len(processes))) for number in range(len(processes))]
     progress = [Progress(0, 0, 0, share, 0) for share in shares]
     pipes = {process.answers: number for number, process in enumerate(processes)}
-    results: dict[int, TaskResult] = {}
+    results: dict[int, tuple[RequestLog, ClientHealth]] = {}
     while len(results) < len(processes):
         for pipe in wait([pipe for pipe, number in pipes.items() if number not in results]):
             assert isinstance(pipe, Connection)
             number = pipes[pipe]
             message = processes[number].receive()
-            if isinstance(message, TaskResult):
+            if isinstance(message, tuple):
                 results[number] = message
             elif isinstance(message, Progress):
                 progress[number] = message

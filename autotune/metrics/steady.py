@@ -59,6 +59,12 @@ class SteadyState:
             the window, ``request_throughput`` of these, ``output_throughput`` and ``total_token_throughput`` per s,
             ``share``: of all tokens, and the statistics of TTFT, TPOT and E2EL in ms *of the requests whose first
             token came in the window*, wherever they were sent or ended: they are chosen regardless of their lengths.
+        drift: how much faster the second half of the window was than the first, as a share of their mean. Positive:
+            the server was still warming up; negative: it slowed down. None where there is no steady state, or no
+            token in it. The halves are whole turnovers, so that they are alike; of an odd number the second has one
+            more. On a server that stays the same it is below 0.01 with equal lengths. Lengths as in chats differ from
+            half to half by themselves: 0.37 on average with 16 requests in the window, 0.17 with 72, 0.05 with 256,
+            0.02 with 1200.
         reason: why there is no steady state; empty where there is one.
     """
 
@@ -66,6 +72,7 @@ class SteadyState:
     end_s: float
     rule: str
     metrics: Metrics = field(default_factory=dict)
+    drift: float | None = None
     reason: str = ""
 
 
@@ -78,14 +85,18 @@ def steady(records: RequestRecords) -> SteadyState:
     done = records.successful()
     if not len(done):
         return SteadyState(0.0, 0.0, "", reason="no request succeeded")
-    window = _window(done)
-    if window.turnovers < TURNOVERS:
+    marks_s, streams = _window(done)
+    begin_s, end_s = float(marks_s[0]), float(marks_s[-1])
+    if len(marks_s) <= TURNOVERS:
         reason = (
-            f"{len(done)} requests, {window.streams} of them at once, are too few for a steady state: "
-            f"it needs {(TURNOVERS + 1) * window.streams} or more"
+            f"{len(done)} requests, {streams} of them at once, are too few for a steady state: "
+            f"it needs {(TURNOVERS + 1) * streams} or more"
         )
-        return SteadyState(window.begin_s, window.end_s, DRAIN_CUT, reason=reason)
-    return SteadyState(window.begin_s, window.end_s, WHOLE_TURNOVERS, _metrics(done, window.begin_s, window.end_s))
+        return SteadyState(begin_s, end_s, DRAIN_CUT, reason=reason)
+    middle_s = float(marks_s[(len(marks_s) - 1) // 2])
+    first, second = _rate(done, begin_s, middle_s), _rate(done, middle_s, end_s)
+    drift = 2 * (second - first) / (first + second) if first + second > 0 else None
+    return SteadyState(begin_s, end_s, WHOLE_TURNOVERS, _metrics(done, begin_s, end_s), drift)
 
 
 def steady_total_token_throughput(*runs: RequestRecords) -> float:
@@ -97,61 +108,26 @@ def steady_total_token_throughput(*runs: RequestRecords) -> float:
     tokens = duration_s = 0.0
     for done in (run.successful() for run in runs):
         if len(done):
-            window = _window(done)
-            tokens += sum(_tokens(done, window.begin_s, window.end_s))
-            duration_s += window.end_s - window.begin_s
+            marks_s, _ = _window(done)
+            tokens += sum(_tokens(done, float(marks_s[0]), float(marks_s[-1])))
+            duration_s += float(marks_s[-1]) - float(marks_s[0])
     return tokens / duration_s if duration_s > 0 else 0.0
 
 
-def halves_disagree(records: RequestRecords) -> float | None:
-    """How much faster the second half of the steady window was than the first, as a share of their mean.
+def _window(done: RequestRecords) -> tuple[Floats, int]:
+    """Where the turnovers of the steady window begin and end, and the most answers under way.
 
-    The halves are whole turnovers, so that they are alike; of an odd number the second has one more. Positive: the
-    server was still warming up; negative: it slowed down. None where there is no steady state, or no token in it.
-
-    On a server that stays the same it is below 0.01 with equal lengths. Lengths as in chats differ from half to
-    half by themselves: 0.37 on average with 16 requests in the window, 0.17 with 72, 0.05 with 256, 0.02 with 1200.
+    Where there are fewer than `TURNOVERS`, begin and end of the window of ``drain cut``.
     """
-    done = records.successful()
-    window = _window(done) if len(done) else None
-    if window is None or window.turnovers < TURNOVERS:
-        return None
-    middle_s = float(window.marks_s[window.turnovers // 2])
-    first, second = _rate(done, window.begin_s, middle_s), _rate(done, middle_s, window.end_s)
-    return 2 * (second - first) / (first + second) if first + second > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """Steady window.
-
-    Attributes:
-        marks_s: where turnovers begin and end, shape (turnovers + 1,); (begin, end) where there are none.
-    """
-
-    marks_s: Floats
-    streams: int
-    turnovers: int
-
-    @property
-    def begin_s(self) -> float:
-        return float(self.marks_s[0])
-
-    @property
-    def end_s(self) -> float:
-        return float(self.marks_s[-1])
-
-
-def _window(done: RequestRecords) -> _Window:
     begun_s = _begun_s(done)
     moments_s, streams = under_way(begun_s, done.finished_s, ends_first=not _streamed(done))
     most = max(int(streams.max()), 1)
     marks_s = np.sort(begun_s)[most - 1 :: most]
     if len(marks_s) > TURNOVERS and marks_s[-1] > marks_s[0]:
-        return _Window(marks_s, most, len(marks_s) - 1)
+        return marks_s, most
     busy = np.flatnonzero(streams >= most / 2)
     end_s = moments_s[min(busy[-1] + 1, len(moments_s) - 1)] if len(busy) else moments_s[-1]
-    return _Window(np.array([done.sent_s.min(), end_s]), most, 0)
+    return np.array([done.sent_s.min(), end_s]), most
 
 
 def _streamed(done: RequestRecords) -> bool:

@@ -229,9 +229,8 @@ def test_no_more_connections_are_opened_ahead_after_one_failed():
         writer.close()
 
     async def ahead(url: str) -> None:
-        connections = Connections(Target.parse(url), connect_s=5)
-        await connections.open_ahead(500)
-        await connections.close()
+        async with Connections(Target.parse(url), connect_s=5).opened(500):
+            pass
 
     with Server(talk=no_tls) as server:
         asyncio.run(ahead(server.url.replace("http://", "https://")))

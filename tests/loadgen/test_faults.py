@@ -12,6 +12,7 @@ from autotune.loadgen import LoadOptions, Measurement, measure
 from autotune.loadgen.client.messages import RequestTimeouts
 from autotune.loadgen.client.outcomes import failure_sentence
 from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.results import to_json
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import summarize
 from tests.loadgen.misbehaving import FAULTS, Fault
@@ -157,7 +158,7 @@ def test_a_failed_measurement_says_how_in_one_sentence():
     result = measured(FAULTS["closes"].handler)
     assert result.failure.startswith("4 of 4 requests failed: 4 closed (the server closed the connection within")
     assert result.invalid == ""
-    json.dumps(result.to_json(), allow_nan=False)
+    json.dumps(to_json([result]), allow_nan=False)
 
 
 def test_answers_without_counts_make_a_measurement_invalid():

@@ -25,13 +25,9 @@ def measured(
     records = RequestRecords(ones, ones * 2, ones * 3, ones, ones * written, ok)
     counts = np.ones(n, dtype=np.int64)
     log = RequestLog(records, tuple(outcomes), counts * 0, ones * 0, ones * np.nan, counts, counts * 4)
-    point = LoadResult.of(
-        LoadPoint(prompts=n, lengths=FixedLengths(input_tokens=1, output_tokens=4)),
-        log,
-        (ClientHealth.nothing(),),
-        client_bound,
-    )
-    return Measurement("w", 0, {}, (point,), min_success_rate=rate)
+    point = LoadPoint(prompts=n, lengths=FixedLengths(input_tokens=1, output_tokens=4))
+    load = LoadResult(point, log, (ClientHealth(),), client_bound)
+    return Measurement("w", 0, (load,), min_success_rate=rate)
 
 
 NO_USAGE = RequestOutcome(OutcomeKind.NO_USAGE, "none")

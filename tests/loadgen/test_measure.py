@@ -207,7 +207,7 @@ def test_each_load_point_is_measured_with_prompts_of_its_own():
         options = LoadOptions(warm_up=False, cache=emptied_by(lambda: resets.append(None)))
         measured = measure(server.url, "m", workload, 0, options)
         assert len({str(call.body["prompt"]) for call in server.posts}) == 8
-    assert [point.label for point in measured.points] == ["one", "two"]
+    assert [load.point.label for load in measured.points] == ["one", "two"]
     assert len(resets) == 2
     assert measured.metrics["completed"] == 8
     assert measured.metrics["duration"] == pytest.approx(sum(p.metrics["duration"] for p in measured.points))

@@ -95,11 +95,10 @@ def test_only_the_prefix_is_shared_and_only_within_a_group(
 def test_prompts_are_made_from_the_key_alone():
     asked = requests([40] * 3, [0, 1, 0], 10)
     keys = [KEY, PromptKey("x", 0, 0), PromptKey("w", 1, 0), PromptKey("w", 0, 1), PromptKey("w", 0, 0, attempt=1)]
-    keys.append(PromptKey("w", 0, 0, attempt=2))
+    keys += [PromptKey("w", 0, 0, attempt=2), PromptKey("w", 0, 0, warm_up=True)]
     for maker in (Prompts("m"), Prompts("m", CHAT)):
         assert maker.bodies(asked, KEY) == maker.bodies(asked, PromptKey("w", 0, 0))
         made = [prompts(maker.bodies(asked, key)) for key in keys]
-        made.append(prompts(maker.bodies(asked, KEY, warm_up=True)))
         split = [prompt.split() if isinstance(prompt, str) else prompt for several in made for prompt in several]
         assert len({tuple(one[:10]) for one in split}) == 2 * len(made)  # two groups each
         assert len({tuple(one[10:20]) for one in split}) == 3 * len(made)

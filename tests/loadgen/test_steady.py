@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autotune.metrics.formulas import summarize
 from autotune.metrics.records import RequestRecords
-from autotune.metrics.steady import DRAIN_CUT, WHOLE_TURNOVERS, halves_disagree, steady, steady_total_token_throughput
+from autotune.metrics.steady import DRAIN_CUT, WHOLE_TURNOVERS, steady, steady_total_token_throughput
 from tests.loadgen.queue_server import LENGTHS, Load, serve
 from tests.loadgen.test_metrics import records, runs
 
@@ -144,7 +144,7 @@ def test_too_few_requests_are_no_steady_state_and_it_is_said(requests):
     assert not window.metrics
     assert window.rule == DRAIN_CUT
     assert f"needs {3 * min(SLOTS, requests)} or more" in window.reason
-    assert halves_disagree(run) is None
+    assert steady(run).drift is None
     assert steady_total_token_throughput(run) > 0  # the summary's number leaves the drain out all the same
 
 
@@ -152,7 +152,7 @@ def test_nothing_that_succeeded_is_no_steady_state():
     for run in (RequestRecords.empty(), records([0], [1], [2], [3], [4], ok=[False])):
         assert steady(run).reason == "no request succeeded"
         assert steady_total_token_throughput(run) == 0
-        assert halves_disagree(run) is None
+        assert steady(run).drift is None
 
 
 def test_answers_that_are_not_streamed_are_counted_when_they_are_sent():
@@ -168,9 +168,9 @@ def test_a_server_that_stays_the_same_does_not_drift_and_one_that_warms_up_does(
     third_s = float(same.finished_s.max()) / 3
     slow_at_first = serve(load, CLOSED, lambda now_s: 2.0 if now_s < third_s else 1.0)
     slow_at_last = serve(load, CLOSED, lambda now_s: 2.0 if now_s > 2 * third_s else 1.0)
-    assert abs(halves_disagree(same)) < 0.01
-    assert halves_disagree(slow_at_first) > 0.1
-    assert halves_disagree(slow_at_last) < -0.1
+    assert abs(steady(same).drift) < 0.01
+    assert steady(slow_at_first).drift > 0.1
+    assert steady(slow_at_last).drift < -0.1
 
 
 @given(runs())

@@ -8,36 +8,45 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.bench.options import BenchOptions
-from autotune.loadgen.client.outcomes import RequestOutcome, failure_sentence, tally
-from autotune.loadgen.request_file import LoadLog, requests_path, write_requests
-from autotune.loadgen.results import Measurement, pooled_metrics
+from autotune.loadgen.request_file import requests_path, write_requests
+from autotune.loadgen.results import Measurement, to_json, worst_client
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.formulas import Slo
 from autotune.study.home import write_atomically
 from autotune.trial import Evidence
 
 SCHEMA = 1
+_OF_A_REPEAT = (
+    *("duration", "completed", "failed"),
+    *("request_throughput", "output_throughput", "total_token_throughput", "cache_hit_rate"),
+)
 _NEEDED = ("duration", "completed", "request_throughput", "total_token_throughput")
 _FORM = "not a result; a file is expected that `autotune bench --save-result` or `vllm bench serve --save-result` wrote"
 
 
 def result(
-    options: BenchOptions, workload: Workload, evidence: Evidence, measured: Repeats, tokenizer: Tokenizer | None = None
+    options: BenchOptions,
+    workload: Workload,
+    evidence: Evidence,
+    runs: Sequence[Measurement],
+    tokenizer: Tokenizer | None = None,
 ) -> dict[str, Any]:
-    """The result, ready for JSON."""
+    """The result, ready for JSON.
+
+    Args:
+        runs: at least one, each under a seed of its own.
+    """
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
-    whole = measured.to_json()
+    whole = to_json(runs)
     arrivals = [point.arrival for point in workload.points]
-    alone = len(whole["points"]) == len(whole["repeats"]) == 1  # only a single load has one steady state
+    alone = len(whole["points"]) == len(runs) == 1  # only a single load has one steady state
     return {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": backend,
@@ -45,7 +54,7 @@ def result(
         "label": None,
         "model_id": options.model,
         "tokenizer_id": str(options.tokenizer) if options.tokenizer else None,
-        "num_prompts": sum(point.prompts for point in workload.points) * len(measured.runs),
+        "num_prompts": sum(point.prompts for point in workload.points) * len(runs),
         # vLLM's three keys; null where the load points of a sweep differ.
         "request_rate": _common([arrival.request_rate or "inf" for arrival in arrivals]),
         "burstiness": _common([arrival.burstiness for arrival in arrivals]),
@@ -63,6 +72,11 @@ def result(
         },
         "cache": _cache(whole, options.keep_cache),
         **whole,
+        "client": worst_client([point["client"] for point in whole["points"]]),
+        "repeats": [
+            {"seed": run.seed, **{name: run.metrics[name] for name in _OF_A_REPEAT if name in run.metrics}}
+            for run in runs
+        ],
         # As in vLLM's: no goodput where no limit was asked for.
         "request_goodput": whole["request_goodput"] if options.slo else None,
         "requests_file": None,
@@ -91,7 +105,7 @@ def load_words(workload: Workload) -> str:
     return ways[0] if len(ways) == 1 else f"{len(workload.points)} load points, {ways[0]} to {ways[-1]}"
 
 
-def save(path: Path, result: Mapping[str, Any], loads: Sequence[LoadLog]) -> dict[str, Any]:
+def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> dict[str, Any]:
     """Write the result, and its requests beside it; gives the result as written, with ``requests_file``.
 
     The requests come first: a result that is there is whole. Raises `BadInput` when a file cannot be written.
@@ -100,7 +114,7 @@ def save(path: Path, result: Mapping[str, Any], loads: Sequence[LoadLog]) -> dic
     written = {**result, "requests_file": beside.name}
     about = {name: result[name] for name in ("workload", "load", "seed", "evidence", "model_id", "date")}
     try:
-        write_requests(beside, loads, about)
+        write_requests(beside, [log for run in runs for log in run.logs], about)
         write_atomically(path, json.dumps(written, allow_nan=False) + "\n")
     except OSError as error:
         raise BadInput(f"--save-result {path}: cannot be written ({error.strerror or error})") from error
@@ -136,114 +150,3 @@ def number(value: object) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:  # a whole number beyond every float
         return None
-
-
-_OF_A_REPEAT = (
-    "duration",
-    "completed",
-    "failed",
-    "request_throughput",
-    "output_throughput",
-    "total_token_throughput",
-    "cache_hit_rate",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """The measurements, at least one, each under a seed of its own."""
-
-    runs: tuple[Measurement, ...]
-    slos: tuple[Slo, ...] = ()
-
-    @property
-    def outcomes(self) -> tuple[RequestOutcome, ...]:
-        """How each request ended, over all repeats."""
-        return tuple(outcome for run in self.runs for outcome in run.outcomes)
-
-    @property
-    def failure(self) -> str:
-        """One sentence on the requests that failed; empty when enough of every repeat succeeded."""
-        return failure_sentence(self.outcomes) if any(run.failure for run in self.runs) else ""
-
-    @property
-    def invalid(self) -> str:
-        """Why the numbers say nothing of the server; empty when those of every repeat are sound."""
-        return next((run.invalid for run in self.runs if run.invalid), "")
-
-    @property
-    def loads(self) -> list[LoadLog]:
-        """Every load that was made, in order."""
-        return [LoadLog(point.label, run.seed, point.log) for run in self.runs for point in run.points]
-
-    def to_json(self) -> dict[str, Any]:
-        """What `Measurement.to_json` gives, over all repeats, with ``client`` and one row per repeat.
-
-        Metrics are those of all repeats as one run without pauses; of a load point likewise.
-        """
-        rows = [run.to_json() for run in self.runs]
-        whole = rows[0]
-        if len(rows) > 1:
-            metrics = pooled_metrics([point for run in self.runs for point in run.points], self.slos)
-            metrics["failed"] += sum(len(run.warm_up_failed) for run in self.runs)
-            whole = {
-                **metrics,
-                "outcomes": tally(self.outcomes),
-                "failure": self.failure or None,
-                "stale_connections": sum(row["stale_connections"] for row in rows),
-                "warm_up_s": sum(row["warm_up_s"] for row in rows),
-                "points": self._points(rows),
-            }
-        repeats = [
-            {"seed": run.seed, **{name: row[name] for name in _OF_A_REPEAT if name in row}}
-            for run, row in zip(self.runs, rows, strict=True)
-        ]
-        return {**whole, "client": _worst_client(point["client"] for point in whole["points"]), "repeats": repeats}
-
-    def _points(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One row per load point; a repeat that ended early has fewer of them."""
-        points: list[dict[str, Any]] = []
-        for position in range(max(len(run.points) for run in self.runs)):
-            made = [(run, row) for run, row in zip(self.runs, rows, strict=True) if position < len(run.points)]
-            loads = [(run.points[position], row["points"][position]) for run, row in made]
-            points.append(
-                {
-                    **loads[0][1],
-                    **(_joined([row for _, row in loads]) if len(loads) > 1 else {}),
-                    "metrics": pooled_metrics([point for point, _ in loads], self.slos),
-                    "outcomes": tally(outcome for point, _ in loads for outcome in point.log.outcomes),
-                    "client": _worst_client(row["client"] for _, row in loads),
-                }
-            )
-        return points
-
-
-def _worst_client(clients: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Figure by figure the largest of several loads."""
-    worst: dict[str, Any] = {"beyond_limits": None}
-    for client in clients:
-        for name, value in client.items():
-            worst[name] = max(value, worst.get(name, value)) if name != "beyond_limits" else worst.get(name) or value
-    return worst
-
-
-def _joined(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join what stands beside the metrics in the repeats of one load point."""
-    caches = [row["cache"] for row in rows]
-    reset = next((cache for cache in caches if cache["reset"] != "done"), caches[0])
-    counted = [cache for cache in caches if cache["queries"] is not None]
-    queries = sum(cache["queries"] for cache in counted)
-    hits = sum(cache["hits"] for cache in counted)
-    known = bool(counted) and len(counted) == len(caches)
-    return {
-        "cache": {
-            **reset,
-            "hits": hits if known else None,
-            "queries": queries if known else None,
-            "hit_rate": (hits / queries if queries else 0.0) if known else None,
-            "expected_at_most": max(cache["expected_at_most"] for cache in caches),
-        },
-        "workers": [worker for row in rows for worker in row["workers"]],
-        "thrown_away": [tried for row in rows for tried in row["thrown_away"]],
-        "steady": None,
-    }

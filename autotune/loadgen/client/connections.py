@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from time import perf_counter_ns
 
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, malformed
@@ -32,58 +32,34 @@ class Connections:
         """How often a socket was read so far."""
         return self._reads_of_closed + sum(connection.reads for connection in self._all)
 
-    async def open_ahead(self, count: int) -> None:
-        """Open so many before they are needed; after the first failure no more, the requests find out."""
+    @asynccontextmanager
+    async def opened(self, count: int) -> AsyncIterator[None]:
+        """Open so many before they are needed, and close all in the end.
+
+        After the first failure no more are opened, the requests find out.
+        """
         gate = asyncio.Semaphore(_AT_ONCE)
         failed = False
 
         async def open_one() -> None:
             nonlocal failed
             async with gate:
-                connection = None if failed else await self._open()
+                connection = None if failed else await self.open()
             if isinstance(connection, Connection):
                 self._idle.append(connection)
             else:
                 failed = True
 
-        await asyncio.gather(*(open_one() for _ in range(count)))
+        try:
+            await asyncio.gather(*(open_one() for _ in range(count)))
+            yield
+        finally:
+            for connection in self._all:
+                connection.close()
+            await asyncio.sleep(0)  # the loop closes the sockets in its next round
 
-    async def send(self, exchange: Exchange, request: bytes, timeouts: StallTimeouts) -> int:
-        """Send a request and wait for its end; returns how many stale connections were met.
-
-        A kept connection that the server closed before it answered is no fault of the server: the request goes
-        once more, over a new connection, and keeps the time at which it was first sent.
-        """
-        stale = 0
-        connection = self._take()
-        if connection is not None:
-            await self._run(connection, exchange, request, timeouts)
-            closed = exchange.outcome is not None and exchange.outcome.kind is OutcomeKind.CLOSED
-            if exchange.started or not closed:
-                return stale
-            stale, exchange.outcome = 1, None
-        fresh = await self._open()
-        if isinstance(fresh, RequestOutcome):
-            exchange.fail(fresh)
-        else:
-            await self._run(fresh, exchange, request, timeouts)
-        return stale
-
-    async def close(self) -> None:
-        """Close all of them."""
-        for connection in self._all:
-            connection.close()
-        await asyncio.sleep(0)  # the loop closes the sockets in its next round
-
-    async def _run(self, connection: Connection, exchange: Exchange, request: bytes, timeouts: StallTimeouts) -> None:
-        with timeouts.watching(exchange, connection):
-            await connection.run(exchange, request)
-        if connection.open:
-            self._idle.append(connection)
-        else:
-            self._drop(connection)
-
-    def _take(self) -> Connection | None:
+    def take(self) -> Connection | None:
+        """Lend the connection used last; None where none is idle."""
         while self._idle:
             connection = self._idle.pop()
             if connection.open:
@@ -91,11 +67,19 @@ class Connections:
             self._drop(connection)
         return None
 
+    def give_back(self, connection: Connection) -> None:
+        """Take a connection back after its request."""
+        if connection.open:
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
+
     def _drop(self, connection: Connection) -> None:
         self._all.discard(connection)
         self._reads_of_closed += connection.reads
 
-    async def _open(self) -> Connection | RequestOutcome:
+    async def open(self) -> Connection | RequestOutcome:
+        """Open a connection to lend; why there is none, where the server cannot be reached."""
         target, loop = self._target, asyncio.get_running_loop()
         problem = ""
         for address in target.addresses:

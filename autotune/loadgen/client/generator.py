@@ -22,6 +22,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.client.connections import Connections, StallTimeouts
 from autotune.loadgen.client.health import ClientHealth, LoopMonitor
 from autotune.loadgen.client.messages import Progress, RequestTimeouts, Schedule
+from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.stream import Exchange
 from autotune.loadgen.client.target import Target
@@ -44,14 +45,8 @@ def run(target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> tuple[
     Raises:
         BadInput: too few open files are allowed, or the host has no address.
     """
-    generator = Generator(target, schedule, timeouts)
-
-    async def whole() -> tuple[RequestLog, ClientHealth]:
-        async with generator:
-            return await generator.run()
-
     with event_loop() as runner:
-        return runner.run(whole())
+        return runner.run(Generator(target, schedule, timeouts).run(lambda: perf_counter_ns() + HEAD_START_NS))
 
 
 @contextmanager
@@ -69,7 +64,7 @@ def event_loop() -> Iterator[asyncio.Runner]:
 
 
 class Generator:
-    """One run of one schedule, on one event loop; entering it opens the connections.
+    """One run of one schedule, on one event loop.
 
     Raises:
         BadInput: too few open files are allowed, or the host has no address.
@@ -91,55 +86,62 @@ class Generator:
         self._stalls = StallTimeouts(timeouts.stall_s)
         self._chunks = self._failed = 0
 
-    async def __aenter__(self) -> Generator:
-        await self._connections.open_ahead(self._schedule.at_once)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._connections.close()
-
     async def run(
-        self, start_ns: int = 0, on_progress: Callable[[Progress], None] | None = None
+        self, start: Callable[[], int], on_progress: Callable[[Progress], None] | None = None
     ) -> tuple[RequestLog, ClientHealth]:
-        """Work through the schedule.
+        """Open the connections, work through the schedule, and wait for every answer.
 
         Args:
-            start_ns: on the clock of `time.perf_counter_ns`, which all processes of a machine share; 0 = at once.
+            start: called when the connections are open, and may block: the moment of the first request, on the clock
+                of `time.perf_counter_ns`, which all processes of a machine share.
             on_progress: called about twice a second.
         """
-        start_ns = start_ns or perf_counter_ns() + HEAD_START_NS
-        await _until(start_ns)
-        monitor = LoopMonitor()
-        async with asyncio.TaskGroup() as watchers:
-            background = [watchers.create_task(work) for work in (monitor.run(), self._stalls.watch())]
-            if on_progress is not None:
-                background.append(watchers.create_task(self._report(on_progress)))
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._dispatch(group, start_ns))
-            for helper in background:
-                helper.cancel()
-        sent = len(self._exchanges)
-        health = monitor.health(self._delays_s[:sent], self._connections.reads, self._chunks)
-        return RequestLog.of(self._exchanges, self._retries[:sent], self._delays_s[:sent]), health
-
-    async def _dispatch(self, group: asyncio.TaskGroup, start_ns: int) -> None:
-        for request, send_s in enumerate(self._schedule.send_s):
-            await self._slots.acquire()
-            if send_s > 0:
-                due_ns = start_ns + int(send_s * 1e9)
-                await _until(due_ns)
-                self._delays_s[request] = (perf_counter_ns() - due_ns) / 1e9
-            exchange = Exchange(int(self._schedule.output_tokens[request]), self._schedule.streaming)
-            self._exchanges.append(exchange)
-            self._active.add(exchange)
-            group.create_task(self._send(request, exchange))
-            if request % _BURST == 0:
-                await asyncio.sleep(0)
+        async with self._connections.opened(self._schedule.at_once):
+            start_ns = await asyncio.to_thread(start)
+            await _until(start_ns)
+            monitor = LoopMonitor()
+            async with asyncio.TaskGroup() as watchers:
+                background = [watchers.create_task(work) for work in (monitor.run(), self._stalls.watch())]
+                if on_progress is not None:
+                    background.append(watchers.create_task(self._report(on_progress)))
+                async with asyncio.TaskGroup() as group:
+                    for request, send_s in enumerate(self._schedule.send_s):
+                        await self._slots.acquire()
+                        if send_s > 0:
+                            due_ns = start_ns + int(send_s * 1e9)
+                            await _until(due_ns)
+                            self._delays_s[request] = (perf_counter_ns() - due_ns) / 1e9
+                        exchange = Exchange(int(self._schedule.output_tokens[request]), self._schedule.streaming)
+                        self._exchanges.append(exchange)
+                        self._active.add(exchange)
+                        group.create_task(self._send(request, exchange))
+                        if request % _BURST == 0:
+                            await asyncio.sleep(0)
+                for helper in background:
+                    helper.cancel()
+            health = monitor.health(self._delays_s, self._connections.reads, self._chunks)
+            return RequestLog.of(self._exchanges, self._retries, self._delays_s), health
 
     async def _send(self, request: int, exchange: Exchange) -> None:
+        """Send a request on a kept connection or else a new one, and wait for its end.
+
+        A kept connection that the server closed before it answered is no fault of the server: the request goes
+        once more, over a new connection, and keeps the time at which it was first sent.
+        """
+        kept = self._connections.take()
         try:
-            body = self._schedule.requests[request]
-            self._retries[request] = await self._connections.send(exchange, body, self._stalls)
+            while True:
+                connection = kept or await self._connections.open()
+                if isinstance(connection, RequestOutcome):
+                    exchange.fail(connection)
+                    break
+                with self._stalls.watching(exchange, connection):
+                    await connection.run(exchange, self._schedule.requests[request])
+                self._connections.give_back(connection)
+                assert exchange.outcome is not None
+                if kept is None or exchange.started or exchange.outcome.kind is not OutcomeKind.CLOSED:
+                    break
+                kept, exchange.outcome, self._retries[request] = None, None, 1
         finally:
             self._slots.release()
             self._active.discard(exchange)

@@ -18,48 +18,45 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 """Of the calling thread: ns on a CPU, ns runnable but not running, time slices (the kernel's sched-stats.rst)."""
 
 
-@dataclass(frozen=True, slots=True)
-class HealthLimits:
-    """Beyond any of these the client, not the server, may have set the numbers.
+_SPAN_S = 2.0
+"""A shorter load is not judged: its samples are too few, and the burst in which all requests are sent would decide
+alone."""
 
-    ``benchmarks/client_self_test.py`` compares them with the truth. On two cores shared with other work, 1,000 to
-    40,000 chunks per second, they detected every load whose p99 of TTFT was more than 20 ms late; biases of 10 to 20 ms
-    passed in 3 of 16 loads. The run delay detected them: accurate loads had at most 15 %, others mostly over 20 %.
+_LIMITS: tuple[tuple[str, float, str, str], ...] = (
+    ("cpu_share", 0.9, "{:.0%}", "{} of a core"),
+    ("run_delay_share", 0.25, "{:.0%}", "kept from running {} of the time"),
+    ("loop_lag_p99_ms", 100.0, "{:.0f} ms", "event loop lag p99 {}"),
+    ("send_delay_p99_ms", 100.0, "{:.0f} ms", "send delay p99 {}"),
+)
+"""Beyond any of these the client, not the server, may have set the numbers: figure, limit, its form, and the words.
 
-    Attributes:
-        cpu_share: of one core, by the thread that sends and reads.
-        run_delay_share: of the load's time in which that thread could have run and was not let.
-        loop_lag_p99_ms: by how much a timer of the event loop is late.
-        send_delay_p99_ms: by how much requests with a planned time are late.
-        span_s: a shorter load is not judged: its samples are too few, and the burst in which all requests are sent
-            would decide alone.
-    """
-
-    cpu_share: float = 0.9
-    run_delay_share: float = 0.25
-    loop_lag_p99_ms: float = 100.0
-    send_delay_p99_ms: float = 100.0
-    span_s: float = 2.0
+``benchmarks/client_self_test.py`` compares them with the truth. On two cores shared with other work, 1,000 to 40,000
+chunks per second, they detected every load whose p99 of TTFT was more than 20 ms late; biases of 10 to 20 ms passed in
+3 of 16 loads. The run delay detected them: accurate loads had at most 15 %, others mostly over 20 %.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientHealth:
-    """Figures of the client during one load; of several workers, those of the worst.
+    """Figures of the client during one load; of several workers, those of the worst; zeros when none reported.
 
     Attributes:
         span_s: how long the load was.
-        cpu_share, run_delay_share, loop_lag_p99_ms, send_delay_p99_ms: see `HealthLimits`.
+        cpu_share: of one core, by the thread that sends and reads.
+        run_delay_share: of the load's time in which that thread could have run and was not let.
+        loop_lag_p99_ms: by how much a timer of the event loop is late.
+        send_delay_p99_ms: by how much requests with a planned time are late.
         reads: reads of sockets.
         chunks: events with text.
     """
 
-    span_s: float
-    cpu_share: float
-    run_delay_share: float
-    loop_lag_p99_ms: float
-    send_delay_p99_ms: float
-    reads: int
-    chunks: int
+    span_s: float = 0.0
+    cpu_share: float = 0.0
+    run_delay_share: float = 0.0
+    loop_lag_p99_ms: float = 0.0
+    send_delay_p99_ms: float = 0.0
+    reads: int = 0
+    chunks: int = 0
 
     @classmethod
     def of_all(cls, workers: Sequence[ClientHealth]) -> ClientHealth:
@@ -68,11 +65,6 @@ class ClientHealth:
         summed = {name: sum(getattr(worker, name) for worker in workers) for name in ("reads", "chunks")}
         return cls(**{**worst, **summed})
 
-    @classmethod
-    def nothing(cls) -> ClientHealth:
-        """Of a worker that reported nothing."""
-        return cls(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
-
     @property
     def chunks_per_read(self) -> float:
         """Well above 1, chunks wait for us: one read finds several of them."""
@@ -80,19 +72,12 @@ class ClientHealth:
 
     def excess(self) -> str:
         """What is beyond the limits, in words; empty when the client kept up."""
-        limits = HealthLimits()
-        if self.span_s < limits.span_s:
+        if self.span_s < _SPAN_S:
             return ""
-        figures = (
-            ("{} of a core", "cpu_share", ".0%", ""),
-            ("kept from running {} of the time", "run_delay_share", ".0%", ""),
-            ("event loop lag p99 {}", "loop_lag_p99_ms", ".0f", " ms"),
-            ("send delay p99 {}", "send_delay_p99_ms", ".0f", " ms"),
-        )
         beyond = [
-            f"{words.format(f'{getattr(self, name):{form}}{unit}')} (limit {getattr(limits, name):{form}}{unit})"
-            for words, name, form, unit in figures
-            if getattr(self, name) > getattr(limits, name)
+            f"{words.format(form.format(getattr(self, name)))} (limit {form.format(limit)})"
+            for name, limit, form, words in _LIMITS
+            if getattr(self, name) > limit
         ]
         return ", ".join(beyond)
 

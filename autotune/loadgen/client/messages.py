@@ -1,13 +1,15 @@
 """Messages between the worker processes of a load and the process that started them.
 
 For each load, in this order: in comes a `WorkerTask`, out goes `READY`, in comes the start in ns, out go
-`Progress` about twice a second and at last a `TaskResult`. A task that cannot be sent is answered with a `BadInput`.
+`Progress` about twice a second and at last a pair of `RequestLog` and `ClientHealth`. A task that cannot be sent is
+answered with a `BadInput`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from autotune.arrays import Floats, Ints
 from autotune.loadgen.client.health import ClientHealth
@@ -63,7 +65,6 @@ class WorkerTask:
 
     Attributes:
         requests: of the whole load point: what a prompt says depends on the request's number in it.
-        warm_up: whether to send other prompts than the load's.
         worker: of `workers`, from 0.
     """
 
@@ -72,8 +73,6 @@ class WorkerTask:
     requests: Requests
     key: PromptKey
     timeouts: RequestTimeouts
-    streaming: bool = True
-    warm_up: bool = False
     worker: int = 0
     workers: int = 1
 
@@ -81,13 +80,13 @@ class WorkerTask:
         """Make the request bodies of this task; workers make theirs side by side."""
         requests, prompts, target = self.requests, self.prompts, self.target
         chosen = slice(self.worker, None, self.workers)
-        bodies = prompts.bodies(requests, self.key, self.streaming, chosen, self.warm_up)
+        bodies = prompts.bodies(requests, self.key, chosen)
         return Schedule(
             requests=[target.request(prompts.endpoint, body) for body in bodies],
             send_s=requests.send_s[chosen],
             output_tokens=requests.output_tokens[chosen],
             concurrency=requests.concurrency // self.workers + (self.worker < requests.concurrency % self.workers),
-            streaming=self.streaming,
+            streaming=prompts.streaming,
         )
 
 
@@ -102,9 +101,5 @@ class Progress:
     chunks: int
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """Result of a worker's task."""
-
-    log: RequestLog
-    health: ClientHealth
+Answer: TypeAlias = str | Progress | tuple[RequestLog, ClientHealth]
+"""Of a worker whose task can be sent."""

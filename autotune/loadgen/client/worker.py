@@ -7,7 +7,6 @@ whatever signal, it ends.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import sys
@@ -17,27 +16,29 @@ from multiprocessing.connection import Connection
 
 from autotune.errors import AutotuneError, BadInput
 from autotune.loadgen.client.generator import Generator, event_loop
-from autotune.loadgen.client.messages import READY, Schedule, TaskResult, WorkerTask
+from autotune.loadgen.client.health import ClientHealth
+from autotune.loadgen.client.messages import READY, WorkerTask
+from autotune.loadgen.client.request_log import RequestLog
 
 
 def serve(tasks: Connection, answers: Connection) -> None:
     """Work until the other end of `tasks` is closed."""
+
+    def start_ns() -> int:
+        answers.send(READY)
+        return int(tasks.recv())
+
     while True:
-        task = tasks.recv()
+        task: WorkerTask = tasks.recv()
         try:
             schedule = task.schedule()
             with event_loop() as runner:
-                result: TaskResult | BadInput = runner.run(_send(tasks, answers, task, schedule))
+                generator = Generator(task.target, schedule, task.timeouts)
+                result: tuple[RequestLog, ClientHealth] | BadInput
+                result = runner.run(generator.run(start_ns, answers.send))
         except AutotuneError as error:
             result = BadInput(str(error))
         answers.send(result)
-
-
-async def _send(tasks: Connection, answers: Connection, task: WorkerTask, schedule: Schedule) -> TaskResult:
-    async with Generator(task.target, schedule, task.timeouts) as generator:
-        answers.send(READY)
-        start_ns = await asyncio.to_thread(tasks.recv)
-        return TaskResult(*await generator.run(start_ns, answers.send))
 
 
 def main() -> None:
