@@ -46,37 +46,30 @@ class CounterSource:
     path: str
     metrics: CacheMetrics
 
-    def read(self, page: Mapping[str, float]) -> CacheCounters | None:
+    def read(self, page: Mapping[str, float]) -> CacheUse | None:
         """The counters on a page that holds them; None when it is a page of something else, or has no hits."""
-        names, zero_with = self.metrics.hits, self.metrics.hits_zero_with
-        has_hits = names[0] in page or (zero_with is not None and zero_with in page)
-        if self.metrics.queries not in page or not has_hits:
+        metrics = self.metrics
+        zero_with = metrics.hits_zero_with
+        has_hits = metrics.hits[0] in page or (zero_with is not None and zero_with in page)
+        if metrics.queries not in page or not has_hits:
             return None
-        hits = sum(page.get(name, 0.0) for name in names)
-        queries = page[self.metrics.queries] + (hits if self.metrics.queries_without_hits else 0.0)
-        return CacheCounters(self, queries, hits)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheCounters:
-    """One reading: prompt tokens that were looked up in the prefix cache since the server's start, and those found."""
-
-    source: CounterSource
-    queries: float
-    hits: float
+        hits, hit_names = sum(page.get(name, 0.0) for name in metrics.hits), " + ".join(metrics.hits)
+        if metrics.queries_without_hits:
+            return CacheUse(hits, page[metrics.queries] + hits, f"{hit_names} of {metrics.queries} + {hit_names}")
+        return CacheUse(hits, page[metrics.queries], f"{hit_names} of {metrics.queries}")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """Hits and lookups of the prefix cache in a load.
+    """Hits and lookups of the prefix cache in a load, or since the server's start.
 
     Attributes:
         hits, queries: prompt tokens found and looked up; vLLM looks up none where prefix caching is off.
         source: the names of the counters.
     """
 
-    hits: int
-    queries: int
+    hits: float
+    queries: float
     source: str
 
     @property
@@ -85,26 +78,21 @@ class CacheUse:
         return self.hits / self.queries if self.queries else 0.0
 
     @classmethod
-    def between(cls, before: CacheCounters | None, after: CacheCounters | None) -> CacheUse | None:
+    def between(cls, before: CacheUse | None, after: CacheUse | None) -> CacheUse | None:
         """Difference of two readings; None when one is missing, or the server was started anew meanwhile."""
         if before is None or after is None or before.source != after.source:
             return None
         hits, queries = round(after.hits - before.hits), round(after.queries - before.queries)
-        if hits < 0 or queries < 0:
-            return None
-        metrics = after.source.metrics
-        found = " + ".join(metrics.hits)
-        looked_up = f"{metrics.queries} + {found}" if metrics.queries_without_hits else metrics.queries
-        return cls(hits, queries, f"{found} of {looked_up}")
+        return cls(hits, queries, after.source) if hits >= 0 and queries >= 0 else None
 
     @classmethod
     def of_answers(cls, log: RequestLog) -> CacheUse | None:
         """By the ``cached_tokens`` of the answers; None unless every answer has them."""
-        rate = log.cache_hit_rate
-        if rate is None:
+        ok = log.records.ok
+        cached, read = log.cached_tokens[ok], log.records.input_tokens[ok]
+        if not len(cached) or np.isnan(cached).any() or not read.sum():
             return None
-        queries = int(log.records.input_tokens[log.records.ok].sum())
-        return cls(round(rate * queries), queries, "the answers' usage")
+        return cls(int(cached.sum()), int(read.sum()), "the answers' usage")
 
     @classmethod
     def total(cls, uses: Sequence[CacheUse | None]) -> CacheUse | None:
@@ -167,7 +155,7 @@ class CounterReader:
         self._client, self._sources = client, tuple(sources)
         self.engine: str | None = None
 
-    def __call__(self) -> CacheCounters | None:
+    def __call__(self) -> CacheUse | None:
         """A reading; None when the server has no such counters."""
         pages: dict[str, Mapping[str, float]] = {}
         for source in self._sources:
@@ -192,7 +180,7 @@ class PrefixCache:
     """
 
     reset: Callable[[], CacheReset] | None = None
-    read: Callable[[], CacheCounters | None] = field(default=lambda: None)
+    read: Callable[[], CacheUse | None] = field(default=lambda: None)
     judged: bool = True
 
     @classmethod
@@ -208,13 +196,13 @@ class PrefixCache:
         engine = next(iter(by_engine)) if len(by_engine) == 1 else read.engine
         return cls(partial(reset_cache, client, by_engine[engine].serving) if engine else None, read)
 
-    def begin(self) -> tuple[CacheCounters | None, CacheReset | None]:
+    def begin(self) -> tuple[CacheUse | None, CacheReset | None]:
         """Empty the cache before a load, and read its counters."""
         emptied = self.reset() if self.reset is not None else None
         return self.read(), emptied
 
     def report(
-        self, requests: Requests, log: RequestLog, before: CacheCounters | None, emptied: CacheReset | None
+        self, requests: Requests, log: RequestLog, before: CacheUse | None, emptied: CacheReset | None
     ) -> CacheReport:
         """Judge a load that has ended.
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prefix_cache import (
-    CacheCounters,
     CacheUse,
     CounterReader,
     CounterSource,
@@ -140,7 +139,8 @@ def test_missing_hits_are_none_found_only_where_the_engine_counts_them():
     (pattern,) = counter_sources([LIBRARY.engine("sglang")])
     old = {"sglang:prompt_tokens_total": 9.0, "sglang:num_running_reqs": 0.0}
     assert pattern.read(old) is None
-    assert pattern.read({**old, "sglang:num_paused_reqs": 0.0}) == CacheCounters(pattern, 9.0, 0.0)
+    counters = pattern.read({**old, "sglang:num_paused_reqs": 0.0})
+    assert (counters.queries, counters.hits) == (9.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_a_known_version_has_its_own_counters(engine, version, queries):
     assert [pattern.metrics.queries for pattern in patterns] == queries
 
 
-def reading(queries: float, hits: float, pattern: CounterSource = EVERY[0]) -> CacheCounters:
-    return CacheCounters(pattern, queries, hits)
+def reading(queries: float, hits: float, source: str = "hits of queries") -> CacheUse:
+    return CacheUse(hits, queries, source)
 
 
 def test_prompt_tokens_that_are_counted_without_those_found_are_added_up():
@@ -176,7 +176,7 @@ def test_prompt_tokens_that_are_counted_without_those_found_are_added_up():
 def test_a_load_is_what_lies_between_two_readings():
     use = CacheUse.between(reading(100, 10), reading(500, 110))
     assert (use.queries, use.hits, use.hit_rate) == (400, 100, 0.25)
-    assert "cached_tokens_total of sglang:prompt_tokens_total" in use.source
+    assert use.source == "hits of queries"
     assert CacheUse.between(reading(5, 5), reading(5, 5)).hit_rate == 0
 
 
@@ -187,7 +187,7 @@ def test_a_load_is_what_lies_between_two_readings():
         (reading(5, 5), None),
         (reading(500, 0), reading(100, 0)),
         (reading(500, 9), reading(600, 5)),
-        (reading(5, 5), reading(6, 6, EVERY[-1])),
+        (reading(5, 5), reading(6, 6, "hits of another engine's")),
     ],
     ids=["no first", "no second", "fewer queries", "fewer hits", "another engine"],
 )

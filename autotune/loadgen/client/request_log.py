@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -42,11 +43,13 @@ class RequestLog:
     @classmethod
     def of(cls, exchanges: Sequence[Exchange], retries: Sequence[int], send_delay_s: Floats) -> RequestLog:
         """Build the columns from exchanges that have all ended."""
-        outcomes = tuple(_outcome(exchange) for exchange in exchanges)
+        outcomes = tuple(exchange.outcome for exchange in exchanges if exchange.outcome is not None)
+        assert len(outcomes) == len(exchanges), "a load ends when all its requests have"
         ok = np.array([outcome.ok for outcome in outcomes], dtype=bool)
         counts = np.array([_counts(exchange) for exchange in exchanges], dtype=np.float64).reshape(-1, 3)
         times = [np.frombuffer(exchange.events.times_ns, dtype=np.int64) for exchange in exchanges]
         chunks = np.array([len(t) for t in times], dtype=np.int64)
+        none = np.empty(0, dtype=np.int64)
         good = [t for t, fine in zip(times, ok, strict=True) if fine]
         records = RequestRecords(
             sent_s=np.array([exchange.sent_ns for exchange in exchanges]) / 1e9,
@@ -55,8 +58,8 @@ class RequestLog:
             input_tokens=counts[:, 0],
             output_tokens=counts[:, 1],
             ok=ok,
-            itl_ms=_joined([np.diff(t) for t in good]) / 1e6,
-            token_s=_joined(good) / 1e9,
+            itl_ms=np.concatenate([none, *(np.diff(t) for t in good)]) / 1e6,
+            token_s=np.concatenate([none, *good]) / 1e9,
             # A chunk may carry several tokens and does not say how many: the request's tokens, spread evenly.
             token_n=np.repeat(counts[ok, 1] / np.maximum(chunks[ok], 1), chunks[ok]),
         )
@@ -74,18 +77,18 @@ class RequestLog:
         workers = np.repeat(np.arange(len(logs)), [len(log) for log in logs])
         dealt = np.lexsort((workers, places))
         outcomes = [outcome for log in logs for outcome in log.outcomes]
-
-        def joined(name: str) -> Ints:
-            return np.concatenate([getattr(log, name) for log in logs])[dealt]
-
+        records = [log.records for log in logs]
+        columns = {name: _joined(records, name)[dealt] for name in COLUMNS}
+        # The series hold the successful requests one after the other: of each, its chunks, or the gaps between them.
+        chunks = np.where(_joined(records, "ok"), _joined(logs, "chunks"), 0)
+        for name, lengths in zip(SERIES, (np.maximum(chunks - 1, 0), chunks, chunks), strict=True):
+            pieces = np.split(_joined(records, name), np.cumsum(lengths)[:-1])
+            columns[name] = np.concatenate([pieces[place] for place in dealt])
+        others = ("retries", "send_delay_s", "cached_tokens", "chunks", "expected_tokens")
         return cls(
-            _merged_records([log.records for log in logs], joined("chunks"), dealt),
+            RequestRecords(**columns),
             tuple(outcomes[place] for place in dealt),
-            joined("retries"),
-            joined("send_delay_s").astype(np.float64),
-            joined("cached_tokens").astype(np.float64),
-            joined("chunks"),
-            joined("expected_tokens"),
+            *(_joined(logs, name)[dealt] for name in others),
         )
 
     @property
@@ -106,20 +109,6 @@ class RequestLog:
         written, expected = self.mean_lengths
         return abs(written / expected - 1) if expected else 0.0
 
-    @property
-    def cache_hit_rate(self) -> float | None:
-        """Share of prompt tokens that came from the cache; None unless every answer tells."""
-        ok = self.records.ok
-        cached, read = self.cached_tokens[ok], self.records.input_tokens[ok]
-        if not len(cached) or np.isnan(cached).any() or not read.sum():
-            return None
-        return float(cached.sum() / read.sum())
-
-
-def _outcome(exchange: Exchange) -> RequestOutcome:
-    assert exchange.outcome is not None, "a load ends when all its requests have"
-    return exchange.outcome
-
 
 def _counts(exchange: Exchange) -> tuple[float, float, float]:
     if exchange.usage is None:
@@ -128,29 +117,6 @@ def _counts(exchange: Exchange) -> tuple[float, float, float]:
     return read, written, np.nan if cached is None else cached
 
 
-def _merged_records(records: Sequence[RequestRecords], chunks: Ints, dealt: Ints) -> RequestRecords:
-    """The records in the order `dealt`, and the series of the successful ones with them.
-
-    Args:
-        chunks: of each request, in that order already.
-    """
-    ordered = {name: np.concatenate([getattr(r, name) for r in records])[dealt] for name in COLUMNS}
-    # The series hold the successful requests one after the other: of each, its chunks, or the gaps between them.
-    ok = ordered["ok"]
-    tokens = np.where(ok, chunks, 0)
-    for name, lengths in zip(SERIES, (np.maximum(tokens - 1, 0), tokens, tokens), strict=True):
-        series = np.concatenate([getattr(r, name) for r in records])
-        ordered[name] = series[_picks(lengths, dealt)]
-    return RequestRecords(**ordered)
-
-
-def _picks(lengths: Ints, dealt: Ints) -> Ints:
-    """Indices that put the pieces of a series, `lengths` long, into the order `dealt`, shape (total,)."""
-    before = np.empty_like(lengths)
-    before[dealt] = lengths
-    starts = (np.cumsum(before) - before)[dealt]
-    return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-
-
-def _joined(parts: Sequence[Ints]) -> Ints:
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+def _joined(parts: Sequence[RequestLog] | Sequence[RequestRecords], name: str) -> Any:
+    """One column of several logs or records."""
+    return np.concatenate([getattr(part, name) for part in parts])
