@@ -120,7 +120,12 @@ def _window(done: RequestRecords) -> tuple[Floats, int]:
     Where there are fewer than `TURNOVERS`, begin and end of the window of ``drain cut``.
     """
     begun_s = _begun_s(done)
-    moments_s, streams = under_way(begun_s, done.finished_s, ends_first=not _streamed(done))
+    moments_s = np.concatenate([begun_s, done.finished_s])
+    change = np.repeat([1.0, -1.0], len(done))
+    # In one moment a closed loop sends when an answer ends, while a first token that comes with the last one of another
+    # answer was made in the same step as that.
+    order = np.lexsort((-change if begun_s is done.first_token_s else change, moments_s))
+    moments_s, streams = moments_s[order], np.cumsum(change[order])
     most = max(int(streams.max()), 1)
     marks_s = np.sort(begun_s)[most - 1 :: most]
     if len(marks_s) > TURNOVERS and marks_s[-1] > marks_s[0]:
@@ -130,26 +135,9 @@ def _window(done: RequestRecords) -> tuple[Floats, int]:
     return np.array([done.sent_s.min(), end_s]), most
 
 
-def _streamed(done: RequestRecords) -> bool:
-    return bool((done.first_token_s < done.finished_s).any())
-
-
 def _begun_s(done: RequestRecords) -> Floats:
     """When each answer began, as far as a client can see: an answer that is not streamed does not show it."""
-    return done.first_token_s if _streamed(done) else done.sent_s
-
-
-def under_way(begun_s: Floats, finished_s: Floats, ends_first: bool) -> tuple[Floats, Floats]:
-    """All moments at which the number under way changes, and that number from then on: two columns of shape (n + m,).
-
-    Args:
-        ends_first: of one moment; a closed loop sends when an answer ends, while a first token that comes with the
-            last one of another answer was made in the same step as that.
-    """
-    moments_s = np.concatenate([begun_s, finished_s])
-    change = np.repeat([1.0, -1.0], [len(begun_s), len(finished_s)])
-    order = np.lexsort((change if ends_first else -change, moments_s))
-    return moments_s[order], np.cumsum(change[order])
+    return done.first_token_s if (done.first_token_s < done.finished_s).any() else done.sent_s
 
 
 def _tokens(done: RequestRecords, begin_s: float, end_s: float) -> tuple[float, float]:
