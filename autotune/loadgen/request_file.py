@@ -5,11 +5,11 @@ The only importer of pyarrow, which is loaded when a file is written or read and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.client.request_log import RequestLog
+from autotune.study.home import write_atomically
 
 SCHEMA = 1
 """Of the file; in its metadata as ``schema``."""
@@ -32,8 +33,7 @@ COLUMNS = (
 """In the order of the file; ``docs/files.md`` says what each is."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadLog:
+class LoadLog(NamedTuple):
     """Log of one load, and which load it was."""
 
     point: str
@@ -85,16 +85,10 @@ def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, 
     about = {"schema": str(SCHEMA), **{key: str(value) for key, value in metadata.items()}}
     schema = pa.schema([(name, kinds[name]) for name in COLUMNS], metadata=about)
     tables = [pa.table(_arrays(load), schema=schema) for load in loads]
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with draft.open("wb") as stream:
-            whole = pa.concat_tables(tables) if tables else schema.empty_table()
-            pq.write_table(whole, stream, compression="zstd", use_dictionary=list(_TEXTS))
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    content = BytesIO()
+    whole = pa.concat_tables(tables) if tables else schema.empty_table()
+    pq.write_table(whole, content, compression="zstd", use_dictionary=list(_TEXTS))
+    write_atomically(path, content.getvalue())
 
 
 def read_requests(path: Path) -> RequestTable:
@@ -118,7 +112,10 @@ def read_requests(path: Path) -> RequestTable:
     if missing:
         raise MalformedFile(path, f"not the requests of a load: it has no column {missing[0]!r}")
     metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-    return RequestTable({name: _column(name, table.column(name)) for name in COLUMNS}, metadata)
+    columns = {name: table.column(name).to_numpy() for name in COLUMNS}
+    for name in (*_SECONDS, *_UNSURE_COUNTS):
+        columns[name] = columns[name].astype(np.float64)
+    return RequestTable(columns, metadata)
 
 
 def _arrays(load: LoadLog) -> dict[str, Any]:
@@ -131,9 +128,9 @@ def _arrays(load: LoadLog) -> dict[str, Any]:
         "sent_s": _nullable(records.sent_s - start_s),
         "ttft_s": _nullable(records.first_token_s - records.sent_s),
         "e2el_s": _nullable(records.finished_s - records.sent_s),
-        "input_tokens": _whole(records.input_tokens),
-        "output_tokens": _whole(records.output_tokens),
-        "cached_tokens": _whole(log.cached_tokens),
+        "input_tokens": _nullable(records.input_tokens, whole=True),
+        "output_tokens": _nullable(records.output_tokens, whole=True),
+        "cached_tokens": _nullable(log.cached_tokens, whole=True),
         "expected_tokens": log.expected_tokens,
         "chunks": log.chunks,
         "retries": log.retries,
@@ -145,17 +142,12 @@ def _arrays(load: LoadLog) -> dict[str, Any]:
     }
 
 
-def _nullable(values: Floats) -> Any:
-    import pyarrow as pa
-
-    return pa.array(values, mask=np.isnan(values))
-
-
-def _whole(values: Floats) -> Any:
+def _nullable(values: Floats, whole: bool = False) -> Any:
+    """Numbers with null where there is none."""
     import pyarrow as pa
 
     unknown = np.isnan(values)
-    return pa.array(np.where(unknown, 0, values).astype(np.int64), mask=unknown)
+    return pa.array(np.where(unknown, 0, values).astype(np.int64) if whole else values, mask=unknown)
 
 
 def _gaps(log: RequestLog) -> Any:
@@ -174,8 +166,3 @@ def _gaps(log: RequestLog) -> Any:
     if offsets[-1] != len(gaps_ms):
         raise ValueError(f"{len(gaps_ms)} gaps in a log whose chunks make {offsets[-1]}")
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(gaps_ms.astype(np.float32)), mask=pa.array(~ok))
-
-
-def _column(name: str, column: Any) -> NDArray[Any]:
-    values: NDArray[Any] = column.to_numpy()
-    return values.astype(np.float64) if name in (*_SECONDS, *_UNSURE_COUNTS) else values

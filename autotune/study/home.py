@@ -19,11 +19,11 @@ from autotune.study.spec import StudySpec, check_study_name
 from autotune.trial import Launch
 
 
-def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
+def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with draft.open("w", encoding="utf-8") as stream:
-        stream.write(text)
+    with draft.open("wb") as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
         stream.flush()
         os.fsync(stream.fileno())
     draft.chmod(mode)
