@@ -42,6 +42,14 @@ class ResetOutcome(Enum):
     NO_ANSWER = "no answer"
 
 
+_STATUSES = {
+    **dict.fromkeys((404, 405), ResetOutcome.NOT_OFFERED),
+    **dict.fromkeys((401, 403), ResetOutcome.NOT_ALLOWED),
+    **dict.fromkeys((200, 400, 409), ResetOutcome.REFUSED),
+}
+"""What the status of an answer means that does not empty the cache; any other one is a failure."""
+
+
 @dataclass(frozen=True, slots=True)
 class CacheReset:
     """Whether the prefix cache is empty now, as far as the server says; true when it is.
@@ -78,10 +86,12 @@ class ServerClient:
         """Close its connections."""
         self._http.close()
 
-    def models(self) -> list[str] | None:
-        """The names of the models served; None when the server has no such list.
+    def check_model(self, model: str) -> None:
+        """Find the model in the server's list, if it has one.
 
-        Raises `BadInput` when nothing listens, or an API key is wanted.
+        Raises:
+            BadInput: nothing listens, or an API key is wanted.
+            UnknownName: the server lists its models and this is none of them.
         """
         answer = self._get("/v1/models")
         if answer.status_code in (401, 403):
@@ -90,20 +100,15 @@ class ServerClient:
                 "name the variable that holds it with --api-key-env"
             )
         try:
-            listed = answer.json()["data"] if answer.is_success else None
-            return None if listed is None else [str(model["id"]) for model in listed]
+            served = [str(row["id"]) for row in answer.json()["data"]] if answer.is_success else None
         except (ValueError, KeyError, TypeError, RecursionError):
-            return None
+            served = None
+        if served is not None and model not in served:
+            raise UnknownName("model", model, served, f"These are the models that {self._target.url} serves.")
 
     def emulated(self) -> bool:
         """Whether the server says of itself that it stands in for an engine."""
         return bool(self._get("/v1/models").headers.get("server") == EMULATOR_NAME)
-
-    def check_model(self, model: str) -> None:
-        """Raise `UnknownName` when the server lists its models and this is none of them."""
-        served = self.models()
-        if served is not None and model not in served:
-            raise UnknownName("model", model, served, f"These are the models that {self._target.url} serves.")
 
     def metrics_text(self, path: str = "/metrics") -> str | None:
         """The server's metrics in Prometheus text; None when it has none."""
@@ -137,9 +142,9 @@ class ServerClient:
             answer = self._http.post(path)
         except httpx.HTTPError as error:
             return CacheReset(ResetOutcome.NO_ANSWER, f"POST {path}: no answer: {error}")
-        outcome = _reset_outcome(answer)
-        if outcome is ResetOutcome.DONE:
-            return CacheReset(outcome)
+        if answer.is_success and not _denies(answer):
+            return CacheReset(ResetOutcome.DONE)
+        outcome = _STATUSES.get(answer.status_code, ResetOutcome.FAILED)
         # SGLang's words for a refusal are those for a success, so they are not repeated.
         busy = outcome is ResetOutcome.REFUSED
         words = "refused, as it is while requests run" if busy else self._target.redacted(refusal(answer.content))
@@ -157,17 +162,6 @@ class ServerClient:
             return self._http.get(path)
         except httpx.HTTPError as error:
             raise BadInput(f"nothing answers at {self._target.url}{path} ({error}); is the server running?") from error
-
-
-def _reset_outcome(answer: httpx.Response) -> ResetOutcome:
-    status = answer.status_code
-    if answer.is_success:
-        return ResetOutcome.REFUSED if _denies(answer) else ResetOutcome.DONE
-    if status in (404, 405):
-        return ResetOutcome.NOT_OFFERED
-    if status in (401, 403):
-        return ResetOutcome.NOT_ALLOWED
-    return ResetOutcome.REFUSED if status in (400, 409) else ResetOutcome.FAILED
 
 
 def _denies(answer: httpx.Response) -> bool:
