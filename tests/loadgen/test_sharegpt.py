@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.tokenizers import Approximate
-from autotune.loadgen.workloads import load_workload, sharegpt
+from autotune.loadgen.workloads import load_workload, prompt_files
 
 
 def conversation(prompt: str, answer: str, more: int = 0) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Counting:
 
 def test_first_turns_are_sent_and_second_turns_give_the_answers_length(file: Path):
     drawn = load_workload(f"sharegpt:{file}:50").draw(0, seed=1)
-    answers = dict(sharegpt.conversations(file).pairs)
+    answers = dict(prompt_files.conversations(file).pairs)
     assert len(set(map(str, drawn.contents))) == 50
     for prompt, read, written in zip(drawn.contents, drawn.input_tokens, drawn.output_tokens, strict=True):
         assert read == len(str(prompt)) / 4
@@ -106,7 +106,7 @@ def test_rows_that_are_no_conversation_are_skipped_and_counted(tmp_path: Path):
     short = {"conversations": [{"value": "alone"}]}
     path = tmp_path / "odd.json"
     path.write_text(json.dumps([*odd, short, *GOOD[:5]]))
-    held = sharegpt.conversations(path)
+    held = prompt_files.conversations(path)
     assert (held.rows, held.skipped, len(held.pairs)) == (11, 5, 5)
     assert "(5 of its 11 rows are no conversation)" in load_workload(f"sharegpt:{path}:5").lengths_source()
 
@@ -139,9 +139,9 @@ def test_an_absent_file_is_bad_input_before_anything_runs(tmp_path: Path):
 
 
 def test_a_changed_file_is_read_again(file: Path):
-    assert len(sharegpt.conversations(file).pairs) == 400
+    assert len(prompt_files.conversations(file).pairs) == 400
     file.write_text(json.dumps(GOOD[:3]))
-    assert len(sharegpt.conversations(file).pairs) == 3
+    assert len(prompt_files.conversations(file).pairs) == 3
 
 
 SIGNS = st.sampled_from(["a", "é", "\u2028", "😀", '"', "\\", "]", "}", ",", "\n", " "])
@@ -164,4 +164,4 @@ def test_where_a_piece_of_the_file_ends_makes_no_difference(
     path = tmp_path_factory.mktemp("pieces") / "file.json"
     path.write_text(written, encoding="utf-8")
     with path.open(encoding="utf-8") as file:
-        assert list(sharegpt.Rows(path, file, piece)) == said
+        assert list(prompt_files.Rows(path, file, piece)) == said

@@ -23,7 +23,7 @@ from autotune.loadgen.requests import Requests
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.arrivals import Arrival, arrival_of, send_times
 from autotune.loadgen.workloads.lengths import FileLengths, FixedLengths, Lengths, Part, ShareGPTLengths
-from autotune.loadgen.workloads.sharegpt import check as check_sharegpt
+from autotune.loadgen.workloads.prompt_files import check_sharegpt
 from autotune.space.library import Library, load
 
 _RANDOM = re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?")

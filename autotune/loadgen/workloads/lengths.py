@@ -13,8 +13,7 @@ from autotune.arrays import Ints
 from autotune.errors import BadInput
 from autotune.loadgen.requests import Content
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
-from autotune.loadgen.workloads.jsonl import Row, read_rows
-from autotune.loadgen.workloads.sharegpt import MOST_TOTAL_TOKENS, conversations, sample
+from autotune.loadgen.workloads.prompt_files import MOST_TOTAL_TOKENS, Row, conversations, read_rows, sample
 
 
 class Drawn(NamedTuple):
@@ -96,7 +95,7 @@ class TableLengths(Part):
 
 
 class ShareGPTLengths(Part):
-    """Conversations of a ShareGPT file, see `sharegpt.sample`."""
+    """Conversations of a ShareGPT file, see `sample`."""
 
     kind: Literal["sharegpt"]
     file: str
@@ -107,9 +106,7 @@ class ShareGPTLengths(Part):
 
     def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
         """Other conversations for each state of the generator; raises `BadInput` when the file holds too few."""
-        chosen = sample(Path(self.file), prompts, generator, tokenizer)
-        lengths = np.array([(one.input_tokens, one.output_tokens) for one in chosen], dtype=np.int64)
-        return Drawn(lengths[:, 0], lengths[:, 1], [one.prompt for one in chosen])
+        return _drawn(sample(Path(self.file), prompts, generator, tokenizer), tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
         """Where the lengths come from, for a report; with the rows of the file that are no conversations."""
@@ -119,7 +116,7 @@ class ShareGPTLengths(Part):
 
 
 class FileLengths(Part):
-    """A file of one's own, see `jsonl`: its requests from the top, in its order, whatever the seed."""
+    """A file of one's own, see `read_rows`: its requests from the top, in its order, whatever the seed."""
 
     kind: Literal["jsonl"]
     file: str
@@ -139,8 +136,7 @@ class FileLengths(Part):
         rows = self._rows()[:prompts]
         if len(rows) < prompts:
             raise BadInput(f"{self.file} holds {len(rows)} requests, but {prompts} prompts are asked for")
-        read = np.array([row.input_tokens(tokenizer) for row in rows])
-        return Drawn(read, np.array([row.output_tokens for row in rows]), [row.content for row in rows])
+        return _drawn(rows, tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
         counted = any(row.counted for row in self._rows())
@@ -151,6 +147,11 @@ class FileLengths(Part):
 
 
 Lengths = Annotated[FixedLengths | TableLengths | ShareGPTLengths | FileLengths, Field(discriminator="kind")]
+
+
+def _drawn(rows: Sequence[Row], tokenizer: Tokenizer) -> Drawn:
+    read = np.array([row.input_tokens(tokenizer) for row in rows])
+    return Drawn(read, np.array([row.output_tokens for row in rows]), [row.content for row in rows])
 
 
 def _counted(tokenizer: Tokenizer) -> str:

@@ -1,16 +1,10 @@
-"""Prompts of a real ShareGPT file, chosen by the rules of vLLM's sampler.
-
-The file is a JSON list (or one object per line) of ``{"conversations": [{"from": …, "value": "…"}, …]}``; the usual
-one, ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with 94,000 conversations. It is read piece by piece, once
-per process, and only the first two turns are kept.
-"""
+"""Files of prompts: ``jsonl:FILE``, a request per line, and ``sharegpt:FILE``, chosen by the rules of vLLM's sampler."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -18,7 +12,14 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from autotune.errors import BadInput, MalformedFile
+from autotune.loadgen.requests import Content
 from autotune.loadgen.tokenizers import Tokenizer
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ROW_FORM = (
+    'write {"prompt": "text" or [token ids], "output_tokens": M}, {"messages": [{"role": "user", "content": "…"}], '
+    '"output_tokens": M}, or {"input_tokens": N, "output_tokens": M} for a random prompt, with whole numbers > 0'
+)
 
 FEWEST_TOKENS = 4
 MOST_INPUT_TOKENS = 1024
@@ -32,11 +33,105 @@ _LONGEST_ROW = 1 << 26
 
 _DECODER = json.JSONDecoder()
 _BETWEEN_ROWS = re.compile(r"[\s,]*")
-_FORM = 'a ShareGPT file is a JSON list of {"conversations": [{"from": "human", "value": "…"}, …]}'
+_SHAREGPT_FORM = 'a ShareGPT file is a JSON list of {"conversations": [{"from": "human", "value": "…"}, …]}'
 
 
-@dataclass(frozen=True, slots=True)
-class Conversations:
+def _version(path: Path) -> tuple[int, int]:
+    """What differs when a file was written anew: its time in ns and its size."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+class Row(NamedTuple):
+    """One request of a file.
+
+    Attributes:
+        content: what the prompt says; None = random tokens.
+        stated_tokens: the prompt's length where it is known already.
+    """
+
+    content: Content | None
+    stated_tokens: int | None
+    output_tokens: int
+
+    @property
+    def counted(self) -> bool:
+        """Whether a tokenizer tells the prompt's length."""
+        return self.stated_tokens is None
+
+    def input_tokens(self, tokenizer: Tokenizer) -> int:
+        """The prompt's length; a chat's without its template."""
+        if self.stated_tokens is not None:
+            return self.stated_tokens
+        if isinstance(self.content, str):
+            return max(tokenizer.count(self.content), 1)
+        return max(sum(tokenizer.count(part["content"]) for part in self.content or () if isinstance(part, dict)), 1)
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """The requests of a file, in its order; kept until the file changes.
+
+    Each line is a JSON object as `_ROW_FORM` says.
+
+    Raises:
+        BadInput: the file cannot be read as text.
+        MalformedFile: a line is no request, or there is none.
+    """
+    try:
+        return _read_rows(path, *_version(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"workload file {path} cannot be read as UTF-8 text: {error}") from error
+
+
+@lru_cache(maxsize=8)
+def _read_rows(path: Path, *_: int) -> tuple[Row, ...]:
+    # Not splitlines: JSON text may hold other separators of lines than the line feed.
+    lines = path.read_text(encoding="utf-8-sig").split("\n")
+    rows = tuple(_row(path, number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    if not rows:
+        raise MalformedFile(path, f"holds no request, one JSON object per line: {_ROW_FORM}", 1)
+    return rows
+
+
+def _row(path: Path, number: int, line: str) -> Row:
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise MalformedFile(path, f"not JSON; {_ROW_FORM}", number) from error
+    if not isinstance(row, dict):
+        raise MalformedFile(path, f"not an object; {_ROW_FORM}", number)
+    if "output_tokens" not in row:
+        raise MalformedFile(path, 'no output_tokens; add "output_tokens": M, how many tokens to generate', number)
+    content, stated, written = row.get("prompt", row.get("messages")), row.get("input_tokens"), row["output_tokens"]
+    if not (_whole(written) and (stated is None or _whole(stated)) and (content is None or _known(content))):
+        raise MalformedFile(path, _ROW_FORM, number)
+    if content is stated is None:
+        raise MalformedFile(path, f"neither prompt nor input_tokens; {_ROW_FORM}", number)
+    if isinstance(content, list) and isinstance(content[0], int):
+        stated = len(content)
+    return Row(content, stated, written)
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**31
+
+
+def _known(content: Any) -> bool:
+    """Whether it is text, token ids, or messages."""
+    if not isinstance(content, list) or not content:
+        return bool(content) and _is_text(content)
+    return all(type(token) is int and token >= 0 for token in content) or all(
+        isinstance(message, dict) and _is_text(message.get("role")) and _is_text(message.get("content"))
+        for message in content
+    )
+
+
+def _is_text(content: Any) -> bool:
+    """Whether it is text that can be sent: JSON may hold half a surrogate pair, which no UTF-8 has."""
+    return isinstance(content, str) and not _SURROGATE.search(content)
+
+
+class Conversations(NamedTuple):
     """Conversations of a file.
 
     Attributes:
@@ -50,29 +145,24 @@ class Conversations:
     skipped: int
 
 
-class Sample(NamedTuple):
-    """One request: the first turn as prompt, the second turn's length as the answer's."""
-
-    prompt: str
-    input_tokens: int
-    output_tokens: int
-
-
 def conversations(path: Path) -> Conversations:
-    """The conversations of a file; kept until the file changes.
+    """The conversations of a ShareGPT file; kept until the file changes.
+
+    It is a JSON list (or one object per line) of ``{"conversations": [{"from": …, "value": "…"}, …]}``; the usual one,
+    ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with 94,000 conversations. It is read piece by piece, once
+    per process, and only the first two turns are kept.
 
     Raises:
         BadInput: the file cannot be read.
         MalformedFile: it is not JSON, or holds no conversation.
     """
     try:
-        status = path.stat()
-        return _read(path, status.st_mtime_ns, status.st_size)
+        return _read_conversations(path, *_version(path))
     except OSError as error:
         raise BadInput(f"workload file {path} cannot be read: {error.strerror}") from error
 
 
-def check(path: Path) -> None:
+def check_sharegpt(path: Path) -> None:
     """Raise what `conversations` would raise for a file that cannot be the right one, from its first row."""
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -81,16 +171,17 @@ def check(path: Path) -> None:
         raise BadInput(f"workload file {path} cannot be read: {error.strerror}") from error
 
 
-def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> list[Sample]:
+def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> list[Row]:
     """The first so many, in an order drawn by `generator`, that pass the filter; tokenizes no more than it must.
 
+    The first turn is the prompt, and the second turn's length that of the answer.
     A file with fewer is refused: vLLM would send some twice, and the second time would come out of the prefix cache.
 
     Raises:
         BadInput: the file cannot be read, or holds fewer.
     """
     held = conversations(path)
-    chosen: list[Sample] = []
+    chosen: list[Row] = []
     for position in generator.permutation(len(held.pairs)).tolist():
         prompt, answer = held.pairs[position]
         read = tokenizer.count(prompt)
@@ -98,7 +189,7 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
             continue
         written = tokenizer.count(answer)
         if written >= FEWEST_TOKENS and read + written <= MOST_TOTAL_TOKENS:
-            chosen.append(Sample(prompt, read, written))
+            chosen.append(Row(prompt, read, written))
             if len(chosen) == prompts:
                 return chosen
     raise BadInput(
@@ -109,8 +200,7 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
 
 
 @lru_cache(maxsize=2)
-def _read(path: Path, changed_ns: int, size: int) -> Conversations:
-    del changed_ns, size  # The file they belong to is another one when they differ.
+def _read_conversations(path: Path, *_: int) -> Conversations:
     pairs: list[tuple[str, str]] = []
     rows = skipped = 0
     with path.open(encoding="utf-8-sig") as file:
@@ -122,7 +212,7 @@ def _read(path: Path, changed_ns: int, size: int) -> Conversations:
             elif len(turns) == 2:
                 pairs.append((turns[0], turns[1]))
     if not pairs:
-        raise MalformedFile(path, f"none of its {rows} rows is a conversation of two turns; {_FORM}")
+        raise MalformedFile(path, f"none of its {rows} rows is a conversation of two turns; {_SHAREGPT_FORM}")
     return Conversations(pairs, rows, skipped)
 
 
@@ -174,13 +264,13 @@ class Rows:
                 return row
             except (ValueError, RecursionError) as error:  # Mostly: the rest of the row is in the next piece.
                 if len(self._text) - self._at > _LONGEST_ROW or not self._more():
-                    raise MalformedFile(self._path, f"row {number} is not JSON or cut off; {_FORM}") from error
+                    raise MalformedFile(self._path, f"row {number} is not JSON or cut off; {_SHAREGPT_FORM}") from error
 
     def _more(self) -> bool:
         """Read the next piece; whether there was one."""
         try:
             piece = self._file.read(self._piece)
         except UnicodeDecodeError as error:
-            raise MalformedFile(self._path, f"is not UTF-8 text; {_FORM}") from error
+            raise MalformedFile(self._path, f"is not UTF-8 text; {_SHAREGPT_FORM}") from error
         self._text, self._at = self._text[self._at :] + piece, 0
         return bool(piece)
