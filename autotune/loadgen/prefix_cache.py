@@ -123,9 +123,10 @@ class CacheReport:
     @classmethod
     def joined(cls, reports: Sequence[CacheReport]) -> CacheReport:
         """Report of several loads; a reset that failed stands for all."""
-        reset = next((report.reset for report in reports if not report.reset), reports[0].reset)
+        resets = [report.reset for report in reports]
+        reset = next((reset for reset in resets if not reset), resets[0] if resets else None)
         use = CacheUse.total([report.use for report in reports])
-        return cls(use, max(report.expected for report in reports), reset)
+        return cls(use, max((report.expected for report in reports), default=0.0), reset)
 
     def to_json(self) -> dict[str, Any]:
         use = self.use

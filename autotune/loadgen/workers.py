@@ -17,7 +17,6 @@ from dataclasses import astuple, dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from time import perf_counter_ns
-from types import TracebackType
 
 from autotune.child import IMPORT_FOLDER
 from autotune.errors import BadInput
@@ -112,7 +111,7 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -31,15 +31,18 @@ class Change:
     """One metric of both results.
 
     Attributes:
-        percent: from A to B; None where A is 0.
         interval: of the change, 95 %, in percent; None where nothing tells it.
     """
 
     metric: str
     a: float
     b: float
-    percent: float | None
     interval: Interval | None
+
+    @property
+    def percent(self) -> float | None:
+        """From A to B; None where A is 0."""
+        return number(100 * (self.b / self.a - 1)) if self.a else None
 
     @property
     def verdict(self) -> str:
@@ -108,18 +111,12 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     if min(len(runs_a), len(runs_b)) < 2:
         notes.append(ONE_RUN)
     warnings = (*_evidence(a, b), *_differences(a, b), *_lengths(a, b), *_validity("A", a), *_validity("B", b))
-    return Comparison(str(path_a), str(path_b), warnings, _changes(a, b, intervals), tuple(notes))
-
-
-def _changes(a: Mapping[str, Any], b: Mapping[str, Any], intervals: Mapping[str, Interval]) -> tuple[Change, ...]:
-    """The metrics that both results have."""
     changes = []
     for name in _SHOWN:
         of_a, of_b = number(a.get(name)), number(b.get(name))
         if of_a is not None and of_b is not None:
-            percent = number(100 * (of_b / of_a - 1)) if of_a else None
-            changes.append(Change(name, of_a, of_b, percent, intervals.get(name)))
-    return tuple(changes)
+            changes.append(Change(name, of_a, of_b, intervals.get(name)))
+    return Comparison(str(path_a), str(path_b), warnings, tuple(changes), tuple(notes))
 
 
 def _requests(path: Path, result: Mapping[str, Any], notes: list[str]) -> RequestTable | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -69,7 +68,9 @@ def table(result: Mapping[str, Any]) -> list[str]:
         lines.append(heading.center(_WIDTH, "-"))
         for statistic in ("mean", "median", "p90", "p99"):
             lines.append(_line(f"{statistic.capitalize()} {short} (ms)", f"{result[f'{statistic}_{name}_ms']:.2f}"))
-    return [*lines, *_workload(result), *_repeats(result["repeats"]), *_client(result), "=" * _WIDTH]
+    lines += [*_workload(result), *_repeats(result["repeats"]), "Client".center(_WIDTH, "-")]
+    lines += [*_figures(result["client"], _CLIENT), _line("Kept up", "no" if result["client_bound"] else "yes")]
+    return [*lines, "=" * _WIDTH]
 
 
 def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -114,11 +115,6 @@ def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     if interval is not None:
         lines.append(_line("95 % interval of the mean", f"{interval[0]:.2f} to {interval[1]:.2f}"))
     return lines
-
-
-def _client(result: Mapping[str, Any]) -> list[str]:
-    kept_up = _line("Kept up", "no" if result["client_bound"] else "yes")
-    return ["Client".center(_WIDTH, "-"), *_figures(result["client"], _CLIENT), kept_up]
 
 
 def _figures(values: Mapping[str, Any], shown: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -192,7 +188,7 @@ class LiveLine:
             self._task = self._bar.add_task("warming up", total=None)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

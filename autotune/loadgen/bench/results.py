@@ -15,6 +15,7 @@ from typing import Any
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.bench.options import BenchOptions
+from autotune.loadgen.prefix_cache import CacheReport
 from autotune.loadgen.request_file import requests_path, write_requests
 from autotune.loadgen.results import Measurement, to_json, worst_client
 from autotune.loadgen.tokenizers import Tokenizer
@@ -46,6 +47,7 @@ def result(
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
     whole = to_json(runs)
     arrivals = [point.arrival for point in workload.points]
+    cache = CacheReport.joined([load.cache for run in runs for load in run.points]).to_json()
     alone = len(whole["points"]) == len(runs) == 1  # only a single load has one steady state
     return {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
@@ -70,7 +72,11 @@ def result(
             **(whole["points"][0]["steady"] if alone else {}),
             "total_token_throughput": whole["steady_total_token_throughput"],
         },
-        "cache": _cache(whole, options.keep_cache),
+        "cache": {
+            "hit_rate": whole.get("cache_hit_rate"),
+            "kept": options.keep_cache,
+            **{name: cache[name] for name in ("reset", "reset_reason")},
+        },
         **whole,
         "client": worst_client([point["client"] for point in whole["points"]]),
         "repeats": [
@@ -80,18 +86,6 @@ def result(
         # As in vLLM's: no goodput where no limit was asked for.
         "request_goodput": whole["request_goodput"] if options.slo else None,
         "requests_file": None,
-    }
-
-
-def _cache(whole: Mapping[str, Any], kept: bool) -> dict[str, Any]:
-    """The prefix cache over all loads: hit rate, whether it was left as it was, and how emptying it went."""
-    resets = [point["cache"] for point in whole["points"]]
-    reset: Mapping[str, Any] = next((one for one in resets if one["reset"] != "done"), resets[0] if resets else {})
-    return {
-        "hit_rate": whole.get("cache_hit_rate"),
-        "kept": kept,
-        "reset": reset.get("reset"),
-        "reset_reason": reset.get("reset_reason"),
     }
 
 

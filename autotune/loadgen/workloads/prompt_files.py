@@ -1,4 +1,4 @@
-"""Files of prompts: ``jsonl:FILE``, a request per line, and ``sharegpt:FILE``, chosen by the rules of vLLM's sampler."""
+"""Files of prompts: ``jsonl:FILE``, a request per line; ``sharegpt:FILE``, chosen by the rules of vLLM's sampler."""
 
 from __future__ import annotations
 
