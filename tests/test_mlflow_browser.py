@@ -18,12 +18,15 @@ from autotune.evaluate.factory import evaluator_for
 from autotune.outputs.progress import ConsoleProgress
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
-from autotune.outputs.tracking import ARTIFACTS, Tracker, database_uri, experiment_name
+from autotune.outputs.tracking import Tracker
+from autotune.outputs.tracking.content import experiment_name
+from autotune.outputs.tracking.runs import ARTIFACTS
 from autotune.prepare.build_spec import build_spec
 from autotune.run import run
 from autotune.study.home import Home
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
+from autotune.study.tracking_uri import database_uri
 from autotune.trial import Evidence, Trial, TrialResult
 from tests import small_study
 from tests.mlflow_servers import WAIT_S, ServerProcess

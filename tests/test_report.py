@@ -13,9 +13,9 @@ from autotune.errors import UnknownName
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
-from autotune.outputs.tracking import ui_command
 from autotune.study.recommendation import Recommendation, Verdict, WorkloadComparison
 from autotune.study.spec import InstalledEngine
+from autotune.study.tracking_uri import ui_command
 from autotune.trial import Command, Failure, FailureKind, Launch, Role
 from tests import small_study
 from tests.small_study import BASELINE, SECRET, WINNER, metrics

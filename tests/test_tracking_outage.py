@@ -17,8 +17,11 @@ import pytest
 
 from autotune.cli.tuning import resume
 from autotune.outputs.artefacts import write_artefacts
-from autotune.outputs.tracking import ARTIFACTS, Tracker, experiment_name
+from autotune.outputs.tracking import Tracker
+from autotune.outputs.tracking.content import experiment_name
+from autotune.outputs.tracking.runs import ARTIFACTS
 from autotune.study.home import Home
+from autotune.study.tracking_uri import ui_command
 from tests import small_study
 from tests.mlflow_servers import ServerInside
 
@@ -214,7 +217,7 @@ def test_a_server_that_says_no_is_told_in_one_line_without_a_password(
     assert notes[0] == f"runs go to MLflow at {server.url}"
     assert f"MLflow at {server.url} {said}" in notes[1]
     assert not [note for note in notes if "my-own" in note]
-    assert tracker.ui_command == server.url
+    assert ui_command(tmp_path) == server.url
     assert {authorization != "" for _, _, authorization in server.seen} == {True}
 
 
@@ -249,8 +252,8 @@ def test_a_malformed_address_shows_no_password(tmp_path: Path, monkeypatch: pyte
         tracker.sync(LAUNCHES[:1])
     assert len(notes) == 3
     kept = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
-    assert "own" not in " ".join([*notes, tracker.ui_command, kept])
-    assert "secret" not in " ".join([*notes, tracker.ui_command, kept])
+    assert "own" not in " ".join([*notes, ui_command(tmp_path), kept])
+    assert "secret" not in " ".join([*notes, ui_command(tmp_path), kept])
 
 
 def test_a_server_that_hangs_is_not_waited_for_at_every_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,16 +16,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from autotune.notify import Notify, silent
-from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.outage import Outage, is_refusal, is_trouble, reason
-from autotune.outputs.tracking.runs import ARTIFACTS, EXPORTS, StudyRuns
+from autotune.outputs.tracking.runs import StudyRuns
 from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
-from autotune.study.tracking_uri import database_file, database_uri, shown, tracking_uri, ui_command
+from autotune.study.tracking_uri import database_file, shown, tracking_uri
 from autotune.trial import Launch
-
-__all__ = ["ARTIFACTS", "EXPORTS", "Tracker", "database_uri", "experiment_name", "ui_command"]
 
 
 class SyncState:
@@ -40,10 +37,11 @@ class SyncState:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "mlflow.json"
-        self._sent_to: list[str] = []
+        self.sent_to: list[str] = []
+        """The places that have the finished study with everything, as far as was seen from here."""
         try:
             stored = json.loads(self._path.read_text(encoding="utf-8"))
-            self.study_id, self._sent_to = str(stored["study_id"]), [str(place) for place in stored["sent_to"]]
+            self.study_id, self.sent_to = str(stored["study_id"]), [str(place) for place in stored["sent_to"]]
         except (OSError, ValueError, KeyError, TypeError):
             self.study_id = ""
         if not self.study_id:
@@ -51,20 +49,16 @@ class SyncState:
             folder.mkdir(parents=True, exist_ok=True)
             self._write()
 
-    def is_sent_to(self, place: str) -> bool:
-        """Whether the finished study is there with everything, as far as was seen from here."""
-        return place in self._sent_to
-
     def sent(self, place: str, whole: bool) -> None:
         """Remember whether a place has the finished study."""
-        others = [one for one in self._sent_to if one != place]
+        others = [one for one in self.sent_to if one != place]
         wanted = [*others, place] if whole else others
-        if wanted != self._sent_to:
-            self._sent_to = wanted
+        if wanted != self.sent_to:
+            self.sent_to = wanted
             self._write()
 
     def _write(self) -> None:
-        content = {"study_id": self.study_id, "sent_to": self._sent_to}
+        content = {"study_id": self.study_id, "sent_to": self.sent_to}
         write_atomically(self._path, json.dumps(content, indent=2) + "\n")
 
 
@@ -88,8 +82,6 @@ class Tracker:
         self._runs = StudyRuns(self._uri, self.home, spec, self._sync_state.study_id)
         self._outage = Outage(self._uri, note)
         self._launches: dict[int, Launch] = {}
-        # None: what MLflow has must be read again before anything is written.
-        self._unsent: dict[int, Launch] | None = None
         self._refused: set[int] = set()
         self._outcome: tuple[Recommendation, Path] | None = None
         self._finished = self._files_noted = False
@@ -101,38 +93,64 @@ class Tracker:
         self.close()
 
     @property
-    def ui_command(self) -> str:
-        """What a person types, or opens, to look at the study."""
-        return ui_command(self.home)
-
-    @property
     def has_everything(self) -> bool:
         """Whether MLflow got the whole of the finished study before; a database that is gone has nothing."""
         file = database_file(self._uri)
-        return self._sync_state.is_sent_to(shown(self._uri)) and (file is None or file.exists())
+        return shown(self._uri) in self._sync_state.sent_to and (file is None or file.exists())
 
     def sync(self, launches: Iterable[Launch]) -> None:
         """Make the child runs exactly these launches: add, complete, and delete what belongs to no launch."""
         self._note(f"runs go to MLflow at {shown(self._uri)}")
-        self._launches = {launch.trial.number: launch for launch in launches}
         self._sync_state.sent(shown(self._uri), whole=False)
-        self._unsent = None
-        self._attempt()
-
-    def record(self, launch: Launch) -> None:
-        """Write a launch's child run, and those that could not be written before."""
-        self._launches[launch.trial.number] = launch
-        if self._unsent is not None:
-            self._unsent[launch.trial.number] = launch
-        self._attempt()
+        self._launches.clear()
+        self._runs.disconnect()
+        self.record(*launches)
 
     def finish(self, recommendation: Recommendation, folder: Path) -> None:
         """Write the outcome to the parent run: figures, verdict, and the files of the study's folder."""
         self._outcome = (recommendation, folder)
         # Read once more: what was sent twice on a bad line is found and deleted.
-        self._unsent = None
+        self._runs.disconnect()
         self._refused.clear()
-        self._attempt(at_once=True)
+        self.record(at_once=True)
+
+    def record(self, *launches: Launch, at_once: bool = False) -> None:
+        """Write launches' child runs, and all else that could not be written before.
+
+        Args:
+            at_once: also while MLflow is down and its next try is not due.
+        """
+        self._launches |= {launch.trial.number: launch for launch in launches}
+        if not at_once and not self._outage.due:
+            return
+        start_s, sent = time.perf_counter(), 0
+        try:
+            self._runs.keep_only(self._launches)
+            for number in sorted(self._launches.keys() - self._refused):
+                try:
+                    sent += self._runs.record(self._launches[number])
+                except Exception as error:
+                    if not is_refusal(error):
+                        raise
+                    # One that MLflow does not take must not hold up the others.
+                    self._note(f"MLflow does not take launch {number}: {reason(error, self._uri)}")
+                    self._refused.add(number)
+            if self._outcome is not None:
+                self._runs.finish(*self._outcome, self._launches.values())
+                self._finished = True
+                self._sync_state.sent(shown(self._uri), whole=not (self._refused or self._runs.without_files))
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+            self._runs.disconnect()
+            self._outage.failed(error, time.perf_counter() - start_s)
+            return
+        if self._outage.over():
+            self._note(f"MLflow at {shown(self._uri)} answers again; {sent} launches were sent")
+        if self._runs.without_files and not self._files_noted:
+            self._files_noted = True
+            why = self._runs.without_files
+            self._note(f"MLflow at {shown(self._uri)} lacks logs or reports of this study: they are not taken ({why})")
 
     def close(self) -> None:
         """Let go of MLflow; a study that was not finished is shown as killed until it is resumed."""
@@ -143,56 +161,8 @@ class Tracker:
                 if not is_trouble(error):
                     raise
         self._runs.disconnect()
-        if self._outage.down:
+        if self._outage.over():
             self._note(
                 f"MLflow at {shown(self._uri)} lacks runs of this study; send them with: "
                 f"{Home(self.home).resume_command(self._spec.study)}"
             )
-            self._outage.over()
-
-    def _attempt(self, at_once: bool = False) -> None:
-        """Send what is missing, unless MLflow is known to be down and its next try is not due."""
-        if not at_once and not self._outage.due:
-            return
-        start_ns = time.perf_counter_ns()
-        try:
-            sent = self._send()
-        except Exception as error:
-            if not is_trouble(error):
-                raise
-            self._runs.disconnect()
-            self._unsent = None
-            self._outage.failed(error, (time.perf_counter_ns() - start_ns) / 1e9)
-            return
-        if self._outage.over():
-            self._note(f"MLflow at {shown(self._uri)} answers again; {sent} launches were sent")
-        if self._runs.without_files and not self._files_noted:
-            self._files_noted = True
-            why = self._runs.without_files
-            self._note(f"MLflow at {shown(self._uri)} lacks logs or reports of this study: they are not taken ({why})")
-
-    def _send(self) -> int:
-        """Bring MLflow up to date; returns how many launches were written."""
-        if self._unsent is None:
-            self._runs.disconnect()
-            self._runs.keep_only(self._launches)
-            self._unsent = {number: self._launches[number] for number in sorted(self._launches)}
-        written = 0
-        while self._unsent:
-            number, launch = next(iter(self._unsent.items()))
-            try:
-                written += self._runs.record(launch)
-            except Exception as error:
-                if not is_refusal(error):
-                    raise
-                # One that MLflow does not take must not hold up the others.
-                if number not in self._refused:
-                    self._note(f"MLflow does not take launch {number}: {reason(error, self._uri)}")
-                self._refused.add(number)
-            del self._unsent[number]
-        if self._outcome is not None:
-            nodes = dict.fromkeys(launch.result.node for launch in self._launches.values() if launch.result.node)
-            self._runs.finish(*self._outcome, nodes)
-            self._finished = True
-            self._sync_state.sent(shown(self._uri), whole=not (self._refused or self._runs.without_files))
-        return written

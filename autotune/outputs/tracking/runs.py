@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune import redact
+from autotune.outputs.artefacts import EXPORTS
 from autotune.outputs.tracking import content, database
 from autotune.outputs.tracking.outage import is_trouble, may_pass, reason
 from autotune.study.recommendation import Recommendation
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "results.jsonl", "study.yaml")
 """Files of a study's folder that the parent run carries, where they exist."""
-
-EXPORTS = "exports"
-"""The folder of a study's exports, and the artifact path under which the parent run carries them."""
 
 _PARENT = "mlflow.parentRunId"
 _BATCH = 100  # MLflow takes 100 params or tags in one call
@@ -91,8 +89,9 @@ class StudyRuns:
         self._tag(self._parent, {"evidence": result.evidence.value})
         return True
 
-    def finish(self, recommendation: Recommendation, folder: Path, nodes: Iterable[str]) -> None:
+    def finish(self, recommendation: Recommendation, folder: Path, launches: Iterable[Launch]) -> None:
         """Write the outcome to the parent run: figures, verdict, nodes, and the files of the study's folder."""
+        nodes = dict.fromkeys(launch.result.node for launch in launches if launch.result.node)
         run_id = self._parent.info.run_id
         logged = self._client.get_run(run_id).data.metrics
         figures = content.outcome_metrics(recommendation).items()
