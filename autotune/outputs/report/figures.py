@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
 
-from autotune.metrics.formulas import METRICS
 from autotune.outputs.report import StudyRecord, text
 from autotune.search import objective
 from autotune.search.equivalents import canonical_of
 from autotune.trial import Launch, Role, Scalar, State
-
-
-def lower_is_better(metric: str) -> bool:
-    """Whether less of a metric is better, e.g. of a latency."""
-    return not METRICS[metric].maximise
-
-
-def objective_value(study: StudyRecord, launch: Launch) -> float | None:
-    """The objective on its workload or workloads; None where the launch has no valid figure."""
-    return objective.achieved(study.spec, launch)
 
 
 def broken_slos(study: StudyRecord, launch: Launch) -> list[str]:
@@ -52,7 +41,7 @@ def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str
     return groups
 
 
-def counted(group: Sequence[Launch]) -> list[Launch]:
+def _counted(group: Sequence[Launch]) -> list[Launch]:
     """The launches of one configuration that count as evidence: of the finals, and the baseline's own.
 
     Those of the search decided what came into the finals, so they are biased; they count where there are no others.
@@ -69,7 +58,7 @@ def average(values: Sequence[float]) -> float | None:
 
 def values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
     """The objective of each launch that has a valid figure."""
-    return [value for launch in group if (value := objective_value(study, launch)) is not None]
+    return [value for launch in group if (value := objective.achieved(study.spec, launch)) is not None]
 
 
 def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
@@ -77,10 +66,10 @@ def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
 
     The best engine comes first.
     """
-    sign = -1 if lower_is_better(study.spec.objective) else 1
+    sign = 1 if objective.maximises(study.spec.objective) else -1
     best: dict[str, tuple[Launch, float, int]] = {}
     for launches in by_configuration(study, study.launches).values():
-        group = [launch for launch in counted(launches) if launch.result.state is State.COMPLETE]
+        group = [launch for launch in _counted(launches) if launch.result.state is State.COMPLETE]
         values = values_of(study, group)
         middle = average(values)
         if middle is None or any(broken_slos(study, launch) for launch in group):

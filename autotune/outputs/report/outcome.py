@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune import redact
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.outputs.report.figures import broken_slos, lower_is_better
+from autotune.outputs.report.figures import broken_slos
+from autotune.search.objective import maximises
 from autotune.study.recommendation import Choice, MatrixCell, NoEffect, Objective
 from autotune.trial import Evidence, Metrics, Role
 
@@ -21,20 +22,18 @@ _SHOWN = ("total_token_throughput", "output_throughput", "mean_ttft_ms", "p99_tt
 _WORSE = 1.1  # below, the noise of one launch
 
 
-def opening(study: StudyRecord) -> str:
+def opening(study: StudyRecord) -> list[str]:
     """Title and evidence banner."""
     outcome = study.recommendation
     aim = text.plain(study.spec.objective.replace("_", " "))
-    return (
-        f"# {text.plain(outcome.model)} on {outcome.gpus}×{outcome.hardware.upper()}: tuned for {aim}\n\n"
-        f"> **{words.label(outcome.evidence)}.** {_WORTH[outcome.evidence]}"
-    )
+    title = f"# {text.plain(outcome.model)} on {outcome.gpus}×{outcome.hardware.upper()}: tuned for {aim}"
+    return [title, f"> **{words.label(outcome.evidence)}.** {_WORTH[outcome.evidence]}"]
 
 
-def conclusion(study: StudyRecord) -> str:
+def conclusion(study: StudyRecord) -> list[str]:
     """What was found in words, and the command in a block of its own."""
     outcome = study.recommendation
-    parts = [f"## Conclusion ({words.label(outcome.evidence)})", f"**{text.plain(words.conclusion(outcome))}**"]
+    parts = [f"**{text.plain(words.conclusion(outcome))}**"]
     choice = outcome.recommended
     if choice is None:
         parts.append(_nothing(study))
@@ -46,16 +45,13 @@ def conclusion(study: StudyRecord) -> str:
         what = "Serving command"
         if choice.stand_in:
             what = "The table does not tell a command; what it says of the row, in the form of one"
-        parts += [
-            f"{what} ({text.plain(choice.engine)} {choice.engine_version}):",
-            text.block(_command(choice), "bash"),
-        ]
+        parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
     if outcome.baseline is None and (failure := next(filter(None, failures), None)):
         parts.append(f"The baseline failed with {words.failed(failure)}: {text.plain(redact.text(failure.message))}")
     if outcome.stop_reason:
         parts.append(f"The study ended because: {text.plain(outcome.stop_reason)}.")
-    return "\n\n".join(parts)
+    return parts
 
 
 def _nothing(study: StudyRecord) -> str:
@@ -69,11 +65,11 @@ def _nothing(study: StudyRecord) -> str:
     return "\n".join([head, "", *lines]).strip()
 
 
-def comparison(study: StudyRecord) -> str:
+def comparison(study: StudyRecord) -> list[str]:
     """Before and after, a summary over the workloads and a table for each."""
     outcome = study.recommendation
     if not outcome.workloads:
-        return ""
+        return []
     label, objective = words.label(outcome.evidence), study.spec.objective
     rows = [
         (
@@ -85,14 +81,13 @@ def comparison(study: StudyRecord) -> str:
         for name, row in outcome.workloads.items()
     ]
     parts = [
-        f"## Before and after ({label})",
         f"{text.title(objective)}, {label}. Means over the launches that count; a positive gain is better; "
         "– was not measured.",
         text.table(("Workload", "Baseline", "Recommended", "Gain"), [*rows, *_weighted(study)], " rrr"),
     ]
     for name, row in outcome.workloads.items():
         parts += [f"### {text.code(name)} ({label})", _metrics_table(study, row.baseline, row.recommended)]
-    return "\n\n".join([*parts, _worse(study)]).rstrip()
+    return parts + _worse(study)
 
 
 def _weighted(study: StudyRecord) -> list[tuple[str, ...]]:
@@ -106,15 +101,15 @@ def _weighted(study: StudyRecord) -> list[tuple[str, ...]]:
     return [(f"weighted geometric mean, {text.code(goal.workload)}", *values, text.percent(outcome.gain_percent))]
 
 
-def _worse(study: StudyRecord) -> str:
+def _worse(study: StudyRecord) -> list[str]:
     """What the recommendation costs: the shown metrics that became worse by more than a tenth."""
     costs = []
     for workload, row in study.recommendation.workloads.items():
         for name in _SHOWN:
             old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
-            if old and new and (new / old if lower_is_better(name) else old / new) > _WORSE:
+            if old and new and (old / new if maximises(name) else new / old) > _WORSE:
                 costs.append(f"- {text.title(name)} on {text.code(workload)}: {text.change(old, new)}")
-    return "\n\n".join(["What the recommended configuration costs:", "\n".join(costs)]) if costs else ""
+    return ["What the recommended configuration costs:", "\n".join(costs)] if costs else []
 
 
 def _metrics_table(study: StudyRecord, before: Metrics | None, after: Metrics | None) -> str:
@@ -130,11 +125,11 @@ def _metrics_table(study: StudyRecord, before: Metrics | None, after: Metrics | 
     return text.table(("Metric", "Baseline", "Recommended", "Change"), rows, " rrr")
 
 
-def matrix(study: StudyRecord) -> str:
-    """The finalists by workloads, and where the recommended configuration is not the best; "" for one workload."""
+def matrix(study: StudyRecord) -> list[str]:
+    """The finalists by workloads, and where the recommended configuration is not the best; [] for one workload."""
     outcome = study.recommendation
     if len(study.spec.workloads) < 2 or not outcome.matrix:
-        return ""
+        return []
     names = study.spec.workloads
     rows = [
         (f"{row.role}, {row.engine} {text.code(row.fingerprint)}", *(_cell(row.workloads.get(name)) for name in names))
@@ -145,10 +140,8 @@ def matrix(study: StudyRecord) -> str:
         "and its 95 % interval; the best mean of each workload is bold. SLOs are those of the first workload."
     )
     table = text.table(("Configuration", *map(text.code, names)), rows, " " + "r" * len(names))
-    parts = [f"## Finalists by workload ({words.label(outcome.evidence)})", note, table]
     lost = words.trade_off(outcome)
-    parts += [text.plain(f"The recommended configuration {lost}.")] if lost else []
-    return "\n\n".join([*parts, *_elsewhere(study)])
+    return [note, table, text.plain(f"The recommended configuration {lost}.") if lost else "", *_elsewhere(study)]
 
 
 def _cell(cell: MatrixCell | None) -> str:
@@ -157,7 +150,7 @@ def _cell(cell: MatrixCell | None) -> str:
     value = f"**{text.number(cell.value)}**" if cell.best else text.number(cell.value)
     if cell.gain_percent is None:
         return value
-    within = f" ({text.percent(cell.ci95[0])} to {text.percent(cell.ci95[1])})" if cell.ci95 else ""
+    within = f" ({text.percents(cell.ci95)})" if cell.ci95 else ""
     return f"{value}, {text.percent(cell.gain_percent)}{within}"
 
 
@@ -168,20 +161,20 @@ def _elsewhere(study: StudyRecord) -> list[str]:
     for name, row in words.best_elsewhere(study.recommendation).items():
         parts.append(f"Best mean on {text.code(name)}: the {row.role}, {row.engine} {text.code(row.fingerprint)}.")
         if row.role != "baseline" and row.fingerprint not in given:
-            parts.append(text.block(_command(row), "bash"))
+            parts.append(_command(row))
         given.add(row.fingerprint)
     return parts
 
 
 def _command(choice: Choice) -> str:
-    return redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
+    return text.block(redact.text(choice.command, redact.secrets_in(choice.argv, choice.env)), "bash")
 
 
-def front(study: StudyRecord) -> str:
+def front(study: StudyRecord) -> list[str]:
     """The configurations that no other measured one beats in one goal without losing in the other, with commands."""
     points = study.recommendation.front
     if not points:
-        return ""
+        return []
     chosen = study.recommendation.recommended
     rows, commands = [], []
     for number, point in enumerate(points, start=1):
@@ -190,7 +183,7 @@ def front(study: StudyRecord) -> str:
         who = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
         repeats = str(point.objective.repeats)
         rows.append((name, who, _goal(point.objective), _goal(point.second), repeats, words.label(point.evidence)))
-        commands += [f"Point {number}:", text.block(_command(point), "bash")]
+        commands += [f"Point {number}:", _command(point)]
     note = (
         "Every measured configuration that keeps the SLOs and that no other one beats in one goal without losing in "
         "the other, the best of the objective first. Means over the launches that count, with 95 % intervals where "
@@ -198,31 +191,29 @@ def front(study: StudyRecord) -> str:
         "by the objective alone."
     )
     goals = (text.title(points[0].objective.metric), text.title(points[0].second.metric))
-    table = text.table(("Point", "Configuration", *goals, "Launches", "Evidence"), rows, "  rrr")
-    heading = f"## Front of {goals[0]} against {goals[1]} ({words.label(study.recommendation.evidence)})"
-    return "\n\n".join([heading, note, table, *commands])
+    return [note, text.table(("Point", "Configuration", *goals, "Launches", "Evidence"), rows, "  rrr"), *commands]
 
 
 def _goal(goal: Objective) -> str:
-    return text.number(goal.value) + (f" {text.interval(goal.ci95)}" if goal.ci95 else "")
+    within = f" [{text.number(goal.ci95[0])}, {text.number(goal.ci95[1])}]" if goal.ci95 else ""
+    return f"{text.number(goal.value)}{within}"
 
 
-def contributions(study: StudyRecord) -> str:
+def contributions(study: StudyRecord) -> list[str]:
     """What each knob of the winner is worth."""
     outcome = study.recommendation
+    if not outcome.contributions:
+        return []
     rows = [
         (
             text.code(row.knob),
             text.code(text.scalar(row.from_)),
             text.code(text.scalar(row.to)),
             text.percent(row.gain_percent),
-            _interval(row.ci95),
+            text.percents(row.ci95),
         )
         for row in outcome.contributions
     ]
-    table = text.table(("Knob", "From", "To", "Gain", "95 % interval"), rows, "   rr")
-    if not table:
-        return ""
     note = (
         "What each change from the baseline to the recommended command gives, averaged over the orders in which they "
         "can be made; the engine's is that of its reference configuration over the baseline. They come from a model "
@@ -230,15 +221,12 @@ def contributions(study: StudyRecord) -> str:
     )
     gain = outcome.gain_percent
     total = "" if gain is None else f", and multiply to the measured gain of {text.percent(gain)}"
-    return f"## Contribution per knob ({words.label(outcome.evidence)})\n\n{note}{total}.\n\n{table}"
+    return [f"{note}{total}.", text.table(("Knob", "From", "To", "Gain", "95 % interval"), rows, "   rr")]
 
 
-def inert(study: StudyRecord) -> str:
+def inert(study: StudyRecord) -> list[str]:
     """The knobs and flags that did nothing, and whose word that is."""
-    lines = [_inert(row) for row in study.recommendation.inert]
-    if not lines:
-        return ""
-    return f"## What did nothing ({words.label(study.recommendation.evidence)})\n\n" + "\n".join(lines)
+    return ["\n".join(map(_inert, study.recommendation.inert))]
 
 
 def _inert(row: NoEffect) -> str:
@@ -248,26 +236,20 @@ def _inert(row: NoEffect) -> str:
     line = f"- {text.code(row.knob)}{f' ({values})' if values else ''}: {row.reason}"
     if row.effect_percent is None:
         return f"{line}."
-    told = f"{row.launches} launch tells it" if row.launches == 1 else f"{row.launches} launches tell it"
-    return f"{line}: {text.percent(row.effect_percent)}, {_interval(row.ci95)}; {told}."
+    told = text.count(row.launches, "launch tells it", "launches tell it")
+    return f"{line}: {text.percent(row.effect_percent)}, {text.percents(row.ci95)}; {told}."
 
 
-def untried(study: StudyRecord) -> str:
+def untried(study: StudyRecord) -> list[str]:
     """What is expected of the most promising candidates that were not launched."""
-    outcome = study.recommendation
-    limits = bool(study.spec.slos)
     rows = []
-    for row in outcome.untried:
-        odds = (row.starts, *([row.keeps_slos] if limits else []))
-        gain = (text.percent(row.predicted_gain_percent), _interval(row.ci95))
+    for row in study.recommendation.untried:
+        odds = (row.starts, *([row.keeps_slos] if study.spec.slos else []))
+        gain = (text.percent(row.predicted_gain_percent), text.percents(row.ci95))
         rows.append((text.knobs(row.changes), *gain, *(f"{100 * share:.0f} %" for share in odds)))
     if not rows:
-        return ""
-    headings = ("The recommended command with", "Predicted gain over it", "95 % interval", "Odds that it starts")
-    table = text.table((*headings, *(["and keeps the limits"] if limits else [])), rows, " rrrr")
+        return []
+    headings = ["The recommended command with", "Predicted gain over it", "95 % interval", "Odds that it starts"]
+    headings += ["and keeps the limits"] if study.spec.slos else []
     note = "Nobody launched these: a model of the launches predicts them, and its interval says how much it knows."
-    return f"## Believed, not tried ({words.label(outcome.evidence)})\n\n{note}\n\n{table}"
-
-
-def _interval(ends: tuple[float, float] | None) -> str:
-    return "–" if ends is None else f"{text.percent(ends[0])} to {text.percent(ends[1])}"
+    return [note, text.table(headings, rows, " rrrr")]

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 
 from markdown_it import MarkdownIt
 
 from autotune.errors import UnknownName
-from autotune.outputs.report import StudyRecord, outcome, setup, tables
+from autotune.outputs.report import StudyRecord, outcome, setup, tables, text, words
 
 FORMATS = ("md", "html")
 
-_SECTIONS = (
-    outcome.opening,
-    outcome.conclusion,
-    outcome.comparison,
-    outcome.matrix,
-    outcome.front,
-    setup.setup,
-    tables.engines,
-    outcome.contributions,
-    outcome.inert,
-    outcome.untried,
-    tables.finals,
-    tables.nodes,
-    tables.launches,
-    tables.resolutions,
-    tables.failures,
-    setup.limits,
-    setup.reproduction,
+_SECTIONS: tuple[tuple[str, Callable[[StudyRecord], list[str]]], ...] = (
+    ("Conclusion ({evidence})", outcome.conclusion),
+    ("Before and after ({evidence})", outcome.comparison),
+    ("Finalists by workload ({evidence})", outcome.matrix),
+    ("Front of {objective} against {second} ({evidence})", outcome.front),
+    ("Setup", setup.setup),
+    ("Best configuration per engine ({evidence})", tables.engines),
+    ("Contribution per knob ({evidence})", outcome.contributions),
+    ("What did nothing ({evidence})", outcome.inert),
+    ("Believed, not tried ({evidence})", outcome.untried),
+    ("Finals ({evidence})", tables.finals),
+    ("Nodes ({evidence})", tables.nodes),
+    ("Launches ({evidence})", tables.launches),
+    ("What the engines made of it ({evidence})", tables.resolutions),
+    ("Configurations that failed, and why", tables.failures),
+    ("What the numbers do not say", setup.limits),
+    ("Reproduction", setup.reproduction),
 )
+"""Heading and paragraphs of each; a section without paragraphs is left out."""
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #d0d7de; --soft: #f3f5f7; --text: #1b1f24; --page: #fff; --mark: #0a5bb5; }
@@ -63,8 +64,12 @@ def render(study: StudyRecord, format: str) -> str:
     """
     if format not in FORMATS:
         raise UnknownName("report format", format, FORMATS)
-    sections = (section(study) for section in _SECTIONS)
-    markdown = "\n\n".join(section for section in sections if section) + "\n"
+    goals = {"objective": text.title(study.spec.objective), "second": text.title(study.spec.pareto or "")}
+    parts = outcome.opening(study)
+    for heading, section in _SECTIONS:
+        if shown := [part for part in section(study) if part]:
+            parts += [f"## {heading.format(evidence=words.label(study.recommendation.evidence), **goals)}", *shown]
+    markdown = "\n\n".join(parts) + "\n"
     return markdown if format == "md" else _page(markdown)
 
 
@@ -75,18 +80,16 @@ def _page(markdown: str) -> str:
     body = parser.render(markdown)
     # A wide table scrolls by itself, not the page.
     body = body.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{_STYLE}</style>",
-            "</head>",
-            f"<body>\n{body}</body>",
-            "</html>\n",
-        ]
-    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+{body}</body>
+</html>
+"""

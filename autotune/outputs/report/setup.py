@@ -22,7 +22,7 @@ from autotune.trial import Evidence, State
 _CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
 
 
-def setup(study: StudyRecord) -> str:
+def setup(study: StudyRecord) -> list[str]:
     """Model, hardware, engines, objective and load."""
     spec = study.spec
     limits = ", ".join(text.code(str(slo)) for slo in spec.slos) or "none"
@@ -51,8 +51,7 @@ def setup(study: StudyRecord) -> str:
         ("Sampler, seed, noise", f"{spec.sampler}, seed {spec.seed}, {noise}"),
     ]
     notes = "\n".join(f"- {text.plain(redact.text(note))}" for note in spec.notes)
-    sections = ["## Setup", text.table(("What", "Value"), rows), *([notes] if notes else []), _loads(study)]
-    return "\n\n".join(sections)
+    return [text.table(("What", "Value"), rows), notes, *_loads(study)]
 
 
 def _aim(spec: StudySpec) -> str:
@@ -69,13 +68,11 @@ def _hardware(card: HardwareCard, gpus: int) -> str:
     )
 
 
-def _loads(study: StudyRecord) -> str:
-    rows = []
-    for name in study.spec.workloads:
-        rows.append((text.code(name), _described(name), *_means(study, name)))
+def _loads(study: StudyRecord) -> list[str]:
+    rows = [(text.code(name), _described(name), *_means(study, name)) for name in study.spec.workloads]
     headings = ("Workload", "What is sent, and how", "Requests", "Mean input tokens", "Mean output tokens")
     label = words.label(study.recommendation.evidence)
-    return f"Workloads, with what the client counted ({label}):\n\n{text.table(headings, rows, '  rrr')}"
+    return [f"Workloads, with what the client counted ({label}):", text.table(headings, rows, "  rrr")]
 
 
 def _described(name: str) -> str:
@@ -102,7 +99,7 @@ def _means(study: StudyRecord, workload: str) -> tuple[str, str, str]:
     return f"{done:,.0f}", read, written
 
 
-def limits(study: StudyRecord) -> str:
+def limits(study: StudyRecord) -> list[str]:
     """What the numbers do not say."""
     spec, outcome = study.spec, study.recommendation
     points = []
@@ -132,7 +129,7 @@ def limits(study: StudyRecord) -> str:
     ]
     if outcome.recommended and outcome.recommended.objective.repeats < 2:
         points.append("The recommended configuration was launched once only: its figure has no interval.")
-    return "\n\n".join(["## What the numbers do not say", "\n".join(f"- {point}" for point in points)])
+    return ["\n".join(f"- {point}" for point in points)]
 
 
 def _unread_knobs(study: StudyRecord) -> list[str]:
@@ -155,23 +152,20 @@ def _unread_knobs(study: StudyRecord) -> list[str]:
     return list(found)
 
 
-def reproduction(study: StudyRecord) -> str:
+def reproduction(study: StudyRecord) -> list[str]:
     """How to ask the same question again, and where the rest lies."""
     home = study.folder.resolve().parent.parent
     uri = tracking_uri(home)
     where, block = "Every run in a browser:", [text.block(ui_command(home), "bash")]
     if is_server(uri):
         where, block = f"Every run is in MLflow at <{shown(uri)}>.", []
-    return "\n\n".join(
-        [
-            "## Reproduction",
-            "The same study again:",
-            text.block(command_line(study), "bash"),
-            f"The whole question is in {text.code('study.yaml')}, every launch in {text.code('results.jsonl')}, "
-            f"logs in {text.code('trials/')}, the command as a script in {text.code('serve.sh')}. {where}",
-            *block,
-        ]
-    )
+    return [
+        "The same study again:",
+        text.block(command_line(study), "bash"),
+        "The whole question is in `study.yaml`, every launch in `results.jsonl`, logs in `trials/`, the command as a "
+        f"script in `serve.sh`. {where}",
+        *block,
+    ]
 
 
 def command_line(study: StudyRecord) -> str:

@@ -12,20 +12,15 @@ from autotune.outputs.report.figures import (
     broken_slos,
     by_configuration,
     differing,
-    lower_is_better,
-    objective_value,
     references,
     values_of,
 )
+from autotune.search.objective import achieved, maximises
 from autotune.study.recommendation import NodeShare
 from autotune.trial import Launch, Role, State
 
 
-def _label(study: StudyRecord) -> str:
-    return words.label(study.recommendation.evidence)
-
-
-def engines(study: StudyRecord) -> str:
+def engines(study: StudyRecord) -> list[str]:
     """The best configuration of each engine, and the engines that were not searched."""
     usual = references(study.launches)
     rows = []
@@ -33,40 +28,31 @@ def engines(study: StudyRecord) -> str:
         engine = launch.trial.configuration.engine
         changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"
         rows.append((f"{engine} {launch.trial.engine_version}", text.number(value), str(count), changed))
-    headings = (
-        "Engine",
-        text.title(study.spec.objective),
-        "Launches",
-        "Best configuration, where it differs from the reference",
-    )
-    table = text.table(headings, rows, " rr") or "No launch gave a figure within the limits."
-    parts = [f"## Best configuration per engine ({_label(study)})", table]
-    excluded = study.recommendation.excluded
-    if excluded:
-        parts.append("Not searched:")
-        parts.append("\n".join(f"- **{text.plain(row.engine)}**: {text.plain(row.reason)}" for row in excluded))
-    return "\n\n".join(parts)
+    best = "Best configuration, where it differs from the reference"
+    table = text.table(("Engine", text.title(study.spec.objective), "Launches", best), rows, " rr")
+    excluded = [f"- **{text.plain(e.engine)}**: {text.plain(e.reason)}" for e in study.recommendation.excluded]
+    left_out = ["Not searched:", "\n".join(excluded)] if excluded else []
+    return [table or "No launch gave a figure within the limits.", *left_out]
 
 
-def finals(study: StudyRecord) -> str:
+def finals(study: StudyRecord) -> list[str]:
     """Each repeat of the finalists and the baseline."""
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
-        return ""
+        return []
     compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.CONTROL))
     rows = []
     for fingerprint, group in by_configuration(study, compared).items():
         values = values_of(study, group)
-        each = ", ".join(f"{text.number(objective_value(study, launch))} (#{launch.trial.number})" for launch in group)
+        each = ", ".join(f"{text.number(achieved(study.spec, row))} (#{row.trial.number})" for row in group)
         spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
         name = f"{_who(study, fingerprint, group)} {text.code(fingerprint)}"
         rows.append((name, each, text.number(average(values)), spread))
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
-    table = text.table(headings, rows, "  rr")
     note = (
-        f"{text.title(study.spec.objective)}, {_label(study)}. Every repeat is a fresh launch, taken in turn; the "
-        "baseline's earlier launches count too, those of the search do not."
+        f"{text.title(study.spec.objective)}, {words.label(study.recommendation.evidence)}. Every repeat is a fresh "
+        "launch, taken in turn; the baseline's earlier launches count too, those of the search do not."
     )
-    return f"## Finals ({_label(study)})\n\n{note}\n\n{table}"
+    return [note, text.table(headings, rows, "  rr")]
 
 
 def _who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
@@ -84,7 +70,7 @@ def _who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
     return f"recommended, but {text.knobs(back)}"
 
 
-def resolutions(study: StudyRecord) -> str:
+def resolutions(study: StudyRecord) -> list[str]:
     """What the engines made of their arguments, where it is not what was asked for; one sentence each."""
     lines = []
     for row in study.recommendation.resolutions:
@@ -93,24 +79,22 @@ def resolutions(study: StudyRecord) -> str:
         if row.repeats_of is not None:
             twin = f", so that {'they are repeats' if several else 'it is a repeat'} of launch {row.repeats_of}"
         lines.append(f"- {row.note} ({'launches' if several else 'launch'} {numbers}){twin}.")
-    if not lines:
-        return ""
-    asked = [row.result.resolved for row in study.launches]
-    note = f"Read back from {sum(r is not None for r in asked)} of {len(asked)} launches, in the engines' own words."
-    return "\n\n".join([f"## What the engines made of it ({_label(study)})", note, "\n".join(lines)])
+    told = sum(row.result.resolved is not None for row in study.launches)
+    note = f"Read back from {told} of {len(study.launches)} launches, in the engines' own words."
+    return [note, "\n".join(lines)] if lines else []
 
 
-def launches(study: StudyRecord) -> str:
+def launches(study: StudyRecord) -> list[str]:
     """Every launch in its order."""
     usual = references(study.launches)
     values = values_of(study, study.launches)
-    best = (min if lower_is_better(study.spec.objective) else max)(values, default=0.0)
+    best = (max if maximises(study.spec.objective) else min)(values, default=0.0)
     rows = []
     for launch in study.launches:
         engine = launch.trial.configuration.engine
         is_reference = launch.trial.configuration == usual[engine].trial.configuration
         knobs = "reference" if is_reference else text.knobs(differing(launch, usual[engine]))
-        value = objective_value(study, launch)
+        value = achieved(study.spec, launch)
         share = f"{value / best * 100:.0f} %" if value is not None and best else "–"
         head = (str(launch.trial.number), launch.trial.role.value, engine, knobs)
         rows.append((*head, text.number(value), share, _state(study, launch)))
@@ -120,8 +104,7 @@ def launches(study: StudyRecord) -> str:
         f"- {engine} (launch {launch.trial.number}): {text.knobs(launch.trial.configuration.knobs)}"
         for engine, launch in usual.items()
     ]
-    parts = [f"## Launches ({_label(study)})", table, "Reference of each engine, all knobs:" if known else ""]
-    return "\n\n".join(part for part in (*parts, "\n".join(known)) if part)
+    return [table, "Reference of each engine, all knobs:" if known else "", "\n".join(known)]
 
 
 def _state(study: StudyRecord, launch: Launch) -> str:
@@ -136,7 +119,7 @@ def _state(study: StudyRecord, launch: Launch) -> str:
     return "invalid measurement" if result.state is State.INVALID else result.state.value
 
 
-def failures(study: StudyRecord) -> str:
+def failures(study: StudyRecord) -> list[str]:
     """What failed, by kind and message, with the telling line of the log."""
     groups: dict[tuple[str, str], list[Launch]] = {}
     for launch in study.launches:
@@ -144,7 +127,7 @@ def failures(study: StudyRecord) -> str:
             fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
             groups.setdefault((f"{words.failed(failure)}{fault}", failure.message), []).append(launch)
     parts = [_failure(study, kind, message, group) for (kind, message), group in sorted(groups.items())]
-    return "\n\n".join(["## Configurations that failed, and why", *(parts or ["None failed."])])
+    return parts or ["None failed."]
 
 
 def _failure(study: StudyRecord, kind: str, message: str, group: list[Launch]) -> str:
@@ -161,18 +144,13 @@ def _failure(study: StudyRecord, kind: str, message: str, group: list[Launch]) -
     return "\n\n".join([*lines, "\n".join(rows)])
 
 
-def nodes(study: StudyRecord) -> str:
+def nodes(study: StudyRecord) -> list[str]:
     """A table of the nodes, and a sentence for each that is off beyond noise; empty where there was one."""
     shares = study.recommendation.nodes
     if not shares:
-        return ""
-    headings = (
-        "Node",
-        "Launches",
-        f"Baseline: {text.title(study.spec.objective)}",
-        "Against the others",
-        "Corrected by",
-    )
+        return []
+    baseline = f"Baseline: {text.title(study.spec.objective)}"
+    headings = ("Node", "Launches", baseline, "Against the others", "Corrected by")
     rows = [
         (
             text.code(share.node),
@@ -187,14 +165,12 @@ def nodes(study: StudyRecord) -> str:
         "The baseline ran on every node. A difference beyond noise is corrected in the search. A configuration and the "
         "baseline are compared by launches on the same node, whatever it is like."
     )
-    off = [sentence for share in shares if (sentence := _sentence(share))]
-    said = "\n".join(off) if off else "No node differs from the others beyond noise."
-    return "\n\n".join([f"## Nodes ({_label(study)})", note, text.table(headings, rows, " rrrr"), said])
+    off = "\n".join(_sentence(share) for share in shares if share.certain)
+    table = text.table(headings, rows, " rrrr")
+    return [note, table, off or "No node differs from the others beyond noise."]
 
 
 def _sentence(share: NodeShare) -> str:
-    if not share.certain:
-        return ""
     how = "slower" if share.offset_percent < 0 else "faster"
     return (
         f"- Node {text.code(share.node)} is {abs(share.offset_percent):.0f} % {how} than the others, which noise does "

@@ -72,9 +72,14 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:+.1f} %"
 
 
-def interval(bounds: tuple[float, float] | None, unit: str = "") -> str:
-    """A 95 % interval, e.g. ``[8,918.00, 9,282.00]``."""
-    return "–" if bounds is None else f"[{number(bounds[0])}, {number(bounds[1])}]{unit}"
+def count(number: int, one: str, several: str) -> str:
+    """A count with its noun, e.g. ``1 launch`` or ``2 launches``."""
+    return f"{number} {one if number == 1 else several}"
+
+
+def percents(bounds: tuple[float, float] | None) -> str:
+    """An interval of percentages, e.g. ``-1.5 % to +2.3 %``."""
+    return "–" if bounds is None else f"{percent(bounds[0])} to {percent(bounds[1])}"
 
 
 def change(before: object, after: object) -> str:

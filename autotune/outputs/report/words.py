@@ -26,7 +26,9 @@ def failed(failure: Failure) -> str:
 
 def conclusion(outcome: Recommendation) -> str:
     """What the study found, in a few plain sentences; never more than the evidence carries."""
-    return " ".join(part for part in (_sentence(outcome), _gain(outcome), _beside(outcome)) if part)
+    lost = trade_off(outcome)
+    parts = (_sentence(outcome), _gain(outcome), f"It {lost}." if lost else "", _front(outcome))
+    return " ".join(part for part in parts if part)
 
 
 def _sentence(outcome: Recommendation) -> str:
@@ -62,26 +64,14 @@ def _gain(outcome: Recommendation) -> str:
         return f"Verdict: {outcome.verdict.value}."
     if outcome.gain_percent is None or choice.fingerprint == baseline.fingerprint:
         return f"Verdict: {outcome.verdict.value}, so no gain is claimed."
-    repeats = f"{_launches(choice)} against {_launches(baseline)}"
+    repeats = " against ".join(text.count(one.objective.repeats, "launch", "launches") for one in (choice, baseline))
     sure = f"no interval, from {repeats}"
     if outcome.gain_ci95 is not None:
-        low, high = outcome.gain_ci95
-        sure = f"95 % interval {text.percent(low)} to {text.percent(high)}, from {repeats}"
+        sure = f"95 % interval {text.percents(outcome.gain_ci95)}, from {repeats}"
     meaning = ", as the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
     if outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
         meaning = ", as the whole interval lies above zero"
     return f"Gain {text.percent(outcome.gain_percent)} ({sure}). Verdict: {outcome.verdict.value}{meaning}."
-
-
-def _launches(choice: Choice) -> str:
-    count = choice.objective.repeats
-    return f"{count} launch" if count == 1 else f"{count} launches"
-
-
-def _beside(outcome: Recommendation) -> str:
-    """Where it loses, and that there is a front; empty where one workload and one goal were asked for."""
-    lost = trade_off(outcome)
-    return " ".join(part for part in (f"It {lost}." if lost else "", _front(outcome)) if part)
 
 
 def trade_off(outcome: Recommendation) -> str:
@@ -119,8 +109,7 @@ def _front(outcome: Recommendation) -> str:
     if not outcome.front:
         return ""
     goals = [text.title(goal.metric) for goal in (outcome.front[0].objective, outcome.front[0].second)]
-    count = len(outcome.front)
-    points = "1 configuration makes" if count == 1 else f"{count} configurations make"
+    points = text.count(len(outcome.front), "configuration makes", "configurations make")
     return f"{points} the front of {goals[0]} against {goals[1]}; the report gives the command of each."
 
 
