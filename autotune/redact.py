@@ -114,16 +114,18 @@ def text(content: str, secrets: Iterable[str] = ()) -> str:
 def document(value: Any, secrets: Collection[str] = ()) -> Any:
     """Mask every secret in a JSON document: under a secret's name, of a known shape, or known to be one."""
     if isinstance(value, Mapping):
-        return {
-            name: document(inner, secrets)
-            if not inner or not isinstance(inner, str | list | tuple) or not is_secret_name(str(name))
-            else MASK
-            for name, inner in value.items()
-        }
+        return {name: MASK if _hidden(str(name), v) else document(v, secrets) for name, v in value.items()}
     if isinstance(value, list | tuple):
         words = argv(value) if all(isinstance(item, str) for item in value) else value
         return [document(item, secrets) for item in words]
     return text(value, secrets) if isinstance(value, str) else value
+
+
+def _hidden(name: str, value: Any) -> bool:
+    """Whether a value of a document stands under a secret's name."""
+    if isinstance(value, str):
+        return bool(value) and _is_secret(name, value)
+    return isinstance(value, list | tuple) and bool(value) and is_secret_name(name)
 
 
 def _mask_named(match: re.Match[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from autotune.engines import Engine, ParsedCommand
@@ -15,40 +14,13 @@ from autotune.study.recommendation import Choice
 from autotune.trial import Command
 
 
-@dataclass(frozen=True, slots=True)
-class InImage:
-    """A command in an image; secrets stand as ``${NAME}``.
-
-    Attributes:
-        argv: program and arguments, without an address of the container's own.
-        model: the model as the command names it: an id at Hugging Face, or an absolute path.
-        served: the name by which requests ask for it.
-        revision: the branch, tag or commit of its repository; None: its main branch.
-    """
-
-    argv: tuple[str, ...]
-    model: str
-    served: str
-    revision: str | None
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the model is a folder, not a name at Hugging Face."""
-        return self.model.startswith("/")
-
-
-def in_image(winner: Winner, kind: Engine) -> InImage:
-    """The winner's command; raises `BadInput` when an image cannot run it."""
+def in_image(winner: Winner) -> list[str]:
+    """The winner's command, secrets as ``${NAME}``; raises `BadInput` when an image cannot run it."""
+    kind = winner.engine
     argv = model_first(winner.choice, kind)
     # A folder named from where the study was made lies elsewhere in a container.
     arguments = absolute_paths(_arguments(winner, kind, argv), winner.choice.files)
-    argv = words.without_secrets([*_program(kind, argv), *arguments])
-    model = _model(argv, kind) or winner.spec.model.id
-    if model.startswith("."):
-        raise BadInput(f"the model {model!r} is no folder seen from here; export from where the study was made")
-    parsed = _parsed(winner.choice, kind)
-    served = _text(parsed, "served_model_name")
-    return InImage(tuple(argv), model, served or model, _text(parsed, "revision"))
+    return words.without_secrets([*_program(kind, argv), *arguments])
 
 
 def model_first(choice: Choice, kind: Engine) -> list[str]:
@@ -56,19 +28,19 @@ def model_first(choice: Choice, kind: Engine) -> list[str]:
 
     The engine's parser alone can tell that it is no value of ``-tp``: whoever takes options apart without it cannot.
     """
-    argv, parsed = choice.engine_argv, _parsed(choice, kind)
+    argv, parsed = choice.engine_argv, parsed_command(choice, kind)
     arguments = kind.arguments(argv)
     if parsed is None or kind.card.model_flag or not arguments or not arguments[0].startswith("-"):
         return argv
     start = len(argv) - len(arguments)
     for place in (i for i, word in enumerate(argv) if i > start and word == parsed.model):
         moved = [*argv[:start], argv[place], *argv[start:place], *argv[place + 1 :]]
-        if _parsed(choice.model_copy(update={"argv": [*choice.container, *moved]}), kind) == parsed:
+        if parsed_command(choice.model_copy(update={"argv": [*choice.container, *moved]}), kind) == parsed:
             return moved
     return argv
 
 
-def _parsed(choice: Choice, kind: Engine) -> ParsedCommand | None:
+def parsed_command(choice: Choice, kind: Engine) -> ParsedCommand | None:
     """The command as the engine reads it; None for options that our copy of its parser does not know."""
     try:
         return kind.parse(Command(tuple(choice.engine_argv), choice.env, choice.files), choice.engine_version)
@@ -76,8 +48,8 @@ def _parsed(choice: Choice, kind: Engine) -> ParsedCommand | None:
         return None
 
 
-def _text(parsed: ParsedCommand | None, option: str) -> str | None:
-    """An option's value, the first where it takes several."""
+def text_of(parsed: ParsedCommand | None, option: str) -> str | None:
+    """An option's value, the first where it takes several; None where it has none."""
     value = parsed.args.get(option) if parsed else None
     if isinstance(value, list):
         value = value[0] if value else None
@@ -104,8 +76,8 @@ def _arguments(winner: Winner, kind: Engine, argv: Sequence[str]) -> Sequence[st
     raise BadInput(f"{argv[0]!r} is not how {kind.card.title} is started, so its command in an image is not known")
 
 
-def _model(argv: Sequence[str], kind: Engine) -> str | None:
-    """The model as the command names it: after its option, or as the first word that is none."""
+def model_named(argv: Sequence[str], kind: Engine) -> str | None:
+    """The model as a command names it: after its option, or as the first word that is none."""
     flag = kind.card.model_flag or "--model"
     for word, following in zip(argv, (*argv[1:], ""), strict=True):
         if word == flag and following:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.outputs.export import words
-from autotune.outputs.export.container import PORT, Container, chooses_gpus, container_of, start_limit_s
-from autotune.outputs.export.text import comment, dump_yaml, heading
+from autotune.outputs.export.container import PORT, Container, chooses_gpus, container_of
+from autotune.outputs.export.text import yaml_file
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 
@@ -21,51 +21,49 @@ _ASK += "asked.request('GET', sys.argv[1]); sys.exit(asked.getresponse().status 
 def render(winner: Winner) -> str:
     """The file."""
     container = container_of(winner)
-    limit_s, said = start_limit_s(winner)
-    document: dict[str, Any] = {"name": container.name, "services": {"server": _service(winner, container, limit_s)}}
+    document: dict[str, Any] = {"name": container.name, "services": {"server": _service(container)}}
     if container.files:
         document["configs"] = {
-            f"file-{i}": {"content": _literal(text)} for i, text in enumerate(container.files.values(), 1)
+            f"file-{i}": {"content": words.doubled(text)} for i, text in enumerate(container.files.values(), 1)
         }
     document["volumes"] = {name: {"name": name} for name in container.caches.values()}
     own_weights = container.weights or "this user's ~/.cache/huggingface"
     about = [
-        *heading(winner),
         "use: docker compose up --detach --wait",
         f"It is reached at 127.0.0.1:{PORT} of this machine only; change ports to open it.",
         f"Weights are those of {own_weights}; change volumes where they lie elsewhere.",
-        said,
+        container.start_limit_source,
         *(["Docker Compose 2.23.1 or later writes the files"] if container.files else []),
         *(f"set {name} to the secret that this command needs, outside or in .env" for name in container.secrets),
     ]
-    return comment(about) + dump_yaml(document)
+    return yaml_file(winner, about, document)
 
 
-def _service(winner: Winner, container: Container, limit_s: int) -> dict[str, Any]:
+def _service(container: Container) -> dict[str, Any]:
     service: dict[str, Any] = {"image": container.image}
     if not container.own_entrypoint:
         service["entrypoint"] = []
-    service |= {"command": [_value(word) for word in container.argv], "environment": _environment(winner, container)}
+    service |= {"command": [_value(word) for word in container.argv], "environment": _environment(container)}
     if container.files:
         service["working_dir"] = FILES_FOLDER
         service["configs"] = [
             {"source": f"file-{i}", "target": f"{FILES_FOLDER}/{name}"} for i, name in enumerate(container.files, 1)
         ]
     card = docker_card()
-    for option in (*card.options, *card.devices[winner.spec.hardware.vendor]):
+    for option in (*card.options, *card.devices[container.vendor]):
         _set_option(service, option[0], option[-1])
     volumes = [f"{name}:{folder}" for folder, name in container.caches.items()]
-    volumes.append(f"{_literal(container.weights or '~/.cache/huggingface')}:{docker_card().models}")
-    volumes += [_literal(f"{path}:{path}:ro") for path in container.mounts]
-    if winner.spec.hardware.vendor == "nvidia":
-        device = {"driver": "nvidia", "count": winner.gpus, "capabilities": ["gpu"]}
+    volumes.append(f"{words.doubled(container.weights or '~/.cache/huggingface')}:{card.models}")
+    volumes += [words.doubled(f"{path}:{path}:ro") for path in container.mounts]
+    if container.vendor == "nvidia":
+        device = {"driver": "nvidia", "count": container.winner.gpus, "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     return service | {
         "ports": [f"127.0.0.1:{PORT}:{PORT}"],
         "volumes": volumes,
         "healthcheck": {
             "test": ["CMD", "python3", "-c", _ASK, container.health],
-            "start_period": f"{limit_s}s",
+            "start_period": f"{container.start_limit_s}s",
             "interval": "30s",
             "timeout": "30s",
             "retries": 5,
@@ -74,10 +72,10 @@ def _service(winner: Winner, container: Container, limit_s: int) -> dict[str, An
     }
 
 
-def _environment(winner: Winner, container: Container) -> dict[str, str | None]:
+def _environment(container: Container) -> dict[str, str | None]:
     """A variable without a value is the caller's, where it is set."""
     names, own = docker_card().variables, {**container.gpu_choice, **container.env}
-    if winner.spec.hardware.vendor == "nvidia":
+    if container.vendor == "nvidia":
         # Only the reserved ones go in, and are counted from 0 there.
         names = [name for name in names if not chooses_gpus(name)]
         own = dict(container.env)
@@ -106,13 +104,5 @@ def _set_option(service: dict[str, Any], option: str, value: str) -> None:
             service.setdefault(option.removeprefix("--").replace("-", "_"), []).append(value)
 
 
-def _literal(text: str) -> str:
-    """Text in which Compose replaces nothing."""
-    return text.replace("$", "$$")
-
-
 def _value(word: str) -> str:
-    prefix, variable = words.reference_in(word)
-    if variable is None:
-        return _literal(word)
-    return f"{_literal(prefix)}${{{variable}:?set {variable} to the secret that this command needs}}"
+    return words.written(word, words.doubled, words.required)

@@ -24,14 +24,11 @@ import yaml
 from packaging.version import InvalidVersion
 
 from autotune import redact
-from autotune.engines import engine
 from autotune.outputs.export import shell, words
 from autotune.outputs.export.command import model_first
 from autotune.outputs.export.text import comment, heading
 from autotune.outputs.export.winner import Winner
 from autotune.space.entry import in_range
-from autotune.study.recommendation import Choice
-from autotune.study.user_library import library_of
 
 
 @dataclass(slots=True)
@@ -75,16 +72,9 @@ def _scalar(word: str) -> int | float | str:
     return value if isinstance(value, int | float) and str(value) == word else word
 
 
-def _dump(document: dict[str, Any]) -> str:
-    """YAML in the order of the command line."""
-    # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
-    return yaml.safe_dump(document, sort_keys=False, width=2**20)
-
-
 def render_config(winner: Winner) -> str:
     """The file, with the command that uses it in its first lines."""
-    choice = winner.choice
-    kind = engine(choice.engine, library_of(winner.spec))
+    choice, kind = winner.choice, winner.engine
     argv = model_first(choice, kind)
     parts = _parse(argv)
     program, document = parts.program, parts.options
@@ -93,8 +83,7 @@ def render_config(winner: Winner) -> str:
         document = {"model": program[start], **document}
         program = program[:start] + program[start + 1 :]
     name = f"{choice.engine}.yaml"
-    about = heading(winner) + _usage(choice, [*program, "--config", name, *parts.rest], choice.files)
-    about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
+    notes = []
     flags = any(value is True for value in document.values())
     try:
         reads_flags = in_range(choice.engine_version, kind.flags_in_file)
@@ -102,18 +91,35 @@ def render_config(winner: Winner) -> str:
         reads_flags = False
     if flags and not reads_flags:
         title, since = kind.card.title, kind.flags_in_file.removeprefix(">=")
-        about.append(f"{title} before {since} misreads flags in this file: export the shell format instead")
-    return comment(about) + _dump(document)
+        notes.append(f"{title} before {since} misreads flags in this file: export the shell format instead")
+    return _file(winner, document, [*program, "--config", name, *parts.rest], choice.files, parts.secrets, notes)
 
 
-def _usage(choice: Choice, command: Sequence[str], files: Iterable[str]) -> list[str]:
-    """How the file is used: the command with its environment, and the files that must lie beside it."""
+def _file(
+    winner: Winner,
+    document: dict[str, Any],
+    command: Sequence[str],
+    files: Iterable[str],
+    secrets: Iterable[str],
+    notes: Iterable[str] = (),
+) -> str:
+    """YAML in the order of the command line, and in its first lines how it is used.
+
+    Args:
+        command: what reads it; told with its environment.
+        files: what must lie beside it.
+        secrets: options that are left out.
+    """
+    choice = winner.choice
     given = words.settings_without_secrets(choice.env)
     settings = [f"{name}={shell.quoted(value)}" for name, value in given.items()]
     needed = [f"needs {name} beside it, which the shell format writes" for name in files]
     if choice.container:
         needed.append(f"measured in a container of {choice.container[-1]}, which the shell format starts")
-    return ["use: " + " ".join([*settings, shlex.join(command)]), *needed]
+    needed += [f"left out, as its value is a secret: pass {option} on the command line" for option in secrets]
+    about = [*heading(winner), "use: " + " ".join([*settings, shlex.join(command)]), *needed, *notes]
+    # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
+    return comment(about) + yaml.safe_dump(document, sort_keys=False, width=2**20)
 
 
 @cache
@@ -126,7 +132,7 @@ def _known() -> dict[str, Any]:
 def render_trtllm(winner: Winner) -> str:
     """The file, with the command that uses it in its first lines."""
     choice = winner.choice
-    parts = _parse(model_first(choice, engine(choice.engine, library_of(winner.spec))))
+    parts = _parse(model_first(choice, winner.engine))
     named = [name for name in _known()["config_options"] if name in parts.options]
     own = [str(parts.options.pop(name)) for name in named]
     # The config file that the command line names, where autotune wrote it.
@@ -147,6 +153,4 @@ def render_trtllm(winner: Winner) -> str:
             nested.setdefault(last, value)
     flag = named[0] if named else _known()["config_options"][0]
     command = [*parts.program, f"--{flag}", "trtllm.yaml", *remaining, *parts.rest]
-    about = heading(winner) + _usage(choice, command, set(choice.files) - set(own))
-    about += [f"left out, as its value is a secret: pass {option} on the command line" for option in parts.secrets]
-    return comment(about) + _dump(document)
+    return _file(winner, document, command, set(choice.files) - set(own), parts.secrets)

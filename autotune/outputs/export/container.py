@@ -13,16 +13,14 @@ from pathlib import PurePosixPath
 
 from packaging.version import InvalidVersion, Version
 
-from autotune.engines import Engine, engine
 from autotune.errors import BadInput
 from autotune.outputs.export import words
-from autotune.outputs.export.command import InImage, in_image
+from autotune.outputs.export.command import in_image, model_named, parsed_command, text_of
 from autotune.outputs.export.winner import Winner
 from autotune.serving import StartupTimeouts
 from autotune.serving.command import with_serving
 from autotune.serving.docker_run import docker_card, image_of, mounted_paths, own_entrypoint, volume_name
 from autotune.simulator.node.weights import weight_bytes_per_gpu
-from autotune.study.user_library import library_of
 from autotune.trial import Evidence
 
 PORT = 8000
@@ -57,11 +55,16 @@ class Container:
         mounts: files and folders of the host that the command names.
         caches: folders of the container that should outlive it, to a volume's name that tells image and GPU.
         health: the path that answers 200 when the server is ready.
-        command: the engine's command as the image runs it, with the model.
+        start_limit_s: how long a start may take before it is given up.
+        start_limit_source: the same in words, with where the figure comes from.
+        model: the model as the command names it: an id at Hugging Face, or an absolute path.
+        served: the name by which requests ask for it.
+        revision: the branch, tag or commit of its repository; None: its main branch.
         weights: the host's Hugging Face cache as the recommended variables name it; None: they do not.
         storage_gib: of the caches, in whole tens; room for the weights unless they are mounted.
     """
 
+    winner: Winner
     name: str
     image: str
     argv: tuple[str, ...]
@@ -72,9 +75,28 @@ class Container:
     mounts: tuple[str, ...]
     caches: Mapping[str, str]
     health: str
-    command: InImage
+    start_limit_s: int
+    start_limit_source: str
+    model: str
+    served: str
+    revision: str | None
     weights: str | None
     storage_gib: int
+
+    @property
+    def model_is_local(self) -> bool:
+        """Whether the model is a folder, not a name at Hugging Face."""
+        return self.model.startswith("/")
+
+    @property
+    def vendor(self) -> str:
+        """Who makes the GPUs."""
+        return self.winner.spec.hardware.vendor
+
+    @property
+    def plain_env(self) -> dict[str, str]:
+        """The variables that are no secret."""
+        return {name: value for name, value in self.env.items() if words.reference_in(value)[1] is None}
 
     @property
     def secrets(self) -> list[str]:
@@ -84,23 +106,26 @@ class Container:
 
 def container_of(winner: Winner) -> Container:
     """The winner in a container; raises `BadInput` when no image is known for it."""
-    choice, hardware = winner.choice, winner.spec.hardware
-    kind = engine(choice.engine, library_of(winner.spec))
-    command = in_image(winner, kind)
-    image = _image(winner, kind)
+    choice, hardware, kind = winner.choice, winner.spec.hardware, winner.engine
+    argv, parsed, image = in_image(winner), parsed_command(choice, kind), _image(winner)
+    model = model_named(argv, kind) or winner.spec.model.id
+    if model.startswith("."):
+        raise BadInput(f"the model {model!r} is no folder seen from here; export from where the study was made")
     env = words.settings_without_secrets(choice.env)
     weights = env.pop(_MODELS, None)
     # What exists here of the paths that the command names, and a model's folder, which may lie on another machine.
-    mounts = mounted_paths(command.argv)
-    if command.is_local and not any(PurePosixPath(command.model).is_relative_to(path) for path in mounts):
-        mounts.append(command.model)
+    mounts, is_local = mounted_paths(argv), model.startswith("/")
+    if is_local and not any(PurePosixPath(model).is_relative_to(path) for path in mounts):
+        mounts.append(model)
+    limit_s, limit_source = start_limit_s(winner)
     architecture = winner.spec.model.architecture
     weight_bytes = weight_bytes_per_gpu(architecture, 1, 1, 1, architecture.mtp_layers > 0)
     return Container(
+        winner=winner,
         name=name_of(choice.engine, winner.recommendation.model),
         image=image,
         # What a launch needs besides, to be measured, is no part of the recommendation.
-        argv=with_serving(command.argv, kind.card.serving.model_copy(update={"arguments": []}), ANYWHERE, PORT),
+        argv=with_serving(argv, kind.card.serving.model_copy(update={"arguments": []}), ANYWHERE, PORT),
         own_entrypoint=own_entrypoint(kind.card, hardware, image),
         env={name: value for name, value in env.items() if not chooses_gpus(name)},
         gpu_choice={name: value for name, value in env.items() if chooses_gpus(name)},
@@ -108,9 +133,13 @@ def container_of(winner: Winner) -> Container:
         mounts=tuple(sorted(mounts)),
         caches={folder: volume_name(image, hardware.name, folder) for folder in docker_card().caches},
         health=kind.card.serving.health,
-        command=command,
+        start_limit_s=limit_s,
+        start_limit_source=limit_source,
+        model=model,
+        served=text_of(parsed, "served_model_name") or model,
+        revision=text_of(parsed, "revision"),
         weights=weights if weights and weights.startswith("/") else None,
-        storage_gib=10 * max(2, 0 if command.is_local else math.ceil(_ROOM * weight_bytes / 2**30 / 10)),
+        storage_gib=10 * max(2, 0 if is_local else math.ceil(_ROOM * weight_bytes / 2**30 / 10)),
     )
 
 
@@ -140,8 +169,8 @@ def start_limit_s(winner: Winner) -> tuple[int, str]:
     return limit_s, f"a start may take {limit_s} s: {said}; cold disks and caches may take {_START_MARGIN:.0f} times it"
 
 
-def _image(winner: Winner, kind: Engine) -> str:
-    choice, hardware = winner.choice, winner.spec.hardware
+def _image(winner: Winner) -> str:
+    choice, hardware, card = winner.choice, winner.spec.hardware, winner.engine.card
     if winner.image is not None:
         if not winner.image or any(sign.isspace() for sign in winner.image):
             raise BadInput(f"--image {winner.image!r}: write an image with its tag, e.g. vllm/vllm-openai:v0.32.0")
@@ -150,12 +179,12 @@ def _image(winner: Winner, kind: Engine) -> str:
         return choice.container[-1]
     try:
         version = Version(choice.engine_version).public
-        known = image_of(kind.card, hardware, version)
+        known = image_of(card, hardware, version)
     except InvalidVersion:
         version, known = choice.engine_version, None
     if known is None:
         raise BadInput(
-            f"no container image of {kind.card.title} {version} for {hardware.vendor} {hardware.generation} is known; "
+            f"no container image of {card.title} {version} for {hardware.vendor} {hardware.generation} is known; "
             "name one with --image IMAGE"
         )
     return known.image.replace("{version}", version)

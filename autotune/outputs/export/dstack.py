@@ -10,8 +10,8 @@ import shlex
 from typing import Any
 
 from autotune.outputs.export import shell, words
-from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of, start_limit_s
-from autotune.outputs.export.text import comment, dump_yaml, heading
+from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of
+from autotune.outputs.export.text import yaml_file
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 from autotune.space.library import Library
@@ -29,20 +29,19 @@ def service(winner: Winner) -> str:
     container = container_of(winner)
     probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
     # Without probes of its own a service with a model is asked for a completion every time.
-    more = {"port": PORT, "model": container.command.served, "probes": [probe]}
-    said = start_limit_s(winner)[1]
-    return _render(winner, container, "service", more, [f"dstack waits for it as long as it takes; {said}"])
+    more = {"port": PORT, "model": container.served, "probes": [probe]}
+    note = f"dstack waits for it as long as it takes; {container.start_limit_source}"
+    return _render(container, "service", more, [note])
 
 
 def task(winner: Winner) -> str:
     """``task.dstack.yml``; `dstack apply` forwards the port to this machine's loopback."""
-    return _render(winner, container_of(winner), "task", {"ports": [PORT]}, [])
+    return _render(container_of(winner), "task", {"ports": [PORT]}, [])
 
 
-def _render(winner: Winner, container: Container, kind: str, more: dict[str, Any], notes: list[str]) -> str:
+def _render(container: Container, kind: str, more: dict[str, Any], notes: list[str]) -> str:
     secrets = list(dict.fromkeys((_TOKEN, *container.secrets)))
     about = [
-        *heading(winner),
         f"use: dstack apply --file {kind}.dstack.yml",
         f"taken from the environment of that command: {', '.join(secrets)}; leave {_TOKEN} out for an open model",
         *notes,
@@ -53,16 +52,13 @@ def _render(winner: Winner, container: Container, kind: str, more: dict[str, Any
         "type": kind,
         "name": container.name,
         "image": container.image,
-        "env": [
-            *secrets,
-            *(f"{name}={value}" for name, value in settings.items()),
-        ],
+        "env": [*secrets, *(f"{name}={value}" for name, value in settings.items())],
         "commands": _commands(container),
         **more,
-        "resources": _resources(winner, container),
+        "resources": _resources(container),
         "volumes": _volumes(container),
     }
-    return comment(about) + dump_yaml(document)
+    return yaml_file(container.winner, about, document)
 
 
 def _commands(container: Container) -> list[str]:
@@ -77,18 +73,15 @@ def _commands(container: Container) -> list[str]:
     settings = [f"{name}={_quoted(value)}" for name, value in container.env.items() if "$" in value]
     started = ["exec env", *settings] if settings else ["exec"]
     lines.append(" ".join([*started, *map(_quoted, container.argv)]))
-    return [line.replace("$", "$$") for line in lines]
+    return [words.doubled(line) for line in lines]
 
 
 def _quoted(word: str) -> str:
-    prefix, variable = words.reference_in(word)
-    if variable is None:
-        return shlex.quote(word)
-    return f'{shlex.quote(prefix) if prefix else ""}"${variable}"'
+    return words.written(word, shlex.quote, lambda variable: f'"${variable}"')
 
 
-def _resources(winner: Winner, container: Container) -> dict[str, Any]:
-    hardware = winner.spec.hardware
+def _resources(container: Container) -> dict[str, Any]:
+    hardware = container.winner.spec.hardware
     resources = {"shm_size": f"{SHARED_MEMORY_GIB}GB", "disk": f"{container.storage_gib + _IMAGE_GB}GB.."}
     if hardware.vendor == "cpu":
         return {"gpu": 0, **resources}
@@ -96,7 +89,7 @@ def _resources(winner: Winner, container: Container) -> dict[str, Any]:
     # The packaged cards are named as the GPUs are sold; a card of one's own may have any name.
     if hardware.name in Library().hardware:
         gpu["name"] = hardware.name.upper()
-    gpu |= {"memory": f"{int(hardware.memory_gb * _MEMORY_SHARE)}GB..", "count": winner.gpus}
+    gpu |= {"memory": f"{int(hardware.memory_gb * _MEMORY_SHARE)}GB..", "count": container.winner.gpus}
     return {"gpu": gpu, **resources}
 
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from autotune.engines import engine
 from autotune.outputs.export import shell, words
-from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of, start_limit_s
-from autotune.outputs.export.text import comment, dump_yaml, heading
+from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of
+from autotune.outputs.export.text import heading, yaml_file
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import FILES_FOLDER
-from autotune.study.user_library import library_of
 
 _BACKENDS = {"vllm": "vLLM", "sglang": "SGLang"}
 _ADDRESS_WORDS = 4
@@ -35,10 +33,9 @@ def render(winner: Winner) -> str:
             left_out.append(group[0].partition("=")[0])
         else:
             argv += group
-    env = {name: value for name, value in container.env.items() if words.reference_in(value)[1] is None}
-    source = {"source": "huggingface", "huggingface_repo_id": container.command.model}
-    if container.command.is_local:
-        source = {"source": "local_path", "local_path": container.command.model}
+    source = {"source": "huggingface", "huggingface_repo_id": container.model}
+    if container.model_is_local:
+        source = {"source": "local_path", "local_path": container.model}
     backend = None if container.files else _BACKENDS.get(winner.choice.engine)
     document = {
         "name": container.name,
@@ -47,29 +44,28 @@ def render(winner: Winner) -> str:
         "replicas": 1,
         "categories": ["llm"],
         "distributed_inference_across_workers": False,
-        "gpu_selector": {"gpus_per_replica": winner.gpus} if winner.spec.hardware.vendor != "cpu" else None,
+        "gpu_selector": {"gpus_per_replica": winner.gpus} if container.vendor != "cpu" else None,
         "backend": backend or "Custom",
         "image_name": container.image,
-        **(_parameters(winner, argv) if backend else _run_command(winner, container, argv)),
-        "env": {**env, _SHARED_MEMORY: str(SHARED_MEMORY_GIB)},
+        **(_parameters(winner, argv) if backend else _run_command(container, argv)),
+        "env": {**container.plain_env, _SHARED_MEMORY: str(SHARED_MEMORY_GIB)},
     }
     about = [
-        *heading(winner),
         "use: import it at Models - Deployments in GPUStack 2.3 or later",
         f"It holds for {winner.recommendation.hardware}: add a worker_selector where the cluster has other GPUs too.",
-        start_limit_s(winner)[1],
+        container.start_limit_source,
     ]
-    left_out += [name for name in container.env if name not in env]
+    left_out += [name for name in container.env if name not in container.plain_env]
     about += [
         f"left out, as its value is a secret: {name} (GPUStack asks for API keys and reads weights itself)"
         for name in left_out
     ]
-    return comment(about) + dump_yaml({key: value for key, value in document.items() if value is not None})
+    return yaml_file(winner, about, {key: value for key, value in document.items() if value is not None})
 
 
 def _parameters(winner: Winner, argv: list[str]) -> dict[str, Any]:
     """One entry per option with its values; the program and the model are GPUStack's."""
-    kind = engine(winner.choice.engine, library_of(winner.spec))
+    kind = winner.engine
     arguments = list(kind.arguments(argv) or ())
     flag = kind.card.model_flag or "--model"
     options = [group for group in words.groups(["", *arguments])[1:] if group[0].partition("=")[0] != flag]
@@ -92,10 +88,10 @@ def _entries(group: list[str]) -> list[str]:
     return [f"{name}{equals}{shlex.quote(value)}" if equals else shlex.quote(name), *group[1:]]
 
 
-def _run_command(winner: Winner, container: Container, argv: list[str]) -> dict[str, Any]:
+def _run_command(container: Container, argv: list[str]) -> dict[str, Any]:
     """The whole command, which GPUStack splits as a shell does; a shell inside writes the files first."""
-    argv = ["{{model_path}}" if word == container.command.model else word for word in argv]
-    serving = engine(winner.choice.engine, library_of(winner.spec)).card.serving
+    argv = ["{{model_path}}" if word == container.model else word for word in argv]
+    serving = container.winner.engine.card.serving
     command = [*argv, serving.host_flag, "{{worker_ip}}", serving.port_flag, "{{port}}"]
     if not container.files:
         return {"run_command": shlex.join(command)}

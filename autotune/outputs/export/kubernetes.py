@@ -12,8 +12,8 @@ import re
 from typing import Any
 
 from autotune.outputs.export import words
-from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of, start_limit_s
-from autotune.outputs.export.text import comment, dump_yaml, heading
+from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of
+from autotune.outputs.export.text import yaml_file
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 
@@ -30,40 +30,31 @@ _FETCH_S = 7200
 def render(winner: Winner) -> str:
     """The manifests, for ``kubectl apply --filename``."""
     container = container_of(winner)
-    limit_s, said = start_limit_s(winner)
     documents: list[dict[str, Any]] = []
     if container.files:
         data = {_key(i, name): text for i, (name, text) in enumerate(container.files.items())}
-        metadata = _metadata(container, "-files")
-        documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+        documents.append({**_manifest("ConfigMap", container, "-files"), "data": data})
     resources = {"requests": {"storage": f"{container.storage_gib}Gi"}}
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": _metadata(container, "-cache"),
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": resources},
+    claim = _manifest("PersistentVolumeClaim", container, "-cache")
+    claim["spec"] = {"accessModes": ["ReadWriteOnce"], "resources": resources}
+    service = _manifest("Service", container)
+    service["spec"] = {
+        "selector": _labels(container),
+        "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
     }
-    labels, ports = {"app.kubernetes.io/name": container.name}, [{"name": "http", "port": PORT, "targetPort": "http"}]
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata(container),
-        "spec": {"selector": labels, "ports": ports},
-    }
-    documents += [claim, _deployment(winner, container, limit_s), service]
-    return comment(_about(winner, container, said)) + dump_yaml(*documents)
+    return yaml_file(winner, _about(container), *documents, claim, _deployment(container), service)
 
 
-def _about(winner: Winner, container: Container, said: str) -> list[str]:
+def _about(container: Container) -> list[str]:
+    hardware = container.winner.recommendation.hardware
     about = [
-        *heading(winner),
         "use: kubectl apply --filename kubernetes.yaml",
-        f"It holds for {winner.recommendation.hardware} only: add a nodeSelector where the cluster has other GPUs too.",
-        f"startup probe: {said}",
+        f"It holds for {hardware} only: add a nodeSelector where the cluster has other GPUs too.",
+        f"startup probe: {container.start_limit_source}",
         # A hostPath would bind the pod to one node's disk and wants a right that clusters seldom give.
         "The claim keeps weights and compiled kernels: one pod at a time, on whatever node it is.",
     ]
-    if not container.command.is_local:
+    if not container.model_is_local:
         about.append("The weights are fetched before the server starts, so that its start is the one that was seen.")
     keys = [_TOKEN, *(name for name in container.secrets if name != _TOKEN)]
     literals = " ".join(f'--from-literal={key}="${key}"' for key in keys)
@@ -72,8 +63,14 @@ def _about(winner: Winner, container: Container, said: str) -> list[str]:
     return about
 
 
-def _metadata(container: Container, ending: str = "") -> dict[str, Any]:
-    return {"name": f"{container.name}{ending}", "labels": {"app.kubernetes.io/name": container.name}}
+def _labels(container: Container) -> dict[str, str]:
+    return {"app.kubernetes.io/name": container.name}
+
+
+def _manifest(kind: str, container: Container, ending: str = "") -> dict[str, Any]:
+    version = "apps/v1" if kind == "Deployment" else "v1"
+    metadata = {"name": f"{container.name}{ending}", "labels": _labels(container)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
 
 def _key(number: int, name: str) -> str:
@@ -82,45 +79,43 @@ def _key(number: int, name: str) -> str:
     return name if plain else f"file-{number}"
 
 
-def _deployment(winner: Winner, container: Container, limit_s: int) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/name": container.name}
-    metadata = _metadata(container)
-    metadata["annotations"] = {
+def _deployment(container: Container) -> dict[str, Any]:
+    winner, deployment = container.winner, _manifest("Deployment", container)
+    deployment["metadata"]["annotations"] = {
         "autotune/study": winner.recommendation.study,
         "autotune/configuration": winner.choice.fingerprint,
         "autotune/evidence": winner.recommendation.evidence.value,
     }
     # Kubernetes sets NAME_PORT and the like for every service, and engines read variables of such names.
     pod: dict[str, Any] = {"enableServiceLinks": False}
-    if not container.command.is_local:
+    if not container.model_is_local:
         pod["initContainers"] = [_fetch(container)]
-    pod |= {"containers": [_server(winner, container, limit_s)], "volumes": _volumes(container)}
-    spec = {
+    pod |= {"containers": [_server(container)], "volumes": _volumes(container)}
+    deployment["spec"] = {
         "replicas": 1,
-        "progressDeadlineSeconds": _FETCH_S + limit_s,
+        "progressDeadlineSeconds": _FETCH_S + container.start_limit_s,
         # The GPUs and the claim are one pod's: a new one starts when the old one has gone.
         "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": pod},
+        "selector": {"matchLabels": _labels(container)},
+        "template": {"metadata": {"labels": _labels(container)}, "spec": pod},
     }
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    return deployment
 
 
 def _fetch(container: Container) -> dict[str, Any]:
     """Fetches the weights that the server will ask for; the server may be told to be offline, this container is not."""
-    wanted = [container.command.model, *([container.command.revision] if container.command.revision else [])]
+    wanted = [container.model, *([container.revision] if container.revision else [])]
     environment = [row for row in _environment(container) if row["name"].startswith("HF_")]
     return {
         "name": "fetch-weights",
         "image": container.image,
-        "command": ["python3", "-c", _FETCH, *map(_literal, wanted)],
+        "command": ["python3", "-c", _FETCH, *map(words.doubled, wanted)],
         "env": [row for row in environment if row["name"] != "HF_HUB_OFFLINE"],
         "volumeMounts": _cache_mounts(container),
     }
 
 
-def _server(winner: Winner, container: Container, limit_s: int) -> dict[str, Any]:
-    vendor = winner.spec.hardware.vendor
+def _server(container: Container) -> dict[str, Any]:
     server: dict[str, Any] = {"name": "server", "image": container.image}
     # As the image's arguments they go through its own entry point; as the command they replace it.
     server["args" if container.own_entrypoint else "command"] = [_value(word) for word in container.argv]
@@ -128,13 +123,14 @@ def _server(winner: Winner, container: Container, limit_s: int) -> dict[str, Any
         server["workingDir"] = FILES_FOLDER
     server["env"] = _environment(container)
     server["ports"] = [{"name": "http", "containerPort": PORT}]
-    if vendor in _GPUS:
-        server["resources"] = {"limits": {_GPUS[vendor]: winner.gpus}}
-    server |= _security(vendor)
+    if container.vendor in _GPUS:
+        server["resources"] = {"limits": {_GPUS[container.vendor]: container.winner.gpus}}
+    server |= _security(container.vendor)
     # A server under full load may answer late: it is taken off, and killed, only after minutes of silence.
     probe = {"httpGet": {"path": container.health, "port": "http"}, "timeoutSeconds": 30}
+    starts = math.ceil(container.start_limit_s / _PERIOD_S)
     server |= {
-        "startupProbe": {**probe, "periodSeconds": _PERIOD_S, "failureThreshold": math.ceil(limit_s / _PERIOD_S)},
+        "startupProbe": {**probe, "periodSeconds": _PERIOD_S, "failureThreshold": starts},
         "readinessProbe": {**probe, "periodSeconds": 30, "failureThreshold": 3},
         "livenessProbe": {**probe, "periodSeconds": 30, "failureThreshold": 10},
     }
@@ -190,11 +186,5 @@ def _volumes(container: Container) -> list[dict[str, Any]]:
     return volumes
 
 
-def _literal(text: str) -> str:
-    """Text in which Kubernetes replaces no ``$(NAME)``."""
-    return text.replace("$", "$$")
-
-
 def _value(word: str) -> str:
-    prefix, variable = words.reference_in(word)
-    return _literal(word) if variable is None else f"{_literal(prefix)}$({variable})"
+    return words.written(word, words.doubled, "$({})".format)

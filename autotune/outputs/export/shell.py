@@ -43,10 +43,10 @@ def render_docker(winner: Winner) -> str:
         f"It is reached at 127.0.0.1:{PORT} unless PUBLISH says otherwise: PUBLISH=0.0.0.0:{PORT} ./docker-run.sh",
     ]
     # A secret goes in by name, so that it is on no command line.
-    inside = {name: value for name, value in container.env.items() if words.reference_in(value)[1] is None}
+    inside = container.plain_env
     secret = {name: value for name, value in container.env.items() if name not in inside}
     card = docker_card()
-    options = [*card.options, *card.devices[winner.spec.hardware.vendor]]
+    options = [*card.options, *card.devices[container.vendor]]
     lines = [*_started(secret), shlex.join(DOCKER_RUN)]
     lines += [shlex.join(option) for option in options if option[0] != "--network"]
     lines.append(f'--publish "${{PUBLISH:-127.0.0.1:{PORT}}}:{PORT}"')
@@ -137,8 +137,4 @@ def _word(argument: str, files: Mapping[str, str]) -> str:
 
 def quoted(word: str) -> str:
     """A word for the shell; the script stops with a message where a variable that it refers to is not set."""
-    prefix, variable = words.reference_in(word)
-    if variable is None:
-        return shlex.quote(word)
-    asked = f'"${{{variable}:?set {variable} to the secret that this command needs}}"'
-    return f"{shlex.quote(prefix)}{asked}" if prefix else asked
+    return words.written(word, shlex.quote, lambda variable: f'"{words.required(variable)}"')

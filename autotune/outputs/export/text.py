@@ -80,21 +80,14 @@ def dump_yaml(*documents: Any) -> str:
     return "---\n".join(yaml.dump(d, Dumper=_Dumper, sort_keys=False, width=2**20) for d in documents)
 
 
+def yaml_file(winner: Winner, about: list[str], *documents: Any) -> str:
+    """YAML documents, with what they are and how they are used in the first lines."""
+    return comment([*heading(winner), *about]) + dump_yaml(*documents)
+
+
 def render_json(winner: Winner) -> str:
     """``recommendation.json`` for other programs, without secrets."""
-    recommendation, choice = winner.recommendation, winner.choice
-    secrets = redact.secrets_in(choice.argv, choice.env)
-    if recommendation.baseline is not None:
-        secrets |= redact.secrets_in(recommendation.baseline.argv, recommendation.baseline.env)
-    return json.dumps(_masked(recommendation.to_json(), secrets), indent=2) + "\n"
-
-
-def _masked(value: Any, secrets: set[str]) -> Any:
-    if isinstance(value, dict):
-        if value.get("argv"):
-            # A command's row: masked by name, which its strings alone do not tell.
-            value = {**value, "argv": redact.argv(value["argv"]), "env": redact.env(value["env"])}
-        return {key: _masked(item, secrets) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_masked(item, secrets) for item in value]
-    return redact.text(value, secrets) if isinstance(value, str) else value
+    recommendation = winner.recommendation
+    choices = [choice for choice in (winner.choice, recommendation.baseline) if choice is not None]
+    secrets = set().union(*(redact.secrets_in(choice.argv, choice.env) for choice in choices))
+    return json.dumps(redact.document(recommendation.to_json(), secrets), indent=2) + "\n"

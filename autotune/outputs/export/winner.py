@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autotune.engines import Engine, engine
 from autotune.errors import BadInput
 from autotune.space.context import gpus_of
 from autotune.study.recommendation import Choice, Recommendation
 from autotune.study.spec import StudySpec
+from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Launch, State
 
 
@@ -30,6 +32,11 @@ class Winner:
     ready_s: tuple[float, ...]
     gpus: int
     image: str | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that it runs on."""
+        return engine(self.choice.engine, library_of(self.spec))
 
 
 def winner_of(

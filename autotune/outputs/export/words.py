@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from autotune import redact
 from autotune.trial import referenced
@@ -43,6 +43,29 @@ def reference_in(word: str) -> tuple[str, str | None]:
     option, equals, value = word.rpartition("=")
     name = referenced(value)
     return (f"{option}{equals}", name) if name else (word, None)
+
+
+def written(word: str, plain: Callable[[str], str], reference: Callable[[str], str]) -> str:
+    """A word in a format's own writing.
+
+    Args:
+        plain: writes text in which nothing is replaced.
+        reference: writes the value of a variable.
+    """
+    prefix, variable = reference_in(word)
+    if variable is None:
+        return plain(word)
+    return f"{plain(prefix) if prefix else ''}{reference(variable)}"
+
+
+def doubled(text: str) -> str:
+    """Text in which Kubernetes, Compose and dstack replace no variable."""
+    return text.replace("$", "$$")
+
+
+def required(variable: str) -> str:
+    """A variable's value to a shell and to Compose, which stop with a message where it is not set."""
+    return f"${{{variable}:?set {variable} to the secret that this command needs}}"
 
 
 def asked_for(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
