@@ -1,86 +1,213 @@
-"""What stands beside the recommendation: the finalists on every workload, the front of two goals, and the nodes.
+"""The figures of a recommendation: configurations before and after, on every workload, the front of two goals, nodes.
 
-The first two take the same launches as the recommendation: those of the finals where a configuration has any.
+All but the nodes are of the launches that count: those of the finals where a configuration has any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from autotune.search import objective
 from autotune.search.decide.estimate import Spread, mean, percent
-from autotune.search.decide.verdict import Judgement
+from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_of
 from autotune.search.front import dominated
-from autotune.search.history import History
-from autotune.search.nodes import contrast
-from autotune.study.recommendation import Choice, FrontPoint, MatrixCell, MatrixRow, NodeShare, Objective
-from autotune.trial import Launch, Role
+from autotune.search.history import BASELINE_ROLES, History
+from autotune.search.nodes import NodeScore, contrast
+from autotune.study.recommendation import (
+    Choice,
+    FrontPoint,
+    MatrixCell,
+    MatrixRow,
+    NodeShare,
+    Objective,
+    WorkloadComparison,
+)
+from autotune.trial import Launch, Metrics, Role
 
-Measured = Callable[[int], Sequence[Launch]]
-"""The launches behind the figures of the candidate at a position."""
-Chosen = Callable[[int], Choice | None]
-"""The candidate at a position with its command and what it achieves."""
 
-
-def matrix(history: History, judgement: Judgement, measured: Measured, chosen: Chosen) -> list[MatrixRow]:
-    """The baseline and the finalists that keep the SLOs, the recommended one first among them, on every workload.
+class Sheet:
+    """The figures of a study's candidates, by their positions.
 
     Gains are ratios of geometric means; of several nodes, by launches on the same ones.
     """
-    base = history.candidates.baseline
-    contenders = dict.fromkeys(entry.position for entry in history.of_role(Role.FINAL))
-    kept = [p for p in contenders if history.feasible(p, Role.FINAL)]
-    others = [p for p in dict.fromkeys([judgement.winner, *kept]) if p is not None and p != base]
-    listed = [*([base] if history.scores(base) else []), *others]
-    eligible = {p for p in listed if p != base or history.feasible(base)}
-    cells: dict[int, dict[str, MatrixCell]] = {p: {} for p in listed}
-    for name in history.spec.workloads:
-        for position, cell in _column(history, judgement, name, {p: measured(p) for p in listed}, eligible).items():
-            cells[position][name] = cell
-    rows = []
-    for position in listed:
-        if (choice := chosen(position)) is not None:
-            role: Literal["baseline", "recommended", "finalist"]
-            role = "baseline" if position == base else "recommended" if position == judgement.winner else "finalist"
-            rows.append(MatrixRow(**choice.model_dump(), role=role, workloads=cells[position]))
-    return rows
 
+    def __init__(self, history: History, launches: Sequence[Launch], judgement: Judgement) -> None:
+        self._history, self._judgement, self._spec = history, judgement, history.spec
+        self._launches = {launch.trial.number: launch for launch in launches}
+        self._nodes = {entry.number: entry.node for entry in history}
+        self._base = history.candidates.baseline
 
-def _column(
-    history: History, judgement: Judgement, workload: str, launches: Mapping[int, Sequence[Launch]], eligible: set[int]
-) -> dict[int, MatrixCell]:
-    """One workload: position to its cell, of those that were measured on it."""
-    spec, base = history.spec, history.candidates.baseline
-    nodes_of = {entry.number: entry.node for entry in history}
-    placed = {
-        position: [
-            (nodes_of[row.trial.number], s) for row in rows if (s := objective.score(spec, row, workload)) is not None
-        ]
-        for position, rows in launches.items()
-    }
-    groups = {position: [score for _, score in rows] for position, rows in placed.items() if rows}
-    spread = Spread.pooled(groups.values())
-    best = max((p for p in groups if p in eligible), key=lambda p: mean(groups[p]), default=None)
-    cells = {}
-    for position, scores in groups.items():
-        gain, interval = None, None
-        if position != base and base in groups:
-            gain, _ = contrast(placed[position], placed[base])
-            half = spread.half_width((len(scores), len(groups[base])))
-            interval = None if half is None else (gain - half, gain + half)
-            if position == judgement.winner and judgement.gain and list(objective.weights(spec)) == [workload]:
-                gain, interval = judgement.gain.log, judgement.gain.interval  # One gain has one interval.
-        cells[position] = MatrixCell(
-            value=objective.from_score(spec, mean(scores)),
-            gain_percent=None if gain is None else percent(gain),
-            ci95=None if interval is None else (percent(interval[0]), percent(interval[1])),
-            repeats=len(scores),
-            best=position == best,
+    def choice(self, position: int) -> Choice:
+        """A configuration with its command and what it achieves."""
+        trial = self._shown(position).trial
+        scores = evidence(self._history, position)
+        return Choice(
+            engine=trial.configuration.engine,
+            engine_version=trial.engine_version,
+            config=dict(trial.configuration.knobs),
+            fingerprint=trial.configuration.fingerprint,
+            argv=list(trial.command.words),
+            container=list(trial.command.container),
+            env=dict(trial.command.env),
+            files=dict(trial.command.files),
+            command=trial.command.shell(),
+            objective=self._mean(
+                self._spec.objective, objective.on_workloads(self._spec), scores, self._judgement.spread
+            ),
         )
-    return cells
+
+    def _shown(self, position: int) -> Launch:
+        """The launch whose command stands for a configuration: the equivalent without settings that do nothing.
+
+        The baseline's stands as it was typed.
+        """
+        launches = self._measured(position)
+        fingerprint = self._history.candidates.items[position].fingerprint
+        own = [row for row in launches if row.trial.configuration.fingerprint == fingerprint]
+        if position == self._base and own:
+            return own[-1]
+        return min(launches, key=lambda row: settings_of(self._history, row.trial.configuration))
+
+    def _mean(self, metric: str, workload: str, scores: Sequence[float], spread: Spread) -> Objective:
+        middle, half = mean(scores), spread.half_width((len(scores),)) if len(scores) > 1 else None
+        ends = [] if half is None else [middle - half, middle + half]
+        values = sorted(objective.from_score(self._spec, end, metric) for end in ends)
+        return Objective(
+            metric=metric,
+            workload=workload,
+            value=objective.from_score(self._spec, middle, metric),
+            ci95=(values[0], values[1]) if values else None,
+            repeats=len(scores),
+        )
+
+    def _measured(self, position: int) -> list[Launch]:
+        """The launches behind `evidence`, in order."""
+        roles = BASELINE_ROLES if position == self._base else (Role.FINAL,)
+        return [self._launches[e.number] for e in self._history.evidence(position, *roles)]
+
+    def _scores(self, position: int, workload: str) -> list[NodeScore]:
+        """The scores on one workload with the nodes where they were measured."""
+        rows = self._measured(position) if self._history.scores(position) else []
+        scores = [(self._nodes[row.trial.number], objective.score(self._spec, row, workload)) for row in rows]
+        return [(node, score) for node, score in scores if score is not None]
+
+    def _gain(self, position: int, workload: str, spread: Spread) -> Gain | None:
+        """The gain over the baseline; None where one of them was not measured."""
+        mine, base = self._scores(position, workload), self._scores(self._base, workload)
+        if not mine or not base:
+            return None
+        judged = self._judgement.gain if position == self._judgement.winner else None
+        if judged and list(objective.weights(self._spec)) == [workload]:
+            return judged  # One gain has one interval.
+        log, half = contrast(mine, base)[0], spread.half_width((len(mine), len(base)))
+        return Gain(log, None if half is None else (log - half, log + half))
+
+    def workloads(self) -> dict[str, WorkloadComparison]:
+        """Every workload before and after."""
+        return {name: self._comparison(name) for name in self._spec.workloads}
+
+    def _comparison(self, workload: str) -> WorkloadComparison:
+        winner = self._judgement.winner
+        gain = self._gain(winner, workload, self._judgement.spread) if winner is not None else None
+        return WorkloadComparison(
+            baseline=self._metrics(self._base, workload),
+            recommended=self._metrics(winner, workload) if winner is not None else None,
+            gain_percent=percent(gain.log) if gain else None,
+        )
+
+    def _metrics(self, position: int, workload: str) -> Metrics | None:
+        """Means over the launches of every metric that is a number in all of them."""
+        if not self._history.scores(position):
+            return None
+        rows = [m for launch in self._measured(position) if (m := launch.result.metrics.get(workload))]
+        if not rows:
+            return None
+        means = {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
+        # Goals have one mean everywhere, the geometric one that gains are ratios of.
+        scores = [score for _, score in self._scores(position, workload)]
+        if workload in objective.weights(self._spec) and scores:
+            means[self._spec.objective] = objective.from_score(self._spec, mean(scores))
+        seconds = self._seconds(position)
+        if workload == self._spec.workloads[0] and self._spec.pareto and seconds:
+            means[self._spec.pareto] = objective.from_score(self._spec, mean(seconds), self._spec.pareto)
+        return means
+
+    def _seconds(self, position: int) -> list[float]:
+        """The scores of the second goal."""
+        scores = (objective.second(self._spec, launch) for launch in self._measured(position))
+        return [score for score in scores if score is not None]
+
+    def matrix(self) -> list[MatrixRow]:
+        """The baseline and the finalists that keep the SLOs, the recommended one first among them, by workload."""
+        history, base, winner = self._history, self._base, self._judgement.winner
+        contenders = dict.fromkeys(entry.position for entry in history.of_role(Role.FINAL))
+        kept = [p for p in contenders if history.feasible(p, Role.FINAL)]
+        others = [p for p in dict.fromkeys([winner, *kept]) if p is not None and p != base]
+        listed = [*([base] if history.scores(base) else []), *others]
+        columns = {name: self._column(name, listed) for name in self._spec.workloads}
+        rows = []
+        for position in listed:
+            role: Literal["baseline", "recommended", "finalist"]
+            role = "baseline" if position == base else "recommended" if position == winner else "finalist"
+            cells = {name: column[position] for name, column in columns.items() if position in column}
+            rows.append(MatrixRow(**self.choice(position).model_dump(), role=role, workloads=cells))
+        return rows
+
+    def _column(self, workload: str, listed: Sequence[int]) -> dict[int, MatrixCell]:
+        """One workload: position to its cell, of those that were measured on it."""
+        groups = {p: scores for p in listed if (scores := [score for _, score in self._scores(p, workload)])}
+        spread = Spread.pooled(groups.values())
+        eligible = [p for p in groups if p != self._base or self._history.feasible(p)]
+        best = max(eligible, key=lambda p: mean(groups[p]), default=None)
+        cells = {}
+        for position, scores in groups.items():
+            gain = self._gain(position, workload, spread) if position != self._base else None
+            cells[position] = MatrixCell(
+                value=objective.from_score(self._spec, mean(scores)),
+                gain_percent=percent(gain.log) if gain else None,
+                ci95=percents(gain.interval) if gain else None,
+                repeats=len(scores),
+                best=position == best,
+            )
+        return cells
+
+    def front(self) -> list[FrontPoint]:
+        """The non-dominated ones of all measured configurations that keep the SLOs, the best of the first goal first.
+
+        Empty where one goal was asked for.
+        """
+        spec = self._spec
+        if spec.pareto is None:
+            return []
+        feasible = [p for p in self._history.by_position if self._history.feasible(p, Role.FINAL)]
+        seconds = {p: scores for p in feasible if (scores := self._seconds(p))}
+        choices = {p: self.choice(p) for p in seconds}
+        sign = 1 if objective.maximises(spec.objective) else -1
+        firsts = {p: sign * float(np.log(choice.objective.value)) for p, choice in choices.items()}
+        points = np.array([(firsts[p], mean(seconds[p])) for p in choices]).reshape(-1, 2)
+        kept = [p for p, beaten in zip(choices, dominated(points), strict=True) if not beaten]
+        spread = Spread.pooled(seconds.values())
+        return [
+            FrontPoint(
+                **choices[p].model_dump(),
+                second=self._mean(spec.pareto, spec.workloads[0], seconds[p], spread),
+                evidence=self._measured(p)[-1].result.evidence,
+            )
+            for p in sorted(kept, key=lambda p: -firsts[p])
+        ]
+
+
+def percents(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    """An interval of differences of logarithms as gains in percent."""
+    return (percent(interval[0]), percent(interval[1])) if interval else None
+
+
+def _mean_of(values: Sequence[object], last: object) -> object:
+    numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return mean(numbers) if len(numbers) == len(values) else last
 
 
 def nodes(history: History) -> list[NodeShare]:
@@ -110,46 +237,3 @@ def nodes(history: History) -> list[NodeShare]:
             )
         )
     return shares
-
-
-def front(history: History, measured: Measured, chosen: Chosen) -> list[FrontPoint]:
-    """The non-dominated ones of all measured configurations that keep the SLOs, the best of the first goal first.
-
-    Empty where one goal was asked for.
-    """
-    spec = history.spec
-    if spec.pareto is None:
-        return []
-    feasible = [p for p in history.by_position if history.feasible(p, Role.FINAL)]
-    seconds = {
-        p: scores
-        for p in feasible
-        if (scores := [s for row in measured(p) if (s := objective.second(spec, row)) is not None])
-    }
-    choices = {p: choice for p in seconds if (choice := chosen(p)) is not None}
-    sign = 1 if objective.maximises(spec.objective) else -1
-    firsts = {p: sign * float(np.log(choice.objective.value)) for p, choice in choices.items()}
-    points = np.array([(firsts[p], mean(seconds[p])) for p in choices]).reshape(-1, 2)
-    kept = [p for p, beaten in zip(choices, dominated(points), strict=True) if not beaten]
-    spread = Spread.pooled(seconds.values())
-    return [
-        FrontPoint(
-            **choices[p].model_dump(),
-            second=_second(history, spec.pareto, seconds[p], spread),
-            evidence=measured(p)[-1].result.evidence,
-        )
-        for p in sorted(kept, key=lambda p: -firsts[p])
-    ]
-
-
-def _second(history: History, metric: str, scores: Sequence[float], spread: Spread) -> Objective:
-    spec, middle = history.spec, mean(scores)
-    half = spread.half_width((len(scores),)) if len(scores) > 1 else None
-    ends = [] if half is None else [objective.from_score(spec, middle + side * half, metric) for side in (-1, 1)]
-    return Objective(
-        metric=metric,
-        workload=spec.workloads[0],
-        value=objective.from_score(spec, middle, metric),
-        ci95=(min(ends), max(ends)) if ends else None,
-        repeats=len(scores),
-    )

@@ -13,9 +13,9 @@ is resumed joins what the undisturbed one joined.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 
-from autotune.trial import Launch, Scalar
+from autotune.study.recommendation import Resolution
+from autotune.trial import Launch
 
 
 def canonical_of(launches: Iterable[Launch], candidates: Container[str], baseline: str | None = None) -> dict[str, str]:
@@ -42,27 +42,7 @@ def canonical_of(launches: Iterable[Launch], candidates: Container[str], baselin
     return {name: end for name, end in ends.items() if name != end}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """What an engine made of a knob otherwise than it was asked for, over all launches.
-
-    Attributes:
-        note: one sentence (Markdown).
-        launches: numbers, ascending.
-        repeats_of: the lowest number of a launch that is the same configuration without this difference; None where
-            there is none.
-    """
-
-    engine: str
-    knob: str
-    asked: Scalar
-    got: Scalar
-    note: str
-    launches: tuple[int, ...]
-    repeats_of: int | None
-
-
-def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Difference]:
+def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Resolution]:
     """Every difference once, in the order of the first launch that had it.
 
     Args:
@@ -85,6 +65,15 @@ def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Diff
         numbers = {launch.trial.number for launch in group}
         same = {canonical(launch) for launch in group}
         others = [x.trial.number for x in launches if x.trial.number not in numbers and {canonical(x)} == same]
-        launched = tuple(sorted(numbers))
-        found.append(Difference(engine, knob, asked, got, note, launched, min(others, default=None)))
+        found.append(
+            Resolution(
+                engine=engine,
+                knob=knob,
+                asked=asked,
+                got=got,
+                note=note,
+                launches=sorted(numbers),
+                repeats_of=min(others, default=None),
+            )
+        )
     return found
