@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -102,15 +102,7 @@ class Failure:
 
     def to_json(self) -> dict[str, Any]:
         """``phase`` and ``lasting`` only where they say something."""
-        row = {"kind": self.kind.value, "message": self.message, "log_excerpt": self.log_excerpt}
-        optional = {"phase": self.phase and self.phase.value, "lasting": self.lasting}
-        return {**row, **{key: value for key, value in optional.items() if value}}
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Failure:
-        phase = Phase(row["phase"]) if row.get("phase") else None
-        excerpt, lasting = row.get("log_excerpt", ""), bool(row.get("lasting"))
-        return cls(FailureKind(row["kind"]), row["message"], excerpt, phase, lasting)
+        return {key: value for key, value in asdict(self).items() if value or key not in ("phase", "lasting")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +231,6 @@ class Resolved:
     source: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        differs = {knob: list(pair) for knob, pair in self.differs.items()}
-        return {"fingerprint": self.fingerprint, "differs": differs, "source": self.source, "notes": dict(self.notes)}
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Resolved:
-        differs = {knob: (asked, got) for knob, (asked, got) in row["differs"].items()}
-        return cls(row["fingerprint"], differs, row["source"], dict(row["notes"]))
-
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
@@ -286,65 +269,3 @@ class Launch:
 
     trial: Trial
     result: TrialResult
-
-    def to_json(self) -> dict[str, Any]:
-        """The row, with the keys that `docs/files.md` promises."""
-        t, r = self.trial, self.result
-        more = {"gpu_ids": [*r.gpu_ids], "bound_node": t.node, "shortened": {**r.shortened}, "quarantine": r.quarantine}
-        return {
-            "number": t.number,
-            "role": t.role.value,
-            "engine": t.configuration.engine,
-            "engine_version": t.engine_version,
-            "config": dict(t.configuration.knobs),
-            "fingerprint": t.configuration.fingerprint,
-            "launch_index": t.launch_index,
-            "argv": list(t.command.words),
-            "container": list(t.command.container),
-            "env": dict(t.command.env),
-            "files": dict(t.command.files),
-            "evidence": r.evidence.value,
-            "state": r.state.value,
-            "failure": r.failure.to_json() if r.failure else None,
-            "metrics": {name: dict(m) for name, m in r.metrics.items()},
-            "workloads": list(t.workloads),
-            "times_s": dict(r.times_s),
-            "gpus": r.gpus,
-            "node": r.node,
-            "pids": list(r.pids),
-            "started_at": r.started_at,
-            "resolved": r.resolved.to_json() if r.resolved else None,
-            **{key: value for key, value in more.items() if value},
-        }
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Launch:
-        """The inverse of `to_json`; raises ``KeyError`` or ``ValueError`` on a row of another shape."""
-        container = tuple(row.get("container", ()))
-        argv = tuple(row["argv"])[len(container) :]
-        trial = Trial(
-            number=int(row["number"]),
-            role=Role(row["role"]),
-            configuration=Configuration(row["engine"], dict(row["config"])),
-            engine_version=row["engine_version"],
-            command=Command(argv, dict(row["env"]), dict(row.get("files", {})), container),
-            workloads=tuple(row["workloads"]),
-            launch_index=int(row["launch_index"]),
-            node=row.get("bound_node", ""),
-        )
-        result = TrialResult(
-            state=State(row["state"]),
-            evidence=Evidence(row["evidence"]),
-            failure=Failure.from_json(row["failure"]) if row["failure"] else None,
-            metrics={name: dict(m) for name, m in row["metrics"].items()},
-            times_s=dict(row["times_s"]),
-            gpus=int(row["gpus"]),
-            node=row["node"],
-            pids=tuple(row["pids"]),
-            started_at=row["started_at"],
-            resolved=Resolved.from_json(row["resolved"]) if row.get("resolved") else None,
-            quarantine=row.get("quarantine", ""),
-            shortened=dict(row.get("shortened", {})),
-            gpu_ids=tuple(row.get("gpu_ids", ())),
-        )
-        return cls(trial, result)

@@ -12,6 +12,7 @@ from multiprocessing import get_context
 
 import numpy as np
 from landscape import Landscape, Sources, believed
+from pydantic import TypeAdapter
 
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import load_workload
@@ -139,7 +140,9 @@ def _table(name: str, prepared: Prepared, case: _Case, sources: Sources) -> tupl
         partial.write_text(json.dumps(rows))
         partial.replace(path)
     truth = np.array([math.nan if value is None else value for value, _ in rows])
-    return truth, {i: Failure.from_json(failure) for i, (_, failure) in enumerate(rows) if failure is not None}
+    return truth, {
+        i: TypeAdapter(Failure).validate_python(failure) for i, (_, failure) in enumerate(rows) if failure is not None
+    }
 
 
 _state: dict[str, object] = {}

@@ -19,7 +19,7 @@ from pathlib import Path
 from autotune.evaluate.factory import evaluator_for
 from autotune.prepare.build_spec import library_for
 from autotune.study.home import Home
-from autotune.trial import Launch
+from autotune.study.results import launch_of
 
 QUESTION = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--launches", "30", "--study", "bench"]
 PROGRAM = Path(sys.executable).with_name("autotune")
@@ -44,7 +44,7 @@ def evaluation_seconds(home: Path) -> tuple[int, float]:
     spec = folder.spec("bench")
     evaluate = evaluator_for(spec, library_for(None), folder.study_folder("bench"))
     lines = (folder.study_folder("bench") / "results.jsonl").read_text().splitlines()
-    launches = [Launch.from_json(json.loads(line)) for line in lines]
+    launches = [launch_of(json.loads(line)) for line in lines]
     started_s = time.perf_counter()
     for launch in launches:
         evaluate(launch.trial)

@@ -21,6 +21,7 @@ from autotune.outputs.tracking import Tracker
 from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.runs import ARTIFACTS
 from autotune.study.home import Home
+from autotune.study.results import row_of
 from autotune.study.tracking_uri import ui_command
 from tests import small_study
 from tests.mlflow_servers import ServerInside
@@ -91,7 +92,7 @@ def finished_study(home: Path, name: str) -> Path:
     """A study's folder as it is after its last launch."""
     spec = small_study.spec(study=name)
     folder = Home(home).open(spec)
-    (folder / "results.jsonl").write_text("".join(json.dumps(launch.to_json()) + "\n" for launch in LAUNCHES))
+    (folder / "results.jsonl").write_text("".join(json.dumps(row_of(launch)) + "\n" for launch in LAUNCHES))
     write_artefacts(folder, spec, LAUNCHES, small_study.recommendation(study=name))
     return folder
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def compare_reported(
     document = {
         "engine": trial.configuration.engine,
         "engine_version": trial.engine_version,
-        **resolved.to_json(),
+        **asdict(resolved),
         "asked_fingerprint": asked.fingerprint,
         "told": dict(ran.values),
         "config": dict(ran.configuration.knobs),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.trial import Evidence, Metrics, Scalar
 
@@ -124,8 +124,10 @@ class Contribution(_Value):
     The contributions multiply to the gain.
     """
 
+    model_config = ConfigDict(populate_by_name=True)
+
     knob: str
-    from_: Scalar
+    from_: Scalar = Field(alias="from")
     to: Scalar
     gain_percent: float
     ci95: tuple[float, float] | None
@@ -254,33 +256,16 @@ class Recommendation(_Value):
 
     def to_json(self) -> dict[str, Any]:
         """The object of ``recommendation.json``: the recommended choice's keys stand at the top level."""
-        rows = self.model_dump(mode="json", exclude={"recommended", "gpus", "hardware", "contributions"})
-        chosen = self.recommended.model_dump(mode="json") if self.recommended else dict.fromkeys(Choice.model_fields)
-        contributions = [
-            {"from" if key == "from_" else key: value for key, value in c.model_dump(mode="json").items()}
-            for c in self.contributions
-        ]
-        return {
-            "schema": SCHEMA,
-            **rows,
-            "hardware": {"name": self.hardware, "gpus": self.gpus},
-            **chosen,
-            "contributions": contributions,
-        }
+        rows = self.model_dump(mode="json", by_alias=True)
+        hardware = {"name": rows.pop("hardware"), "gpus": rows.pop("gpus")}
+        chosen = rows.pop("recommended") or dict.fromkeys(Choice.model_fields)
+        contributions = rows.pop("contributions")
+        return {"schema": SCHEMA, **rows, "hardware": hardware, **chosen, "contributions": contributions}
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Recommendation:
         """The inverse of `to_json`."""
         rest = {key: value for key, value in row.items() if key not in {"schema", *Choice.model_fields}}
-        hardware = rest.pop("hardware")
-        contributions = [
-            {"from_" if key == "from" else key: value for key, value in c.items()} for c in rest.pop("contributions")
-        ]
         chosen = {key: row[key] for key in Choice.model_fields if key in row} if row.get("engine") else None
-        return cls(
-            **rest,
-            hardware=hardware["name"],
-            gpus=hardware["gpus"],
-            recommended=chosen,
-            contributions=contributions,
-        )
+        hardware = rest.pop("hardware")
+        return cls(**rest, hardware=hardware["name"], gpus=hardware["gpus"], recommended=chosen)

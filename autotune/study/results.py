@@ -5,13 +5,53 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from autotune.errors import MalformedFile, StudyLocked
-from autotune.trial import Launch
+from autotune.trial import Launch, Trial, TrialResult
 
 RESULTS = "results.jsonl"
+
+_TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
+_OPTIONAL = ("gpu_ids", "quarantine", "shortened", "bound_node")
+"""Keys of a row that stand there only where they say something."""
+
+
+def row_of(launch: Launch) -> dict[str, Any]:
+    """The row of a launch, with the keys that `docs/files.md` promises."""
+    trial, failure = launch.trial, launch.result.failure
+    row = {
+        "number": trial.number,
+        "role": trial.role,
+        "engine": trial.configuration.engine,
+        "engine_version": trial.engine_version,
+        "config": dict(trial.configuration.knobs),
+        "fingerprint": trial.configuration.fingerprint,
+        "launch_index": trial.launch_index,
+        **asdict(trial.command),
+        "argv": trial.command.words,
+        "workloads": trial.workloads,
+        **asdict(launch.result),
+        "failure": failure.to_json() if failure else None,
+        "bound_node": trial.node,
+    }
+    return {key: value for key, value in row.items() if value or key not in _OPTIONAL}
+
+
+def launch_of(row: Mapping[str, Any]) -> Launch:
+    """The inverse of `row_of`; raises ``KeyError``, ``TypeError`` or ``ValueError`` on a row of another shape."""
+    trial = {
+        **row,
+        "configuration": {"engine": row["engine"], "knobs": row["config"]},
+        "command": {**row, "argv": row["argv"][len(row.get("container", ())) :]},
+        "node": row.get("bound_node", ""),
+    }
+    return Launch(_TRIAL.validate_python(trial), _RESULT.validate_python(row))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +82,21 @@ def parse_rows(path: Path, content: bytes) -> Rows:
     launches: list[Launch] = []
     for number, line in enumerate(lines, start=1):
         try:
-            launches.append(Launch.from_json(json.loads(line)))
+            launches.append(launch_of(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            problem = f"not a launch of a study ({type(error).__name__}: {error}); remove the line to go on without it"
+            problem = f"not a launch of a study ({_reason(error)}); remove the line to go on without it"
             torn = MalformedFile(path, problem, number)
             if number < len(lines):
                 raise torn from None
             return Rows(launches, torn, sum(len(line) + 1 for line in lines[:-1]))
     return Rows(launches, None, sum(len(line) + 1 for line in lines))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{type(error).__name__}: {error}"
 
 
 def read_launches(path: Path) -> list[Launch]:
@@ -91,7 +138,7 @@ class Results:
     def append(self, launch: Launch) -> None:
         """Add a launch; it is on disk when this returns."""
         with self._path.open("ab") as file:
-            row = json.dumps(launch.to_json(), separators=(",", ":"), allow_nan=False)
+            row = json.dumps(row_of(launch), separators=(",", ":"), allow_nan=False)
             file.write(row.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from autotune.evaluate.checked import Checked
 from autotune.metrics.formulas import METRICS
+from autotune.study.results import row_of
 from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
 from tests.small_study import BASELINE, COMMANDS, metrics, spec
 
@@ -100,7 +101,7 @@ names = st.sampled_from([*METRICS, "total_token_throughput", "own_figure"])
 @given(st.dictionaries(names, nested, max_size=4), st.dictionaries(st.sampled_from(["load", "stop"]), st.floats()))
 def test_whatever_an_evaluator_says_a_row_is_json_and_a_complete_one_has_its_objective(told, times_s):
     result = checked(told, times_s=times_s)
-    row = json.loads(json.dumps(Launch(TRIAL, result).to_json(), allow_nan=False))
+    row = json.loads(json.dumps(row_of(Launch(TRIAL, result)), allow_nan=False))
     assert all(seconds >= 0 for seconds in row["times_s"].values())
     if result.state is State.COMPLETE:
         assert row["metrics"]["chat"]["total_token_throughput"] > 0

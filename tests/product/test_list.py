@@ -15,7 +15,7 @@ import pytest
 from autotune.errors import BadInput, UnknownName
 from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation
-from autotune.study.results import Lock
+from autotune.study.results import Lock, row_of
 from autotune.trial import Launch
 from tests import small_study
 
@@ -27,7 +27,7 @@ OLD_KEYS = ["study", "model", "hardware", "evidence", "verdict", "gain", "launch
 
 def study(home: Path, name: str, launches: Sequence[Launch], done: Recommendation | None = None) -> Path:
     folder = Home(home).open(small_study.spec(study=name))
-    (folder / "results.jsonl").write_text("".join(json.dumps(launch.to_json()) + "\n" for launch in launches))
+    (folder / "results.jsonl").write_text("".join(json.dumps(row_of(launch)) + "\n" for launch in launches))
     if done is not None:
         (folder / "recommendation.json").write_text(json.dumps(done.to_json()))
     return folder

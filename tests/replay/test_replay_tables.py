@@ -18,6 +18,7 @@ from autotune.metrics.formulas import METRICS
 from autotune.replay import PLAIN, Table, read_table
 from autotune.replay.table import is_metric, parse_value
 from autotune.space.library import Library
+from autotune.study.results import row_of
 from autotune.trial import FailureKind, Scalar, State
 
 from .. import small_study
@@ -164,7 +165,7 @@ def test_what_is_no_table_is_refused_with_its_line(content: str | bytes, words: 
 
 def test_a_study_s_rows_come_back_without_what_says_nothing_of_a_configuration() -> None:
     launches = small_study.launches()
-    found = read("".join(json.dumps(row.to_json()) + "\n" for row in launches) + '{"torn', "results.jsonl")
+    found = read("".join(json.dumps(row_of(row)) + "\n" for row in launches) + '{"torn', "results.jsonl")
     told = [row for row in launches if row.result.state is not State.INVALID]
     assert [row.configuration for row in found.rows] == [row.trial.configuration for row in told]
     assert [row.failure for row in found.rows] == [row.result.failure for row in told]
@@ -178,7 +179,7 @@ def test_a_study_s_rows_come_back_without_what_says_nothing_of_a_configuration()
 
 
 def test_rows_of_two_versions_are_no_repeats() -> None:
-    rows = [row.to_json() for row in small_study.launches()[-2:]]
+    rows = [row_of(row) for row in small_study.launches()[-2:]]
     rows = [*rows, {**rows[1], "engine_version": "0.13.0"}]
     found = read("\n".join(map(json.dumps, rows)), "results.jsonl")
     assert len(found.repeats) == 3

@@ -18,7 +18,7 @@ from autotune.simulator.fit.reading import study_rows
 from autotune.simulator.fit.rows import LeftOut
 from autotune.space.library import Library
 from autotune.study.home import Home
-from autotune.study.results import Results
+from autotune.study.results import Results, launch_of, row_of
 from autotune.trial import Launch, Role
 from tests import small_study
 from tests.small_study import BASELINE, metrics
@@ -34,7 +34,7 @@ def cut(launch: Launch) -> Launch:
     figures = {**launch.result.metrics[workload], "saved_s": 60.0}
     figures["total_token_throughput"] *= 10
     result = replace(launch.result, metrics={workload: figures}, shortened={workload: 0.08})
-    return Launch.from_json(json.loads(json.dumps(Launch(launch.trial, result).to_json())))
+    return launch_of(json.loads(json.dumps(row_of(Launch(launch.trial, result)))))
 
 
 def test_a_study_goes_on_without_scoring_a_forecast_and_without_launching_its_configuration_again(

@@ -18,6 +18,7 @@ from autotune.recommend import recommend
 from autotune.search.budget import usable_nodes
 from autotune.search.history import History
 from autotune.study.recommendation import Recommendation, Verdict
+from autotune.study.results import launch_of, row_of
 from autotune.trial import Configuration, Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
 
 GRID, SMALL = grid(), small()
@@ -84,7 +85,7 @@ def test_hosts_of_a_study_that_binds_nothing_are_one_place(tmp_path: Path) -> No
     moved = [Launch(x.trial, replace(x.result, node=f"host{x.trial.number % 2}")) for x in made]
     assert not History.of(spec, SMALL, moved).several
     assert recommend(spec, SMALL, moved).nodes == []
-    assert "bound_node" not in made[0].to_json()
+    assert "bound_node" not in row_of(made[0])
 
 
 def on_four(
@@ -198,5 +199,5 @@ def test_a_bound_trial_keeps_its_node_over_a_restart_unless_that_is_gone(tmp_pat
     assert [t.node for t in back if t] == ["b", "", ""]
     assert back[0] == asked[1]
     assert asked[1] is not None
-    row = evaluate(spec, flat, asked[1]).to_json()
-    assert Launch.from_json(row).trial.node == row["bound_node"] == "b"
+    row = row_of(evaluate(spec, flat, asked[1]))
+    assert launch_of(row).trial.node == row["bound_node"] == "b"

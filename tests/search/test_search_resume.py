@@ -17,7 +17,7 @@ from search_landscapes import SLO_ON_TPOT, decisions, evaluate, make_spec, opene
 from autotune.errors import BadInput, MalformedFile, StudyLocked
 from autotune.recommend import recommend
 from autotune.space.enumeration import CandidateSet
-from autotune.study.results import Results, read_launches
+from autotune.study.results import Results, launch_of, read_launches
 from autotune.trial import Launch, Role
 
 CANDIDATES = small()
@@ -73,7 +73,7 @@ def test_a_launch_that_is_added_behind_a_torn_line_can_be_read(tmp_path: Path, u
     torn = path.read_bytes()
     results = Results(path)
     assert len(results.launches) == 2
-    results.append(Launch.from_json(json.loads(whole[2])))
+    results.append(launch_of(json.loads(whole[2])))
     assert [launch.trial.number for launch in read_launches(path)] == [0, 1, 2]
     assert path.read_bytes() == b"\n".join(whole[:3]) + b"\n"
     path.write_bytes(torn + b"\n" + whole[2])

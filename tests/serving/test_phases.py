@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from autotune.engines import names
 from autotune.serving.logs import known_failure, patterns_of
 from autotune.space.library import Library
-from autotune.trial import Failure, FailureKind, Phase
+from autotune.study.results import launch_of, row_of
+from autotune.trial import Failure, FailureKind, Phase, Role
+from tests import small_study
 
 LIBRARY = Library()
 CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -113,5 +116,6 @@ def test_a_failure_survives_its_row() -> None:
         Failure(FailureKind.INFRASTRUCTURE, "m", lasting=True),
         Failure(FailureKind.PORT, "m"),
     ):
-        assert Failure.from_json(failure.to_json()) == failure
+        row = row_of(small_study.launch(0, Role.SEARCH, small_study.WINNER, failure))
+        assert launch_of(json.loads(json.dumps(row))).result.failure == failure
     assert set(Failure(FailureKind.PORT, "m").to_json()) == {"kind", "message", "log_excerpt"}

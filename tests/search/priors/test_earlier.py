@@ -13,6 +13,7 @@ from autotune.errors import BadInput, UnknownName
 from autotune.search.priors import keep, priors_of, sources_of
 from autotune.search.priors.sources import Lesson, Source, learned
 from autotune.study.home import Home
+from autotune.study.results import row_of
 from autotune.trial import Configuration, Scalar
 from tests.search.priors.prepared import candidates, prepared, question
 from tests.small_study import launches
@@ -64,7 +65,7 @@ def _home(tmp_path, rows=None) -> Home:
     folder = tmp_path / "studies" / "before"
     folder.mkdir(parents=True)
     (folder / "study.yaml").write_text("{}")
-    text = "".join(json.dumps(one.to_json()) + "\n" for one in (launches() if rows is None else rows))
+    text = "".join(json.dumps(row_of(one)) + "\n" for one in (launches() if rows is None else rows))
     (folder / "results.jsonl").write_text(text)
     return Home(tmp_path)
 
