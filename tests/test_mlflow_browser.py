@@ -15,7 +15,7 @@ from rich.console import Console
 
 from autotune.evaluate import Evaluator
 from autotune.evaluate.factory import evaluator_for
-from autotune.outputs.progress import ConsoleProgress
+from autotune.outputs.progress import Progress
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.tracking import Tracker
@@ -232,7 +232,7 @@ def test_a_study_whose_server_stops_and_comes_back_is_there_once(
 
     try:
         server.start()
-        with ConsoleProgress(spec, Console(file=screen, width=1000)) as progress:
+        with Progress(spec, Console(file=screen, width=1000)) as progress:
             run(spec, Home(tmp_path / "home"), progress, evaluator)
         launches = Home(tmp_path / "home").launches("stopped")
         client = MlflowClient(server.url)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from autotune.outputs.tracking import Tracker
-from autotune.outputs.tracking.content import experiment_name, view_tag
+from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.runs import ARTIFACTS
 from autotune.study.tracking_uri import database_uri, ui_command
 from autotune.trial import Command, Role
@@ -173,8 +173,8 @@ def test_two_studies_of_one_model_and_hardware_share_an_experiment(home: Path) -
     assert len(runs_of(reader, "launch")) == 2
     tags = client.get_experiment(parent.info.experiment_id).tags
     assert tags["mlflow.note.content"] == "our own"
-    assert view_tag("total_token_throughput") in tags
-    view = json.loads(json.loads(tags[view_tag("mean_ttft_ms")])["state"])
+    assert "mlflow.sharedViewState.autotune-total_token_throughput" in tags
+    view = json.loads(json.loads(tags["mlflow.sharedViewState.autotune-mean_ttft_ms"])["state"])
     assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`mean_ttft_ms`", True)
 
 

@@ -6,6 +6,7 @@ import signal
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import calibration_of_home, library_of
+
+if TYPE_CHECKING:
+    from autotune.outputs.progress import Progress
 
 
 def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
@@ -41,7 +45,11 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
         _dry_run(spec, as_json)
         return
     Home(home).check_free(spec.study)
-    _tune(spec, Home(home), as_json)
+    from autotune.run import run as run_study
+
+    with _progress(spec) as progress:
+        recommendation = run_study(spec, Home(home), progress)
+    _conclude(recommendation, Home(home), as_json)
 
 
 def resume(study: str, home: Path, as_json: bool) -> None:
@@ -51,10 +59,21 @@ def resume(study: str, home: Path, as_json: bool) -> None:
     done = folder.recommendation(study)
     if done is not None:
         _send_to_mlflow(spec, done, folder)
-        _conclude(done, folder, as_json)
-        return
-    _announce(spec, None)
-    _tune(spec, folder, as_json)
+    else:
+        from autotune.run import run as run_study
+
+        _announce(spec, None)
+        with _progress(spec) as progress:
+            done = run_study(spec, folder, progress)
+    _conclude(done, folder, as_json)
+
+
+def _progress(spec: StudySpec) -> Progress:
+    from autotune.outputs.progress import Progress
+
+    # A polite kill is an interruption like Ctrl-C: finish the row, say how to resume.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return Progress(spec, MESSAGES)
 
 
 def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home) -> None:
@@ -74,17 +93,6 @@ def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home) -> None:
         return  # its tuner is just sending it
     except (MalformedFile, OSError) as error:
         say(f"MLflow was not brought up to date: {error}")
-
-
-def _tune(spec: StudySpec, home: Home, as_json: bool) -> None:
-    from autotune.outputs.progress import ConsoleProgress
-    from autotune.run import run as run_study
-
-    # A polite kill is an interruption like Ctrl-C: finish the row, say how to resume.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with ConsoleProgress(spec, MESSAGES) as progress:
-        recommendation = run_study(spec, home, progress)
-    _conclude(recommendation, home, as_json)
 
 
 def _announce(spec: StudySpec, on: str | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 from rich.status import Status
@@ -16,21 +15,7 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Trial
 
 
-class Progress(Protocol):
-    """Told of every step of a study."""
-
-    def opened(self, folder: Path) -> None: ...
-
-    def started(self, trial: Trial, study: Study) -> None: ...
-
-    def finished(self, launch: Launch, study: Study) -> None: ...
-
-    def phase(self, text: str) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-
-class ConsoleProgress:
+class Progress:
     """One line per launch and, on a terminal, a status line that is kept up to date."""
 
     def __init__(self, spec: StudySpec, console: Console) -> None:
@@ -39,7 +24,7 @@ class ConsoleProgress:
         self._started_s = time.monotonic()
         self._done_before: int | None = None
 
-    def __enter__(self) -> ConsoleProgress:
+    def __enter__(self) -> Progress:
         if self._status is not None:
             self._status.start()
         return self

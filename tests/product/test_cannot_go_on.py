@@ -15,7 +15,7 @@ from rich.console import Console
 from autotune.errors import BadInput, CannotGoOn
 from autotune.evaluate import Evaluator
 from autotune.evaluate.factory import evaluator_for
-from autotune.outputs.progress import ConsoleProgress
+from autotune.outputs.progress import Progress
 from autotune.prepare.build_spec import build_spec
 from autotune.run import run
 from autotune.space.library import Library
@@ -67,7 +67,7 @@ def study(home: Path, name: str, spoil: Spoil | None = None, from_trial: int = 1
         simulated = evaluator_for(spec, library, folder, tell)
         return Spoiled(simulated, folder, from_trial, spoil) if spoil else simulated
 
-    with ConsoleProgress(spec, Console(file=StringIO())) as progress:
+    with Progress(spec, Console(file=StringIO())) as progress:
         return run(spec, Home(home), progress, evaluator)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from autotune.errors import BadInput
 from autotune.outputs.export import export, winner_of
-from autotune.outputs.progress import ConsoleProgress
+from autotune.outputs.progress import Progress
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.run import run
@@ -91,7 +91,7 @@ def test_a_study_is_resumed_with_the_same_table_only(home: Path, done: Finished)
     kept = (folder / "results.jsonl").read_text().splitlines(keepends=True)[:4]
     (folder / "results.jsonl").write_text("".join(kept))
     spec = Home(home).spec("s")
-    progress = ConsoleProgress(spec, Console(file=StringIO()))
+    progress = Progress(spec, Console(file=StringIO()))
     file.write_text(table().replace("125.0", "126.0"))
     with pytest.raises(BadInput, match=r"table\.csv has changed since the study began"):
         run(spec, Home(home), progress)

@@ -173,11 +173,8 @@ class StudyRuns:
 
     def _add_view(self) -> None:
         """Give the experiment a view by the objective and a description, unless a person or a study did."""
-        objective, has = self._spec.objective, self._client.get_experiment(self._experiment).tags
-        tags = {
-            content.view_tag(objective): content.view(objective, int(time.time() * 1000)),
-            content.DESCRIPTION: content.description(self._experiment, objective),
-        }
+        has = self._client.get_experiment(self._experiment).tags
+        tags = content.experiment_tags(self._spec.objective, self._experiment, int(time.time() * 1000))
         for name, value in tags.items():
             if name not in has:
                 self._client.set_experiment_tag(self._experiment, name, value)
