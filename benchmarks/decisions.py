@@ -160,7 +160,7 @@ def play(index: int, seed: int) -> Played:
     truth = scenario.truth(rng, candidates)
 
     sampler = OneChallenger(kernels) if len(candidates) == 2 else CandidateSampler(kernels, seed=seed)
-    plan, history = Plan(kernels, sampler), History(spec, candidates, ())
+    plan, history = Plan(kernels, sampler), History(spec.model_copy(update={"seed": seed}), candidates, ())
     with one_thread():
         while isinstance(step := plan.next(history), Step):
             number = len(history)

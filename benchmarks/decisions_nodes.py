@@ -45,7 +45,7 @@ def play(index: int, seed: int) -> Outcome:
     truth = scenario.truth(rng, candidates)
 
     sampler = OneChallenger(kernels) if len(candidates) == 2 else CandidateSampler(kernels, seed=seed)
-    plan, history = Plan(kernels, sampler), History(spec, candidates, ())
+    plan, history = Plan(kernels, sampler), History(spec.model_copy(update={"seed": seed}), candidates, ())
     free, running, now = list(NODES), list[tuple[float, int, str]](), 0.0
     with one_thread():
         while True:

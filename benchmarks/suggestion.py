@@ -16,12 +16,14 @@ import sys
 import time
 
 import numpy as np
+from decisions import study_spec
 
-from autotune.search.acquisition import Observations, suggest
+from autotune.search.acquisition import suggest
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, Prior, one_thread
+from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.trial import Configuration
+from autotune.trial import Configuration, Role
 
 SIZES = (10**2, 10**4, 10**5, 10**6)
 TRIALS = (10, 100, 500)
@@ -54,13 +56,13 @@ def measure(size: int, trials: int) -> dict[str, float]:
     places = generator.choice(size, min(trials, size - 1), replace=False)
     places = np.concatenate([places, generator.choice(places, trials - len(places))]).tolist()
     scores = truth[places] + 0.03 * generator.standard_normal(trials)
-    told = list(zip(places, scores.tolist(), strict=True))
-    seen = Observations(told, feasible=[True] * trials, spent=frozenset(places))
+    rows = enumerate(zip(places, scores.tolist(), strict=True))
+    seen = History(study_spec(trials), space, tuple(Entry(n, Role.SEARCH, p, y, violations={}) for n, (p, y) in rows))
     seconds = []
     for _ in range(3):
         begun_s = time.process_time()
         with one_thread():
-            suggest(kernels, seen, 0, trials)
+            suggest(kernels, seen, trials)
         seconds.append(time.process_time() - begun_s)
     return {"made_s": made_s, "suggestion_s": min(seconds), "mib": mebibytes() - held_mib}
 

@@ -8,8 +8,8 @@ Ginsbourger, Le Riche and Carraro, Kriging Is Well-Suited to Parallelize Optimiz
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -35,58 +35,14 @@ _BY_MEAN, _AT_RANDOM, _STEPS = 1200, 600, 2
 _LEADERS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Observations:
-    """The launches of a study as the acquisition functions read them.
-
-    Attributes:
-        measured: position and score (logarithm, more is better) of every measured launch.
-        feasible: beside each of `measured`: whether it kept every SLO.
-        slos: SLO to position and slack-free violation of every launch that measured it, in logarithms of the
-            metric over its limit, or any unit in which 0 is the limit and less is good.
-        second: position and score of every launch that measured a second goal.
-        broken: positions that failed to run.
-        out_of_memory: those of `broken` that ran out of memory.
-        pending: positions that run now.
-        spent: positions that must not be suggested.
-    """
-
-    measured: Sequence[tuple[int, float]] = ()
-    feasible: Sequence[bool] = ()
-    slos: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
-    second: Sequence[tuple[int, float]] = ()
-    broken: Sequence[int] = ()
-    out_of_memory: frozenset[int] = frozenset()
-    pending: Sequence[int] = ()
-    spent: frozenset[int] = frozenset()
-
-    @property
-    def done_with(self) -> frozenset[int]:
-        return self.spent | frozenset(self.pending)
-
-    def posterior(self, kernels: Kernels, seed: int = 0) -> Posterior:
-        """The posterior of the score; the latest few are cached, as decisions share them."""
-        return _posterior(kernels, tuple(self.measured), seed)
+def posterior_of(kernels: Kernels, history: History) -> Posterior:
+    """The posterior of the score; the latest few are cached, as decisions share them."""
+    return _posterior(kernels, history.measured, history.spec.seed)
 
 
 @lru_cache(maxsize=3)
 def _posterior(kernels: Kernels, measured: tuple[tuple[int, float], ...], seed: int) -> Posterior:
     return Posterior(kernels, [p for p, _ in measured], [s for _, s in measured], seed=seed)
-
-
-def observations(history: History) -> Observations:
-    """Observations of a history; launches of equivalent candidates count for one."""
-    measured = [e for e in history if e.score is not None]
-    return Observations(
-        measured=[(e.position, e.score) for e in measured if e.score is not None],
-        feasible=[history.feasible(e.position) for e in measured],
-        slos={str(slo): _scaled(slo, history) for slo in history.spec.slos},
-        second=[(e.position, e.second) for e in history if e.second is not None],
-        broken=[e.position for e in history if e.broke],
-        out_of_memory=frozenset(e.position for e in history if e.out_of_memory),
-        pending=[e.position for e in history.pending],
-        spent=history.done_with,
-    )
 
 
 def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:
@@ -109,55 +65,54 @@ class Suggestion:
     improvement: float | None
 
 
-def suggest(kernels: Kernels, seen: Observations, seed: int, number: int) -> Suggestion | None:
+def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | None:
     """The most promising candidate, or None when every candidate is spent.
 
     Args:
-        seed: with the trial's number it breaks ties, and draws the samples of the hyper-parameters.
-        number: of the trial.
+        history: its scores less the offsets of their nodes.
+        number: with the study's seed it breaks ties.
     """
+    seed = (history.spec.seed, number)
     if number > HEDGE and number % HEDGE == HEDGE - 1:
         kernels = kernels.without_prior
-    posterior = seen.posterior(kernels, seed)
-    rows = shortlist(kernels, posterior, seen.done_with, [p for p, _ in seen.measured], (seed, number))
+    posterior = posterior_of(kernels, history)
+    rows = shortlist(kernels, posterior, history, seed)
     if not len(rows):
         return None
-    if seen.pending:
-        posterior = posterior.condition_on_pending(np.array(seen.pending, dtype=np.int64))
-    chance = p_feasible(kernels, seen, rows, seed)
-    incumbents = _incumbents(posterior, kernels, seen, seed)
+    if history.pending:
+        posterior = posterior.condition_on_pending(np.array(history.running, dtype=np.int64))
+    chance = p_feasible(kernels, history, rows)
+    incumbents = _incumbents(posterior, kernels, history)
     if not incumbents:
         # While nothing is feasible yet the odds of running decide, and means between 0.5 and 1 break ties.
         mean = posterior.mean(rows)
         rank = 0.5 + 0.5 * (mean - mean.min()) / (np.ptp(mean) or 1.0)
-        return Suggestion(int(rows[argmax(chance * rank, (seed, number))]), None)
+        return Suggestion(int(rows[argmax(chance * rank, seed)]), None)
     predicted = posterior.predict(rows)
     worth, left = (
         sum(weight * expected_improvement(predicted, level + more) for weight, level in incumbents) * chance
         for more in (WORTH_IT, 0.0)
     )
-    best = argmax(worth / kernels.costs[rows], (seed, number))
+    best = argmax(worth / kernels.costs[rows], seed)
     return Suggestion(int(rows[best]), float(left.max()))
 
 
-def shortlist(
-    kernels: Kernels, posterior: Posterior, done_with: Collection[int], measured: Sequence[int], seed: Sequence[int]
-) -> Ints:
+def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Sequence[int]) -> Ints:
     """Candidates among which the next launch is chosen, ascending; none that is done with.
 
     In a large space those with the highest additive mean (priors and each knob's own effect), some at random, and what
     is one knob away from the best that were measured or looked at.
     """
     free = np.ones(len(kernels.encoding), dtype=np.bool_)
-    free[list(done_with)] = False
+    free[list(history.done_with)] = False
     if len(free) <= EVERY:
         return np.flatnonzero(free)
     generator = np.random.default_rng([*seed, len(free)])
     rough = np.where(free, posterior.additive_mean(), -np.inf)
     chosen = descending(rough)[:_BY_MEAN]
     chosen = np.union1d(chosen, generator.choice(len(free), _AT_RANDOM, replace=False))
-    if measured:
-        known = np.unique(np.array(measured, dtype=np.int64))
+    if history.measured:
+        known = np.unique([position for position, _ in history.measured])
         leaders = known[descending(posterior.mean(known))[:_LEADERS]]
         chosen = np.union1d(chosen, neighbours(kernels, leaders))
     new = chosen[free[chosen]]
@@ -177,15 +132,17 @@ def neighbours(kernels: Kernels, rows: Ints) -> Ints:
     return np.unique(np.concatenate(found)) if found else rows
 
 
-def p_runs(kernels: Kernels, seen: Observations, rows: Ints) -> Floats:
+def p_runs(kernels: Kernels, history: History, rows: Ints) -> Floats:
     """The probability that candidates start, by their priors and the launches; shape ``(rows,)``."""
-    ran = [p for p, _ in seen.measured]
-    return p_starts(kernels.encoding, ran, seen.broken, rows, seen.out_of_memory) * kernels.p_starts[rows]
+    ran = [p for p, _ in history.measured]
+    broken = [e.position for e in history if e.broke]
+    out_of_memory = {e.position for e in history if e.out_of_memory}
+    return p_starts(kernels.encoding, ran, broken, rows, out_of_memory) * kernels.p_starts[rows]
 
 
-def p_feasible(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0) -> Floats:
+def p_feasible(kernels: Kernels, history: History, rows: Ints) -> Floats:
     """The probability that candidates start and keep every SLO; shape ``(rows,)``."""
-    return p_runs(kernels, seen, rows) * p_keeps_slos(kernels, seen, rows, seed)
+    return p_runs(kernels, history, rows) * p_keeps_slos(kernels, history, rows)
 
 
 def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incumbent: float) -> Floats:
@@ -202,31 +159,32 @@ def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incu
     return np.asarray(total, dtype=np.float64)
 
 
-def p_keeps_slos(kernels: Kernels, seen: Observations, rows: Ints, seed: int = 0) -> Floats:
+def p_keeps_slos(kernels: Kernels, history: History, rows: Ints) -> Floats:
     """The probability that candidates keep every SLO, each modelled on its own metric; shape ``(rows,)``."""
     chance = np.ones(len(rows))
-    for points in seen.slos.values():
-        if not points:
+    for slo in history.spec.slos:
+        if not (points := _scaled(slo, history)):
             continue
-        posterior = Posterior(kernels, [p for p, _ in points], [v for _, v in points], Trust.OTHER, seed=seed)
+        positions, values = zip(*points, strict=True)
+        posterior = Posterior(kernels, positions, values, Trust.OTHER, history.spec.seed)
         chance *= sum(weight * ndtr(-mean / sd) for weight, mean, sd in posterior.predict(rows))
     return chance
 
 
-def _incumbents(posterior: Posterior, kernels: Kernels, seen: Observations, seed: int) -> list[tuple[float, float]]:
+def _incumbents(posterior: Posterior, kernels: Kernels, history: History) -> list[tuple[float, float]]:
     """Incumbents, pending launches included, as probabilities and posterior means; empty where there may be none.
 
     The best that was measured and kept the SLOs, or what runs now and is expected to exceed it, if that starts and
     keeps them too.
     """
-    good = [p for (p, _), feasible in zip(seen.measured, seen.feasible, strict=True) if feasible]
+    good = [p for p in history.by_position if history.feasible(p)]
     # By the posterior mean: a lucky draw is shrunk.
     known = float(posterior.mean(np.array(good, dtype=np.int64)).max()) if good else None
-    running = np.array(sorted(set(seen.pending)), dtype=np.int64)
+    running = np.array(sorted(set(history.running)), dtype=np.int64)
     if not len(running):
         return [] if known is None else [(1.0, known)]
     levels, left = list[tuple[float, float]](), 1.0
-    order = zip(posterior.mean(running).tolist(), p_feasible(kernels, seen, running, seed).tolist(), strict=True)
+    order = zip(posterior.mean(running).tolist(), p_feasible(kernels, history, running).tolist(), strict=True)
     for level, chance in sorted(order, reverse=True):
         if known is None or level > known:
             levels.append((left * chance, level))

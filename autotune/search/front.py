@@ -20,9 +20,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from autotune.arrays import Bools, Floats, Ints, argmax
-from autotune.search.acquisition import Observations, Suggestion, expected_improvement, p_feasible, shortlist, suggest
+from autotune.search.acquisition import (
+    Suggestion,
+    expected_improvement,
+    p_feasible,
+    posterior_of,
+    shortlist,
+    suggest,
+)
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior, Trust
+from autotune.search.history import History
 
 _BEYOND = 0.1
 """How far the reference point lies beyond the nadir: share of the front's extent, and least logarithm."""
@@ -33,7 +41,7 @@ Mixture = Sequence[tuple[float, Floats, Floats]]
 """Weights, means and standard deviations of a mixture, as `Posterior.predict` gives them."""
 
 
-def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) -> Suggestion | None:
+def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion | None:
     """Suggest the next launch for the Pareto front; None when every candidate is spent.
 
     In turns: where the front is expected to grow most; the best of the first goal, which is what is recommended; the
@@ -44,22 +52,21 @@ def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) 
     the longer side of the box that holds it: how much one goal would gain all along it.
 
     Args:
-        seen: `second` are the scores of the second goal (logarithm, more is better).
-        seed, number: as of `acquisition.suggest`.
+        history, number: as of `acquisition.suggest`.
     """
     turn, turns = number % 3, number // 3
-    alone = suggest(kernels, seen, seed, turns)
-    kept = {p for (p, _), feasible in zip(seen.measured, seen.feasible, strict=True) if feasible}
-    positions = sorted(kept & {p for p, _ in seen.second})
+    alone = suggest(kernels, history, turns)
+    positions = sorted({e.position for e in history if e.second is not None and history.feasible(e.position)})
     if alone is None or alone.improvement is None or not positions:
         return alone
-    one, two = _posteriors(kernels, seen, seed)
-    rows = shortlist(kernels, one, seen.done_with, positions, (seed, number))
-    chance = p_feasible(kernels, seen, rows, seed)
+    seed = (history.spec.seed, number)
+    one, two = _posteriors(kernels, history)
+    rows = shortlist(kernels, one, history, seed)
+    chance = p_feasible(kernels, history, rows)
     found = []
     # What runs now is on the front as it is predicted, or near copies of it would be expected to add as much again.
-    for worth in _worths(one, two, np.array([*positions, *seen.pending], dtype=np.int64), rows):
-        best = argmax(worth * chance, (seed, number))
+    for worth in _worths(one, two, np.array([*positions, *history.running], dtype=np.int64), rows):
+        best = argmax(worth * chance, seed)
         found.append((int(rows[best]), float(worth[best] * chance[best])))
     found.insert(1, (alone.position, alone.improvement))
     most = max(found, key=lambda place: place[1])
@@ -67,14 +74,14 @@ def suggest_front(kernels: Kernels, seen: Observations, seed: int, number: int) 
     return Suggestion(position, most[1])
 
 
-def _posteriors(kernels: Kernels, seen: Observations, seed: int) -> tuple[Posterior, Posterior]:
+def _posteriors(kernels: Kernels, history: History) -> tuple[Posterior, Posterior]:
     """Posteriors of both goals. The priors are of the first; for the second their weights may have either sign."""
-    one = seen.posterior(kernels, seed)
-    positions, scores = [p for p, _ in seen.second], [s for _, s in seen.second]
-    two = Posterior(kernels, positions, scores, Trust.OTHER, seed=seed)
-    if not seen.pending:
+    one = posterior_of(kernels, history)
+    positions, scores = zip(*((e.position, e.second) for e in history if e.second is not None), strict=True)
+    two = Posterior(kernels, positions, scores, Trust.OTHER, history.spec.seed)
+    if not history.pending:
         return one, two
-    pending = np.array(seen.pending, dtype=np.int64)
+    pending = np.array(history.running, dtype=np.int64)
     return one.condition_on_pending(pending), two.condition_on_pending(pending)
 
 

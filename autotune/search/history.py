@@ -196,7 +196,17 @@ class History:
         entries = self.at(position)
         return any(not e.says_nothing for e in entries) or len(entries) >= MAX_UNINFORMATIVE
 
+    @cached_property
+    def measured(self) -> tuple[tuple[int, float], ...]:
+        """Position and score of every measured launch; those of equivalents count for one candidate."""
+        return tuple((e.position, e.score) for e in self.entries if e.score is not None)
+
     @property
+    def running(self) -> list[int]:
+        """The candidates that run now, one for each launch."""
+        return [e.position for e in self.pending]
+
+    @cached_property
     def done_with(self) -> frozenset[int]:
         """The candidates with which the search is done."""
         return frozenset(p for p in {*self.by_position, *self.canonical_of} if self.spent(p))

@@ -7,25 +7,25 @@ launches that were under way are taken, which no other file holds.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution
-from optuna.samplers import BaseSampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import TrialState, create_trial
 
 from autotune.search import objective
-from autotune.search.gp.encoding import Encoding
 from autotune.search.plan import Step
-from autotune.space.enumeration import CandidateSet
+from autotune.search.sampler import CandidateSampler
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.home import write_atomically
 from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Role, Trial
+from autotune.trial import Command, Launch, Role, Trial
 
 STARTS = "starts"
 """Constraint of every trial that failed to run: violated, so that samplers learn from it."""
@@ -87,13 +87,21 @@ class Journal:
 
     Args:
         path: the journal.
-        encoding: of the study's candidates.
+        command_of: how a candidate's server is started.
         sampler: asked where the candidate of a trial is not fixed.
     """
 
-    def __init__(self, path: Path, spec: StudySpec, encoding: Encoding, sampler: BaseSampler) -> None:
+    def __init__(
+        self,
+        path: Path,
+        spec: StudySpec,
+        candidates: CandidateSet,
+        command_of: Callable[[Candidate], Command],
+        sampler: CandidateSampler,
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._spec, self._encoding, self._backend = spec, encoding, _Backend(path)
+        self._spec, self._candidates, self._command_of, self._sampler = spec, candidates, command_of, sampler
+        self._encoding, self._backend = sampler.encoding, _Backend(path)
         self._study = optuna.create_study(
             study_name=spec.study,
             storage=JournalStorage(self._backend),
@@ -101,14 +109,17 @@ class Journal:
             direction="maximize" if objective.maximises(spec.objective) else "minimize",
         )
         self._asked: dict[int, optuna.Trial] = {}
+        self._begun: Counter[str] = Counter()
 
-    def add(self, launch: Launch | None, position: int = 0) -> None:
+    def add(self, launch: Launch | None) -> None:
         """Add the next trial as finished; None for a number that no launch has."""
         if launch is None:
             self._study.add_trial(create_trial(state=TrialState.FAIL))
             return
         state, value, constraints = _outcome(self._spec, launch)
-        params = self._encoding.params(position)
+        fingerprint = launch.trial.configuration.fingerprint
+        self._begun[fingerprint] += 1
+        params = self._encoding.params(self._candidates.position(fingerprint))
         trial = create_trial(
             state=state,
             value=value,
@@ -123,24 +134,41 @@ class Journal:
         """Write the trials in place of an earlier journal; from here on each change is written as it is made."""
         self._backend.save()
 
-    def ask(self, position: int | None) -> int:
-        """Begin a trial, and return its number.
+    def ask(self, step: Step) -> Trial:
+        """Begin the trial of a step; from here on an interrupted one is launched again.
 
-        Args:
-            position: the candidate of a fixed trial; None: the sampler's choice.
+        The next number is its; a step without a position gets the sampler's choice.
         """
-        if position is not None:
-            self._study.enqueue_trial(self._encoding.params(position))
-        trial = self._study.ask()
-        for name in trial.relative_params if position is None else self._encoding.params(position):
-            trial.suggest_categorical(name, self._encoding.values[name])
-        self._asked[trial.number] = trial
-        return trial.number
-
-    def describe(self, trial: Trial) -> None:
-        """Say what a trial is launched for; from here on an interrupted one is launched again."""
+        if step.position is not None:
+            self._study.enqueue_trial(self._encoding.params(step.position))
+        asked = self._study.ask()
+        role, position = step.role, step.position
+        if position is None:
+            # Optuna asks its sampler when the parameters are read first.
+            position = self._sampler.position if asked.relative_params else None
+            assert position is not None, "the plan asks for a sampled candidate only where one is left"
+            if position in self._candidates.defaults:
+                role = Role.DEFAULT
+            elif position in self._candidates.starts:
+                role = Role.START
+        for name in self._encoding.params(position):
+            asked.suggest_categorical(name, self._encoding.values[name])
+        candidate = self._candidates.items[position]
+        trial = Trial(
+            number=asked.number,
+            role=role,
+            configuration=candidate.configuration,
+            engine_version=candidate.engine_version,
+            command=self._command_of(candidate),
+            workloads=objective.workloads_of(self._spec, role),
+            launch_index=self._begun[candidate.fingerprint],
+            node=step.node,
+        )
+        self._begun[candidate.fingerprint] += 1
         for name, value in _attributes(trial).items():
-            self._asked[trial.number].set_user_attr(name, value)
+            asked.set_user_attr(name, value)
+        self._asked[trial.number] = asked
+        return trial
 
     def tell(self, launch: Launch) -> None:
         """Tell the outcome of a trial."""

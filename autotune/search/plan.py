@@ -90,34 +90,23 @@ class Plan:
         budget = capacity(history)
         if len(history) >= budget:
             return Wait() if history.pending else Stop(self._ending(history))
-        off = history.off_nodes
-        known = [e.node for e in history.at(history.candidates.baseline) if e.node and e.node not in off]
-        places = usable_nodes([n for n in nodes if n not in off], history.spec.launches, known)
+        places = _places(history, nodes)
         if nodes and not places:
-            if history.pending:
-                return Wait()
-            # The nodes that were known are gone, and others must do.
-            places = usable_nodes(nodes, history.spec.launches)
+            return Wait()
         if history.of_role(Role.FINAL):
             return self._finals(history, places)
-        step = _baseline(history, places) or self._search(history, budget, places)
-        if step is not None:
-            return step
-        # The baseline's launches say nothing of which configuration is the finalist.
-        waits_for = [e for e in history.pending if not (places and e.role in BASELINE_ROLES)]
-        check = None if waits_for and not places else self._check(history, budget)
-        if check is None and waits_for:
-            return _meanwhile(history, places)
-        return check or self._finals(history, places)
-
-    def _search(self, history: History, budget: int, places: Sequence[str]) -> Step | None:
+        step = _baseline(history, places)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))
-        if len(history) >= (before_finals(budget, RESERVE) if contested else budget):
-            return None
-        if contested and (node := control_runs.next_node(history, places)) is not None:
-            return Step(Role.CONTROL, history.candidates.baseline, node)
-        suggestion = self._sampler.suggest(history)
+        if step is None and len(history) < (before_finals(budget, RESERVE) if contested else budget):
+            node = control_runs.next_node(history, places) if contested else None
+            if node is not None:
+                return Step(Role.CONTROL, history.candidates.baseline, node)
+            step = self._chosen(history, self._sampler.suggest(history), contested)
+        return step or self._after_search(history, budget, places)
+
+    def _chosen(self, history: History, suggestion: Suggestion | None, contested: bool) -> Step | None:
+        """A leader again, or what the sampler suggests; None where neither is worth a launch."""
         # Who expects nothing cannot weigh a launch of a leader against one of a new candidate.
         repeat = self._repeat(history.adjusted(), suggestion) if suggestion or history.exhausted else None
         if repeat is not None:
@@ -127,6 +116,15 @@ class Plan:
         expected = suggestion.improvement if suggestion else None
         little = contested and expected is not None and expected < GAIN and len(history) >= LEAST_SEARCH
         return None if little else Step(Role.SEARCH, None)
+
+    def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
+        """A check of a shorter command, or the first launch of the finals."""
+        # The baseline's launches say nothing of which configuration is the finalist.
+        waits_for = [e for e in history.pending if not (places and e.role in BASELINE_ROLES)]
+        check = None if waits_for and not places else self._check(history, budget)
+        if check is None and waits_for:
+            return _meanwhile(history, places)
+        return check or self._finals(history, places)
 
     def _repeat(self, history: History, suggestion: Suggestion | None) -> int | None:
         """The leader whose next launch is worth the stated gain, and no less than that of a new candidate."""
@@ -227,6 +225,15 @@ class Plan:
             return f"the search has used its share of the budget{done}"
         expected = 100 * max(0.0, suggestion.improvement)
         return f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %{done}"
+
+
+def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
+    """Those of the nodes on which to launch: not those that are off, unless no other is left and nothing runs."""
+    off, launches = history.off_nodes, history.spec.launches
+    known = [e.node for e in history.at(history.candidates.baseline) if e.node and e.node not in off]
+    places = usable_nodes([n for n in nodes if n not in off], launches, known)
+    # Where the nodes that were known are gone, others must do.
+    return places if places or history.pending else usable_nodes(nodes, launches)
 
 
 def _baseline(history: History, places: Sequence[str]) -> Step | None:

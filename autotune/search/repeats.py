@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from autotune.arrays import Floats, descending
-from autotune.search.acquisition import observations
+from autotune.search.acquisition import posterior_of
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
@@ -25,11 +25,10 @@ _CHANCES = np.exp(-0.5 * _POINTS**2) / np.exp(-0.5 * _POINTS**2).sum()
 
 def model_of(kernels: Kernels, history: History) -> Posterior:
     """The posterior after a history; running launches count as if they came out as expected."""
-    seen = observations(history)
-    posterior = seen.posterior(kernels, history.spec.seed)
-    if not seen.pending or not seen.measured:
+    posterior = posterior_of(kernels, history)
+    if not history.pending or not history.measured:
         return posterior
-    return posterior.condition_on_pending(np.array(seen.pending, dtype=np.int64))
+    return posterior.condition_on_pending(np.array(history.running, dtype=np.int64))
 
 
 def challengers(history: History) -> list[int]:

@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler
 from optuna.trial import FrozenTrial, create_trial
 
 from autotune.errors import BadInput
-from autotune.search.acquisition import Suggestion, observations, suggest
+from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.front import suggest_front
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import History
@@ -40,17 +40,19 @@ class CandidateSampler(BaseSampler):
         seed: with a trial's number it fixes every choice.
 
     Attributes:
+        encoding: of the candidates.
         position: of the candidate that was suggested or sampled last; None where there was none.
     """
 
     def __init__(self, kernels: Kernels, name: str = "gp", seed: int = 0) -> None:
+        self.encoding = kernels.encoding
         self._kernels, self._name, self._seed = kernels, name, seed
         self._independent = RandomSampler(seed=seed)
         self._free = np.ones(len(kernels.encoding), dtype=np.bool_)
         self.position: int | None = None
 
     def suggest(self, history: History) -> Suggestion | None:
-        """Compute what is to be launched after a history: a function of its launches and the seed alone.
+        """Compute what is to be launched after a history: a function of its launches and the study's seed alone.
 
         Where little is expected, and the priors may be why, what is expected without them counts if it is more.
 
@@ -72,7 +74,7 @@ class CandidateSampler(BaseSampler):
 
     def _suggest(self, history: History, kernels: Kernels) -> Suggestion | None:
         criterion = suggest if history.spec.pareto is None else suggest_front
-        return criterion(kernels, observations(history.adjusted()), self._seed, len(history))
+        return criterion(kernels, history.adjusted(), len(history))
 
     def reseed_rng(self) -> None:
         """Reseed what draws parameters that are no knobs, as parallel workers need it."""

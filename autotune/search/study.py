@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.errors import BadInput, UnknownName
-from autotune.search import SAMPLERS, objective
+from autotune.search import SAMPLERS
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import KnownNoEffects, explain, predictions
@@ -69,10 +69,9 @@ class Study:
         if spec.sampler not in SAMPLERS:
             raise UnknownName("sampler", spec.sampler, SAMPLERS)
         self._spec, self._candidates, self._command_of = spec, candidates, command_of
-        encoding = Encoding(candidates)
-        self._kernels = Kernels(encoding, priors)
-        self._sampler = CandidateSampler(self._kernels, spec.sampler, spec.seed)
-        self._plan = Plan(self._kernels, self._sampler)
+        self._kernels = Kernels(Encoding(candidates), priors)
+        sampler = CandidateSampler(self._kernels, spec.sampler, spec.seed)
+        self._plan = Plan(self._kernels, sampler)
         self._pending: dict[int, Trial] = {}
         self._interrupted: list[Trial] = []
         self.stop_reason, self.phase = "", "starting"
@@ -82,7 +81,7 @@ class Study:
             self._results = Results(folder / RESULTS)
             self._check_rows()
             path = folder / "optuna.journal"
-            self._journal = Journal(path, spec, encoding, self._sampler)
+            self._journal = Journal(path, spec, candidates, command_of, sampler)
             self._take_up(interrupted(path, candidates))
         except BaseException:
             self._lock.release()
@@ -112,7 +111,7 @@ class Study:
         with one_thread():
             decision = self._plan.next(self._history(self.launches, self._pending.values()), nodes)
             if isinstance(decision, Step):
-                return self._hand_out(self._begin(decision))
+                return self._hand_out(self._journal.ask(decision))
         if isinstance(decision, Stop):
             self.stop_reason, self.phase = decision.reason, "done"
         return None
@@ -164,32 +163,6 @@ class Study:
     def _history(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
         return History.of(self._spec, self._candidates, launches, pending)
 
-    def _begin(self, step: Step) -> Trial:
-        """Begin an Optuna trial, whose candidate is fixed by the plan or sampled, as one of ours."""
-        number = self._journal.ask(step.position)
-        role, position = step.role, step.position
-        if position is None:
-            position = self._sampler.position
-            assert position is not None, "the plan asks for a sampled candidate only where one is left"
-            if position in self._candidates.defaults:
-                role = Role.DEFAULT
-            elif position in self._candidates.starts:
-                role = Role.START
-        candidate = self._candidates.items[position]
-        others = [*(launch.trial for launch in self.launches), *self._pending.values(), *self._interrupted]
-        trial = Trial(
-            number=number,
-            role=role,
-            configuration=candidate.configuration,
-            engine_version=candidate.engine_version,
-            command=self._command_of(candidate),
-            workloads=objective.workloads_of(self._spec, role),
-            launch_index=sum(t.number < number and t.configuration == candidate.configuration for t in others),
-            node=step.node,
-        )
-        self._journal.describe(trial)
-        return trial
-
     def _check_rows(self) -> None:
         try:
             self._history(self._results.launches)
@@ -207,14 +180,13 @@ class Study:
         rows = {launch.trial.number: launch for launch in self._results.launches}
         for number in range(max([*rows, *begun], default=-1) + 1):
             if number in rows:
-                position = self._candidates.position(rows[number].trial.configuration.fingerprint)
-                self._journal.add(rows[number], position)
+                self._journal.add(rows[number])
                 continue
             before = [row for row in self.launches if row.trial.number < number]
             with one_thread():
                 decision = begun.get(number) or self._plan.next(self._history(before, self._interrupted))
                 if isinstance(decision, Step):
-                    self._interrupted.append(self._begin(decision))
+                    self._interrupted.append(self._journal.ask(decision))
                 else:
                     self._journal.add(None)
         self._journal.save()

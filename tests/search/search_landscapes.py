@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from autotune.metrics.formulas import Slo
 from autotune.search.gp.kernels import Prior
+from autotune.search.history import Entry, History
 from autotune.search.study import Study
 from autotune.space.cards import Architecture, ModelCard
 from autotune.space.enumeration import Candidate, CandidateSet
@@ -108,6 +109,15 @@ def small() -> CandidateSet:
         for dp, tokens, running, kv in itertools.product((1, 4, 8), (2048, 8192), (64, 1024), ("auto", "fp8"))
     ]
     return CandidateSet(tuple(items), 0, (0,), (9, 3), Library().monotone_memory)
+
+
+def history_of(
+    candidates: CandidateSet, scores: Mapping[int, float], pending: Sequence[int] = (), **changes: object
+) -> History:
+    """A search whose launches of these positions were measured so, and others run."""
+    entries = [Entry(n, Role.SEARCH, p, score, violations={}) for n, (p, score) in enumerate(scores.items())]
+    running = [Entry(len(scores) + n, Role.SEARCH, p, pending=True) for n, p in enumerate(pending)]
+    return History(make_spec(**changes), candidates, (*entries, *running))
 
 
 def _find(items: list[Candidate], engine: str, tp: int, dp: int, tokens: int, running: int, kv: str) -> int:

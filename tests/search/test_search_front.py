@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from search_landscapes import evaluate, make_spec, opened, play, ridge, small
 
 from autotune.recommend import recommend
-from autotune.search.acquisition import Observations, suggest
+from autotune.search.acquisition import suggest
 from autotune.search.front import dominated, expected_growth, non_dominated, reference_point, suggest_front
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
+from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.trial import Configuration, Launch
+from autotune.trial import Configuration, Launch, Role
 
 Point = tuple[float, float]
 _coordinate = st.floats(-2, 2).map(lambda x: round(x, 3))
@@ -97,10 +98,9 @@ def covered(launches: int, both: bool, seed: int) -> float:
     candidates, truth = _trade()
     kernels, seen = Kernels(Encoding(candidates)), [0, 50]
     while len(seen) < launches:
-        measured = [(p, float(truth[p, 0])) for p in seen]
-        second = [(p, float(truth[p, 1])) for p in seen]
-        known = Observations(measured, feasible=[True] * len(seen), second=second, spent=frozenset(seen))
-        found = (suggest_front if both else suggest)(kernels, known, seed, len(seen))
+        rows = [Entry(n, Role.SEARCH, p, *map(float, truth[p]), violations={}) for n, p in enumerate(seen)]
+        known = History(make_spec(seed=seed), candidates, tuple(rows))
+        found = (suggest_front if both else suggest)(kernels, known, len(seen))
         assert found is not None
         seen.append(found.position)
     front = non_dominated(truth)

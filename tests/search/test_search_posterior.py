@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from search_landscapes import grid, ridge, scores
+from search_landscapes import grid, history_of, ridge, scores
 
 from autotune.arrays import argmax, descending
-from autotune.search.acquisition import EVERY, Observations, neighbours, shortlist, suggest
+from autotune.search.acquisition import EVERY, neighbours, shortlist, suggest
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, Prior
 from autotune.search.gp.posterior import Posterior
+from autotune.search.history import History
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration
 
@@ -25,6 +27,10 @@ TRUTH = scores(GRID, ridge)
 
 def spread_out(count: int) -> list[int]:
     return np.random.default_rng(5).choice(len(GRID), count, replace=False).tolist()
+
+
+def known(measured: list[int], pending: Sequence[int] = ()) -> History:
+    return history_of(GRID, {p: float(TRUTH[p]) for p in measured}, pending)
 
 
 def test_joint_agrees_with_predict() -> None:
@@ -59,9 +65,8 @@ def test_what_a_prior_thinks_lost_counts_as_lost_before_anything_failed() -> Non
     best = int(np.argmax(TRUTH))
     odds = np.ones(len(GRID))
     odds[best] = 0.01
-    seen = Observations(measured=[(0, float(TRUTH[0]))], feasible=[True], spent=frozenset({0}))
     kernels = Kernels(ENCODING, [Prior("knows all", TRUTH, p_starts=odds)])
-    suggestion = suggest(kernels, seen, 0, 1)
+    suggestion = suggest(kernels, known([0]), 1)
     assert suggestion is not None
     assert suggestion.position != best
     assert TRUTH[suggestion.position] > TRUTH[best] - 0.2
@@ -70,15 +75,9 @@ def test_what_a_prior_thinks_lost_counts_as_lost_before_anything_failed() -> Non
 def test_parallel_suggestions_differ_and_spread() -> None:
     some = spread_out(12)
     kernels = Kernels(ENCODING)
-    seen = Observations([(p, float(TRUTH[p])) for p in some], feasible=[True] * 12, spent=frozenset(some))
     pending: list[int] = []
     for number in range(12, 16):
-        found = suggest(
-            kernels,
-            Observations(seen.measured, feasible=seen.feasible, spent=seen.spent, pending=tuple(pending)),
-            0,
-            number,
-        )
+        found = suggest(kernels, known(some, pending), number)
         assert found is not None
         assert found.position not in (*pending, *some)
         pending.append(found.position)
@@ -119,15 +118,14 @@ def test_a_large_space_is_looked_at_in_part_and_its_best_is_found() -> None:
     kernels = Kernels(Encoding(candidates))
     codes = kernels.columns
     truth = -0.1 * (codes[:, 0] - 2) ** 2 - 0.05 * codes[:, 1] + 0.08 * codes[:, 2] * (codes[:, 0] == 2)
-    measured: list[tuple[int, float]] = [(0, float(truth[0]))]
+    measured = {0: float(truth[0])}
     for number in range(1, 16):
-        spent = frozenset(p for p, _ in measured)
-        found = suggest(kernels, Observations(measured, feasible=[True] * len(measured), spent=spent), 0, number)
+        found = suggest(kernels, history_of(candidates, measured), number)
         assert found is not None
-        measured.append((found.position, float(truth[found.position])))
-    assert max(v for _, v in measured) > truth.max() - 0.1
+        measured[found.position] = float(truth[found.position])
+    assert max(measured.values()) > truth.max() - 0.1
     posterior = Posterior(kernels, [0], [0.0])
-    rows = shortlist(kernels, posterior, {0, 1}, [0], (0, 1))
+    rows = shortlist(kernels, posterior, history_of(candidates, {0: 0.0, 1: 0.0}), (0, 1))
     assert len(rows) < EVERY
     assert not {0, 1} & set(rows.tolist())
 
@@ -140,7 +138,7 @@ def test_neighbours_differ_in_one_knob() -> None:
 
 def test_without_any_launch_priors_decide() -> None:
     kernels = Kernels(ENCODING, [Prior("knows all", TRUTH)])
-    found = suggest(kernels, Observations(), 0, 0)
+    found = suggest(kernels, known([]), 0)
     assert found is not None
     assert TRUTH[found.position] > math.log(0.9) + TRUTH.max()
 
@@ -148,10 +146,9 @@ def test_without_any_launch_priors_decide() -> None:
 def test_one_suggestion_of_three_leaves_priors_out() -> None:
     """A prior that never heard of the best half of the space: the hedge is what looks there."""
     kernels = Kernels(ENCODING, [Prior("misled", -TRUTH)])
-    some = spread_out(6)
-    seen = Observations(measured=[(p, float(TRUTH[p])) for p in some], feasible=[True] * 6, spent=frozenset(some))
-    with_prior = [suggest(kernels, seen, 0, number) for number in range(4, 10)]
-    without = [suggest(kernels.without_prior, seen, 0, number) for number in range(4, 10)]
+    seen = known(spread_out(6))
+    with_prior = [suggest(kernels, seen, number) for number in range(4, 10)]
+    without = [suggest(kernels.without_prior, seen, number) for number in range(4, 10)]
     same = [one == other for one, other in zip(with_prior, without, strict=True)]
     assert same == [False, True, False, False, True, False]
 
@@ -163,9 +160,8 @@ def test_suggestions_do_not_depend_on_the_last_digits() -> None:
     found = []
     for truth in (TRUTH, shaken):
         kernels = Kernels(ENCODING, [Prior("rough", np.round(truth, 1))])
-        measured = [(p, float(truth[p])) for p in some]
-        seen = Observations(measured=measured, feasible=[True] * 6, spent=frozenset(some))
-        found.append([suggest(kernels, seen, 0, number) for number in range(6)])
+        seen = history_of(GRID, {p: float(truth[p]) for p in some})
+        found.append([suggest(kernels, seen, number) for number in range(6)])
     assert [one.position for one in found[0] if one] == [one.position for one in found[1] if one]
 
 

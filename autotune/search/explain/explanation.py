@@ -15,7 +15,7 @@ from scipy.special import stdtrit
 
 from autotune.arrays import descending
 from autotune.search import equivalents
-from autotune.search.acquisition import observations, p_keeps_slos, p_runs, shortlist
+from autotune.search.acquisition import p_keeps_slos, p_runs, shortlist
 from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent
 from autotune.search.decide.verdict import Gain, Judgement, default_of
 from autotune.search.explain.attribution import ENGINE, anchored, decompose
@@ -163,11 +163,10 @@ def predictions(
     history: History, model: Posterior, kernels: Kernels, winner: int, command_of: Callable[[Candidate], Command]
 ) -> list[Prediction]:
     """The untried candidates of which most is expected, of those that are likely to start and keep the limits."""
-    seen = observations(history)
-    rows = shortlist(kernels, model, seen.done_with, [p for p, _ in seen.measured], (len(history),))
+    rows = shortlist(kernels, model, history, (len(history),))
     if not len(rows):
         return []
-    odds, keeps = p_runs(kernels, seen, rows), p_keeps_slos(kernels, seen, rows)
+    odds, keeps = p_runs(kernels, history, rows), p_keeps_slos(kernels, history, rows)
     likely = odds * keeps >= LIKELY
     allowed = likely if likely.any() else np.ones(len(rows), dtype=np.bool_)
     order = descending(np.where(allowed, model.mean(rows), -np.inf))
