@@ -15,12 +15,12 @@ import yaml
 
 from autotune.cli.output import print_json, say
 from autotune.errors import BadInput
-from autotune.simulator.fit import fit
-from autotune.simulator.fit.points import MeasuredPoint, Predicted, points_of
+from autotune.simulator.fit.calibrate import Predicted, fitted_calibration, predicted_by
+from autotune.simulator.fit.points import MeasuredPoint, points_of, shape
 from autotune.simulator.fit.reading import Reading, read
-from autotune.simulator.fit.rows import shape
-from autotune.simulator.fit.tables import error_lines, errors, ranking_lines, rankings, table
+from autotune.simulator.fit.report import error_lines, errors, ranking_lines, rankings, table
 from autotune.simulator.node.calibration import packaged_calibration, read_calibration
+from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.study.home import Home, write_atomically
 from autotune.study.user_library import calibration_of_home
 
@@ -55,10 +55,12 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
         say(line)
     if path is None:
         own = calibration_of_home(None, home)
-        predictions = fit.predicted_by(points, packaged_calibration() if own is None else read_calibration(own), {})
+        predictions = predicted_by(points, packaged_calibration() if own is None else read_calibration(own))
     else:
-        found, predictions = fit.calibrate(points, start=asked.start, cross_validate=asked.cross_validate, progress=say)
-        text = yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, width=120)
+        calibration, predictions = fitted_calibration(
+            points, start=asked.start, cross_validate=asked.cross_validate, progress=say
+        )
+        text = yaml.safe_dump(calibration.model_dump(mode="json"), sort_keys=False, width=120)
         _write(path, f"{_HEADING}{text}")
     summary, order = errors(points, predictions), rankings(points, predictions)
     if as_json:
@@ -78,8 +80,8 @@ def _output(asked: CalibrateOptions, home: Path) -> Path:
     path = asked.output or Home(home).calibration
     if asked.output is not None and not path.parent.is_dir():
         raise BadInput(f"-o {path}: there is no folder {path.parent}")
-    there = next(folder for folder in path.parents if folder.exists())
-    if path.is_dir() or not there.is_dir() or not os.access(there, os.W_OK):
+    folder = next(folder for folder in path.parents if folder.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise BadInput(f"{path}: cannot be written; name another file with -o")
     return path
 
@@ -92,19 +94,19 @@ def _write(path: Path, text: str) -> None:
         raise BadInput(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
 
 
-def _told(found: Reading, points: Sequence[MeasuredPoint]) -> list[str]:
+def _told(reading: Reading, points: Sequence[MeasuredPoint]) -> list[str]:
     """What was read, in words."""
-    failed = sum(row.failure is not None for row in found.rows)
-    equivalent = [point for point in points if len(point.members) > 1]
-    lines = [f"{len(found.rows)} rows, {failed} of them failures: {len(points)} points"]
+    rows = reading.rows
+    lines = [f"{len(rows)} rows, {sum(row.failure is not None for row in rows)} of them failures: {len(points)} points"]
     for what, counts in _counts(points).items():
         lines.append(f"  by {what}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
-    for point in equivalent:
-        lines.append(f"  {point.label} are one configuration, measured {math.expm1(point.spread):.0%} apart")
-    for row in (row for row in found.rows if row.deductions):
-        lines.append(f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}")
-    lines += [f"  left out {one.label} ({one.source}): {one.reason}" for one in found.left_out]
-    return lines
+    for point in points:
+        if len(point.members) > 1:
+            lines.append(f"  {point.label} are one configuration, measured {math.expm1(point.spread):.0%} apart")
+    for row in rows:
+        if row.deductions:
+            lines.append(f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}")
+    return [*lines, *(f"  left out {one.label} ({one.source}): {one.reason}" for one in reading.left_out)]
 
 
 def _counts(points: Sequence[MeasuredPoint]) -> dict[str, Counter[str]]:
@@ -115,17 +117,16 @@ def _counts(points: Sequence[MeasuredPoint]) -> dict[str, Counter[str]]:
     }
 
 
-def _read_json(found: Reading, points: Sequence[MeasuredPoint]) -> Mapping[str, Any]:
+def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> Mapping[str, Any]:
+    rows, several = reading.rows, [point for point in points if len(point.members) > 1]
     return {
-        "rows": len(found.rows),
+        "rows": len(rows),
         "points": len(points),
         **{what.lower(): dict(counts) for what, counts in _counts(points).items()},
-        "twins": [{"label": p.label, "spread": math.expm1(p.spread)} for p in points if len(p.members) > 1],
-        "weights": [
-            {"label": r.label, "weight": r.weight, "notes": list(r.deductions)} for r in found.rows if r.deductions
-        ],
-        "cold": [{"label": row.label, "silent_s": row.cold_start_s} for row in found.rows if row.cold_start_s],
-        "left_out": [{"label": one.label, "source": one.source, "reason": one.reason} for one in found.left_out],
+        "twins": [{"label": point.label, "spread": math.expm1(point.spread)} for point in several],
+        "weights": [{"label": r.label, "weight": r.weight, "notes": list(r.deductions)} for r in rows if r.deductions],
+        "cold": [{"label": row.label, "silent_s": row.cold_start_s} for row in rows if row.cold_start_s],
+        "left_out": [asdict(one) for one in reading.left_out],
     }
 
 
@@ -133,7 +134,7 @@ def _predictions_json(points: Sequence[MeasuredPoint], predictions: Sequence[Pre
     return [
         {
             "label": point.label,
-            "measured": point.metrics.get("total_token_throughput"),
+            "measured": point.metrics.get(HEADLINE),
             "predicted": predicted.throughput if predicted.failure is None else None,
             "interval90": [_finite(predicted.low), _finite(predicted.high)] if predicted.failure is None else None,
             "failure": {"measured": point.failure, "predicted": predicted.failure},

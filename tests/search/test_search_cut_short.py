@@ -14,8 +14,8 @@ from autotune.recommend import recommend
 from autotune.replay import read_table
 from autotune.search import objective
 from autotune.search.priors.sources import sources_of
+from autotune.simulator.fit.points import LeftOut
 from autotune.simulator.fit.reading import study_rows
-from autotune.simulator.fit.rows import LeftOut
 from autotune.space.library import Library
 from autotune.study.home import Home
 from autotune.study.results import Results, launch_of, row_of

@@ -1,25 +1,178 @@
-"""Measured points: equivalent rows as one point with its spread, and the groups that a cross-validation leaves out.
+"""Measured rows, and the points that they are: equivalent rows as one point with its spread.
 
-Rows are equivalent when they are one effective configuration (`space.fingerprint`), of one version of its engine,
-serving one model on one node under one load. Their difference is the noise of a launch: it belongs to the point, and
-no fit may be asked to explain it. A cross-validation leaves out whole groups, never random rows: a row's neighbours,
-which differ from it by an option, would give its value away.
+Rows are equivalents when they are one effective configuration (`space.fingerprint`), of one version of its engine,
+serving one model on one node under one load. Their difference is the noise of a launch: it belongs to the point, and no
+fit may be asked to explain it. A cross-validation leaves out whole groups, never random rows: a row's neighbours, which
+differ from it by an option, would give its value away.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from packaging.version import Version
 
 from autotune.loadgen.workloads import Workload
-from autotune.simulator.fit.rows import MeasuredRow, model_name, shape
+from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, ShareGPTLengths, TableLengths
 from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.simulator.resolve_command import ResolvedCommand
 from autotune.space.cards import Architecture, ModelCard
+from autotune.space.fingerprint import broken_rules
+from autotune.trial import Evidence, FailureKind
+
+_ANOTHER_THING = 0.5
+"""Weight of a row that measures something else than its configuration: a cap that the engine sets by itself, or a
+combination that only slows it down. The simulator has both, but all of such a row rests on one figure."""
+
+_CAP = "speculative-caps-requests"
+
+LEAST_S = 8.0
+LEAST_SHARE = 0.25
+_ERROR_S = 2.0
+"""Standard deviation of the estimate; its difference from the simulated server's own is within twice that."""
+
+_NOISE = 0.1
+"""Standard deviation of ln(throughput) of single runs of one configuration: 5 % in vLLM, 15 % in SGLang."""
+
+_RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
+_FROM_SENDING = ("ttft", "e2el")
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """One measured benchmark, or one server that did not start.
+
+    Attributes:
+        label: short: ``3``, ``MI300X vllm c64``, ``study/0007``.
+        source: file name, or the study's.
+        resolved: its command, parsed as the measured version does.
+        metrics: under the names of `autotune.metrics.formulas`, as measured; empty when it failed.
+        failure: the measured failure's text.
+    """
+
+    label: str
+    source: str
+    resolved: ResolvedCommand
+    workload: Workload
+    metrics: Mapping[str, float]
+    failure: str | None
+    evidence: Evidence = Evidence.MEASURED
+
+    @cached_property
+    def cold_start_s(self) -> float:
+        """At its beginning the server answered nobody for so long."""
+        return cold_start_s(self.workload, self.metrics)
+
+    @property
+    def warm(self) -> Mapping[str, float]:
+        """The metrics less the silent seconds: what the simulated server, which is warm, is compared with."""
+        return without_cold_start(self.metrics, self.cold_start_s)
+
+    @cached_property
+    def deductions(self) -> Mapping[str, float]:
+        """Why it counts for less than another, and by which factor."""
+        factors: dict[str, float] = {}
+        if silent := self.cold_start_s:
+            factors[f"its server was cold: it answered nobody for {silent:.0f} s"] = cold_weight(self.metrics, silent)
+        resolved = self.resolved
+        if any(effect.name == _CAP for effect in resolved.effective.effects):
+            factors["it measures the cap on running requests that comes with speculation"] = _ANOTHER_THING
+        # Rules of combinations that run but are never worth it.
+        for rule in broken_rules(resolved.card, resolved.effective.configuration, resolved.context):
+            if rule.kind is FailureKind.RULE:
+                factors[f"it breaks the rule {rule.name}"] = _ANOTHER_THING
+        return factors
+
+    @property
+    def weight(self) -> float:
+        """Of its squared error; 1 = a run like any other."""
+        return math.prod(self.deductions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A row that teaches nothing, and why."""
+
+    label: str
+    source: str
+    reason: str
+
+
+def cold_start_s(workload: Workload, metrics: Mapping[str, float]) -> float:
+    """Seconds at the beginning of a run in which the server answered nobody; 0 where it is not cold, or not known.
+
+    The first load after a start compiles and tunes kernels for the shapes that it brings. Nothing of that is in the
+    simulated server, which is warm; a fit that sees it would learn a slow engine.
+
+    With all requests sent at once they queue up, and the times to the first token are spread about evenly between the
+    first and the last. Half of their sum is the mean, the last is about the 99th percentile; so the first token comes
+    at about 2 x mean - p99. On the performance lab's rows that is 11 to 17 s for three that nobody warmed up, and
+    within some 4 s of the simulated server's own in nearly all others. Long queues are not quite even: a server that
+    runs 48 requests at a time gives 14 to 17 s of 176 to 261 s by the same formula, and is not cold. So a silence must
+    be longer than `LEAST_S` and at least `LEAST_SHARE` of the 99th percentile.
+    """
+    at_once = len(workload.points) == 1 and workload.points[0].arrival.kind == "all_at_once"
+    needed = ("mean_ttft_ms", "p99_ttft_ms", "duration")
+    if not at_once or any(name not in metrics for name in needed):
+        return 0.0
+    mean, last, duration = (metrics[name] for name in needed)
+    first_s = (2 * mean - last) / 1e3
+    cold = first_s > LEAST_S and first_s >= LEAST_SHARE * last / 1e3 and first_s < duration
+    return first_s if cold else 0.0
+
+
+def without_cold_start(metrics: Mapping[str, float], silent: float) -> dict[str, float]:
+    """The metrics of the run less the silent seconds: what the fit is compared with.
+
+    Rates over the whole run grow, times from the sending of a request shrink; what happens between tokens stays.
+    """
+    if not silent:
+        return dict(metrics)
+    duration = metrics["duration"]
+    changed = dict(metrics)
+    for name, value in metrics.items():
+        statistic, _, rest = name.partition("_")
+        if name in _RATES:
+            changed[name] = value * duration / (duration - silent)
+        elif statistic != "std" and rest.removesuffix("_ms") in _FROM_SENDING:
+            changed[name] = max(value - silent * 1e3, 1.0)
+    changed["duration"] = duration - silent
+    return changed
+
+
+def cold_weight(metrics: Mapping[str, float], silent: float) -> float:
+    """Weight of a run whose silence was taken off, against one of a warm server: by the variances of both."""
+    if not silent:
+        return 1.0
+    error = _ERROR_S / (metrics["duration"] - silent)
+    return _NOISE**2 / (_NOISE**2 + math.pow(error, 2))
+
+
+def model_name(model: ModelCard) -> str:
+    """The last part of a model's id."""
+    return model.id.rstrip("/").rsplit("/", 1)[-1]
+
+
+def shape(workload: Workload) -> str:
+    """The class of a workload: its lengths and how it arrives, without the figures of the arrival.
+
+    Points of one curve, 4 at a time to 128, are one class: a fit that knows one of them knows the others.
+    """
+    kinds = [f"{_lengths(point.lengths)} {point.arrival.kind.replace('_', ' ')}" for point in workload.points]
+    text = " + ".join(dict.fromkeys(kinds))
+    return f"{text}, alike" if workload.prefix is not None else text
+
+
+def _lengths(lengths: Lengths) -> str:
+    if isinstance(lengths, FixedLengths):
+        return f"{lengths.input_tokens}→{lengths.output_tokens}"
+    if isinstance(lengths, TableLengths):
+        return lengths.stand_in_for or "chat"
+    return "ShareGPT" if isinstance(lengths, ShareGPTLengths) else lengths.file
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +216,11 @@ class MeasuredPoint:
         return self.resolved.card.engine
 
     @property
+    def era(self) -> str:
+        """The engine with the first two numbers of its version: ``vllm 0.11``."""
+        return f"{self.engine} {'.'.join(map(str, Version(self.resolved.context.version).release[:2]))}"
+
+    @property
     def gpu(self) -> str:
         """The name of the node's hardware."""
         return self.resolved.context.hardware.name
@@ -77,33 +235,8 @@ class MeasuredPoint:
         return _geometric_mean([row.metrics[HEADLINE] for row in self.members])
 
 
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """What the simulated node says of one point, under the workload that was measured.
-
-    Attributes:
-        metrics: under the names of `autotune.metrics.formulas`, with figures fitted to all points; empty where it is
-            predicted not to run.
-        low, high: ends of the 90 % interval of the total token throughput, tokens per second.
-        failure: why it is predicted not to run; None where it does.
-        left_out: kind of group to the total token throughput with figures fitted to all points but those of this
-            point's group; 0 where it is predicted not to run.
-    """
-
-    metrics: Mapping[str, float]
-    low: float = 0.0
-    high: float = math.inf
-    failure: str | None = None
-    left_out: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def throughput(self) -> float:
-        """Total token throughput, tokens per second; 0 where it is predicted not to run."""
-        return self.metrics.get(HEADLINE, 0.0)
-
-
 def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
-    """Rows with equivalent ones merged, in the order of the first of each."""
+    """Rows with equivalents merged, in the order of the first of each."""
     equivalents: dict[tuple[str, ...], list[MeasuredRow]] = {}
     for row in rows:
         context = row.resolved.context
@@ -125,10 +258,10 @@ def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
 def _merged(members: tuple[MeasuredRow, ...]) -> MeasuredPoint:
     warm = [row.warm for row in members]
     names = dict.fromkeys(name for metrics in warm for name in metrics)
-    found = {name: _geometric_mean([m[name] for m in warm if name in m]) for name in names}
+    means = {name: _geometric_mean([m[name] for m in warm if name in m]) for name in names}
     headline = [math.log(metrics[HEADLINE]) for metrics in warm if metrics]
     spread = max(headline) - min(headline) if headline else 0.0
-    return MeasuredPoint(members, found, spread, float(np.mean([row.weight for row in members])))
+    return MeasuredPoint(members, means, spread, float(np.mean([row.weight for row in members])))
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -137,22 +270,12 @@ def _geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.log(figures).mean()) if (figures > 0).all() else figures.mean())
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Points that are left out together.
+def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Group the points that a cross-validation leaves out together: kind -> name -> places in the list, ascending.
 
-    Attributes:
-        kind: ``engine``, ``gpu``, ``workload``, ``curve``, ``model`` or ``version``; a curve is all loads of one shape.
-        members: places in the list of points, ascending; those that did not start are in it as well.
+    Kinds are ``engine``, ``gpu``, ``workload``, ``curve`` (all loads of one shape), ``model`` and ``version``; one of
+    which the points know only one group is left out. Points that did not start are in a group as well.
     """
-
-    kind: str
-    name: str
-    members: tuple[int, ...]
-
-
-def groups(points: Sequence[MeasuredPoint]) -> list[Group]:
-    """The groups to be left out, kind after kind; a kind of which the points know only one group is none."""
     alike: dict[Architecture, str] = {}
     for point in points:
         alike.setdefault(point.model.architecture, model_name(point.model))
@@ -163,18 +286,12 @@ def groups(points: Sequence[MeasuredPoint]) -> list[Group]:
         "curve": lambda point: shape(point.workload),
         # Two checkpoints of one architecture are one model to the arithmetic.
         "model": lambda point: alike[point.model.architecture],
-        "version": era_of,
+        "version": lambda point: point.era,
     }
-    found: list[Group] = []
+    named: dict[str, dict[str, tuple[int, ...]]] = {}
     for kind, name_of in kinds.items():
-        members: dict[str, list[int]] = {}
-        for place, point in enumerate(points):
-            members.setdefault(name_of(point), []).append(place)
-        if len(members) > 1:
-            found += [Group(kind, name, tuple(places)) for name, places in members.items()]
-    return found
-
-
-def era_of(point: MeasuredPoint) -> str:
-    """The engine with the first two numbers of its version: ``vllm 0.11``."""
-    return f"{point.engine} {'.'.join(map(str, Version(point.resolved.context.version).release[:2]))}"
+        names = [name_of(point) for point in points]
+        if len(set(names)) > 1:
+            places = {name: tuple(i for i, other in enumerate(names) if other == name) for name in dict.fromkeys(names)}
+            named[kind] = places
+    return named

@@ -1,18 +1,18 @@
-"""Reads measurements: tables (`own_table`) and studies of one's own."""
+"""Reads measurements: tables (`table`) and studies of one's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.engines import recognise
 from autotune.engines.installed_options import as_measured
-from autotune.errors import BadInput
+from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import METRICS
-from autotune.simulator.fit.own_table import RowPlace, checked, read_table
-from autotune.simulator.fit.rows import LeftOut, MeasuredRow, row_of
+from autotune.simulator.fit.points import LeftOut, MeasuredRow
+from autotune.simulator.fit.table import checked, table_rows
 from autotune.simulator.resolve_command import resolve_for
 from autotune.space.context import Context
 from autotune.space.library import Library
@@ -32,13 +32,12 @@ class Reading:
 
 
 def read_file(path: Path) -> Reading:
-    """The rows of a file of measurements.
+    """The rows of a table.
 
     Raises:
         BadInput: it cannot be read, is no such table, or has a figure that cannot be right (with file and row).
     """
-    library = Library()
-    return _sorted([row_of(raw, library) for raw in read_table(path)])
+    return _sorted(table_rows(path, Library()))
 
 
 def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unmeasured: bool = False) -> Reading:
@@ -50,22 +49,26 @@ def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unm
     if not files and not studies:
         raise BadInput("nothing to learn from: name measurements with --data FILE, or a study with --study NAME")
     library = Library()
-    tables = dict.fromkeys(path.resolve() for path in files)
-    rows: list[MeasuredRow | LeftOut] = [row_of(raw, library) for path in tables for raw in read_table(path)]
-    found = _sorted(
-        [*rows, *(row for name in dict.fromkeys(studies) for row in study_rows(home, name, allow_unmeasured))]
-    )
-    if not any(row.failure is None for row in found.rows):
-        first = found.left_out[0] if found.left_out else None
-        why = f"; the first of {len(found.left_out)} that were left out, {first.label}: {first.reason}" if first else ""
+    rows: list[MeasuredRow | LeftOut] = []
+    for path in dict.fromkeys(path.resolve() for path in files):
+        rows += table_rows(path, library)
+    for name in dict.fromkeys(studies):
+        rows += study_rows(home, name, allow_unmeasured)
+    reading = _sorted(rows)
+    if not any(row.failure is None for row in reading.rows):
+        first = reading.left_out[0] if reading.left_out else None
+        why = (
+            f"; the first of {len(reading.left_out)} that were left out, {first.label}: {first.reason}" if first else ""
+        )
         raise BadInput(f"no row with measured metrics can be used{why}")
-    return found
+    return reading
 
 
-def _sorted(found: Sequence[MeasuredRow | LeftOut]) -> Reading:
+def _sorted(rows: Iterable[MeasuredRow | LeftOut]) -> Reading:
+    rows = list(rows)
     return Reading(
-        tuple(row for row in found if isinstance(row, MeasuredRow)),
-        tuple(row for row in found if isinstance(row, LeftOut)),
+        tuple(row for row in rows if isinstance(row, MeasuredRow)),
+        tuple(row for row in rows if isinstance(row, LeftOut)),
     )
 
 
@@ -73,8 +76,8 @@ def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterat
     """The launches of a study: a row per workload of a complete one, a row of a failed one.
 
     Left out: measurements that did not count (state ``invalid``), failures that were not the configuration's, loads
-    whose client did not keep up or that an earlier version cut short, and servers of
-    somebody else, whose command is not known.
+    whose client did not keep up or that an earlier version cut short, and servers of somebody else, whose command is
+    not known.
 
     Args:
         allow_unmeasured: take simulated, emulated and replayed launches as well.
@@ -96,10 +99,10 @@ def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterat
         )
     library = library_of(spec)
     for launch in launches:
-        yield from _rows(launch, spec, library, path)
+        yield from _rows_of_launch(launch, spec, library, path)
 
 
-def _rows(launch: Launch, spec: StudySpec, library: Library, path: Path) -> Iterator[MeasuredRow | LeftOut]:
+def _rows_of_launch(launch: Launch, spec: StudySpec, library: Library, path: Path) -> Iterator[MeasuredRow | LeftOut]:
     stem = f"{spec.study}/{launch.trial.number:04d}"
     reason = _unusable(launch)
     if reason:
@@ -107,8 +110,7 @@ def _rows(launch: Launch, spec: StudySpec, library: Library, path: Path) -> Iter
         return
     result, first = launch.result, launch.trial.workloads[0]
     if result.failure is not None:
-        failure = f"{result.failure.kind.value}: {result.failure.message}"
-        yield _row(launch, spec, library, first, {}, stem, failure)
+        yield _launch_row(launch, spec, library, first, {}, stem)
         return
     for name, metrics in result.metrics.items():
         label = stem if name == first else f"{stem} {name}"
@@ -117,9 +119,11 @@ def _rows(launch: Launch, spec: StudySpec, library: Library, path: Path) -> Iter
         elif metrics.get("client_bound"):
             yield LeftOut(label, spec.study, "its client did not keep up")
         else:
-            place = RowPlace(path, row=f"launch {launch.trial.number}, {name}")
-            given = checked(place, {metric: value for metric, value in metrics.items() if metric in METRICS})
-            yield _row(launch, spec, library, name, given, label)
+            try:
+                given = checked({metric: value for metric, value in metrics.items() if metric in METRICS})
+            except BadInput as error:
+                raise MalformedFile(path, f"launch {launch.trial.number}, {name}: {error}") from error
+            yield _launch_row(launch, spec, library, name, given, label)
 
 
 def _unusable(launch: Launch) -> str:
@@ -133,16 +137,11 @@ def _unusable(launch: Launch) -> str:
     return "somebody else's server, whose command is not known" if external else ""
 
 
-def _row(
-    launch: Launch,
-    spec: StudySpec,
-    library: Library,
-    workload_name: str,
-    metrics: Mapping[str, float],
-    label: str,
-    failure: str | None = None,
+def _launch_row(
+    launch: Launch, spec: StudySpec, library: Library, workload_name: str, metrics: Mapping[str, float], label: str
 ) -> MeasuredRow | LeftOut:
-    command = launch.trial.command
+    command, failed = launch.trial.command, launch.result.failure
+    failure = None if failed is None else f"{failed.kind.value}: {failed.message}"
     try:
         workload = load_workload(workload_name, library)
         engine, version = as_measured(recognise(command.argv, library), launch.trial.engine_version)
@@ -150,4 +149,4 @@ def _row(
         resolved = resolve_for(engine, command, context, version)
     except BadInput as error:
         return LeftOut(label, spec.study, str(error))
-    return MeasuredRow(label, spec.study, command, resolved, workload, metrics, failure, launch.result.evidence)
+    return MeasuredRow(label, spec.study, resolved, workload, metrics, failure, launch.result.evidence)

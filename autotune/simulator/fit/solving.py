@@ -1,12 +1,18 @@
-"""Finds the factors, and finds them again without some of the targets."""
+"""The fit as a least-squares problem, solved with all of the targets and without some of them.
+
+Unknown are the logarithms of the factors (`autotune.simulator.node.calibration`). A residual is ln(predicted /
+measured) of a metric over what a run of that metric is uncertain by, flattened where it is large (soft L1, so that an
+outlier pulls with bounded force); and for each factor its distance from where it starts over its spread, which draws
+what the rows do not tell towards physics.
+"""
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -17,9 +23,30 @@ from scipy.optimize import least_squares
 
 from autotune.arrays import Floats
 from autotune.child import die_with_parent
+from autotune.loadgen.workloads import Workload
 from autotune.notify import Notify
-from autotune.simulator.fit.problem import FitTarget, Predictor, Problem, Task, tasks_of
-from autotune.simulator.node.calibration import Calibration
+from autotune.simulator.node import ServerSetup, run_server
+from autotune.simulator.node.calibration import (
+    OWN,
+    Calibration,
+    Factor,
+    composed,
+    factors_of,
+    groups_of,
+    packaged_physics,
+)
+from autotune.simulator.node.coefficients import adjusted, speed_card
+from autotune.simulator.node.server import SimulatedServer
+
+UNCERTAIN = {"total_token_throughput": 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}
+"""Standard deviation of ln(metric) that a single run is taken to have. Throughput: equivalents differ by 5 % on vLLM
+and 15 % on SGLang. Latencies are held more loosely: they hang on the order in which a client's requests arrive."""
+
+_STEP = 0.05
+"""Of ln(factor), for differences: large enough to look over the jumps of a schedule."""
+
+_FAILED = 10.0
+"""What a load that ran is taken to be predicted wrong by when it is predicted to fail."""
 
 _ROUNDS = 12
 _TOLD_EVERY = 100
@@ -31,61 +58,130 @@ _ENOUGH = 3e-4
 """A step that lowers the cost by less than this share ends a fit."""
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A calibration and what it predicts.
+@dataclass(frozen=True, eq=False)
+class FitTarget:
+    """A measured point as the fit sees it.
 
     Attributes:
-        predicted: metrics per target, in the order in which they were given.
-        x: the logarithms of the factors.
+        metrics: measured, under the names of `UNCERTAIN`; one that is missing does not count.
+        weight: 1; less for what is known to be an outlier.
     """
 
-    calibration: Calibration
-    predicted: list[dict[str, float]]
-    x: Floats
-    problem: Problem
+    setup: ServerSetup
+    workload: Workload
+    metrics: Mapping[str, float]
+    weight: float
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The groups of factors that it tells about."""
+        return groups_of(speed_card(self.setup.engine), self.setup.version, self.setup.hardware)
+
+    def predicted(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """The metrics of a simulated run with these figures; empty when it fails."""
+        setup = self.setup
+        scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
+        coefficients = adjusted(speed_card(setup.engine), figures, setup.version, setup.knobs, scope)
+        metrics = run_server(SimulatedServer(setup, coefficients), self.workload, 0).metrics
+        return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+
+    def residuals(self, predicted: Mapping[str, float]) -> list[float]:
+        """One per metric of `UNCERTAIN`; 0 for one that was not measured."""
+        residuals = []
+        for name, uncertain in UNCERTAIN.items():
+            measured = self.metrics.get(name, 0.0)
+            if measured <= 0:
+                residuals.append(0.0)
+                continue
+            value = predicted.get(name, 0.0)
+            r = math.log(value / measured if value > 0 else _FAILED) / uncertain
+            # Soft L1: like r when small, like sqrt(2|r|) when large.
+            flattened = math.copysign(math.sqrt(2.0 * (math.sqrt(1.0 + r * r) - 1.0)), r)
+            residuals.append(math.sqrt(self.weight) * flattened)
+        return residuals
 
 
-@contextmanager
-def predictor(progress: Notify) -> Iterator[Predictor]:
-    """Simulate on all cores of the machine.
+Task = tuple[FitTarget, Mapping[str, float]]
+"""A target, and the figures with which it is to be simulated."""
+
+
+class Predictor:
+    """Simulates targets on all cores, and remembers: most differences leave most targets as they were.
 
     There is no thread and no lock here, as an executor has them: Ctrl-C may come anywhere.
     """
-    runs = 0
-    workers: list[BaseProcess] = []
-    pipes: list[Connection] = []
 
-    def run(tasks: Sequence[Task]) -> list[dict[str, float]]:
-        nonlocal runs
-        if not pipes:
-            _start(workers, pipes)
-        before, runs = runs, runs + len(tasks)
-        if runs // _TOLD_EVERY > before // _TOLD_EVERY:
-            progress(f"{runs} simulated runs")
-        return _share_out(tasks, pipes)
+    def __init__(self, progress: Notify) -> None:
+        self._progress, self._runs = progress, 0
+        self._known: dict[tuple[object, ...], dict[str, float]] = {}
+        self._workers: list[BaseProcess] = []
+        self._pipes: list[Connection] = []
 
-    try:
-        yield Predictor(run)
-    finally:
-        for worker in workers:
+    def __enter__(self) -> Predictor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
             worker.kill()
 
+    def __call__(self, targets: Sequence[FitTarget], calibration: Calibration) -> list[dict[str, float]]:
+        """The metrics of each target by a calibration."""
+        return self.by_each(targets, [calibration])[0]
 
-def _start(workers: list[BaseProcess], pipes: list[Connection]) -> None:
-    """Fork a worker per core; Ctrl-C waits until all are there, so that none of them gets it half made."""
-    fork = multiprocessing.get_context("fork")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        for _ in range(os.cpu_count() or 1):
-            ours, its = fork.Pipe()
-            worker = fork.Process(target=_work, args=(its, os.getpid()), daemon=True)
-            worker.start()
-            its.close()
-            workers.append(worker)
-            pipes.append(ours)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    def by_each(
+        self, targets: Sequence[FitTarget], calibrations: Sequence[Calibration]
+    ) -> list[list[dict[str, float]]]:
+        """The metrics of each target by several calibrations, simulated together: a list per calibration."""
+        tasks: list[list[Task]] = [
+            [(target, composed(packaged_physics(), calibration, target.groups)) for target in targets]
+            for calibration in calibrations
+        ]
+        missing = {_key(task): task for row in tasks for task in row if _key(task) not in self._known}
+        if missing:
+            self._known.update(zip(missing, self._simulated(list(missing.values())), strict=True))
+        return [[self._known[_key(task)] for task in row] for row in tasks]
+
+    def _simulated(self, tasks: Sequence[Task]) -> list[dict[str, float]]:
+        """Results of tasks in their order; whoever has done a few gets the next few."""
+        if not self._pipes:
+            self._start()
+        before, self._runs = self._runs, self._runs + len(tasks)
+        if self._runs // _TOLD_EVERY > before // _TOLD_EVERY:
+            self._progress(f"{self._runs} simulated runs")
+        results: list[dict[str, float]] = [{}] * len(tasks)
+        positions = iter(range(0, len(tasks), _CHUNK))
+        idle, busy = list(self._pipes), set[Connection]()
+        while True:
+            for pipe, position in zip(idle, positions, strict=False):
+                pipe.send((position, tasks[position : position + _CHUNK]))
+                busy.add(pipe)
+            if not busy:
+                return results
+            idle = [pipe for pipe in wait(list(busy)) if isinstance(pipe, Connection)]
+            for pipe in idle:
+                position, metrics = pipe.recv()
+                results[position : position + len(metrics)] = metrics
+                busy.remove(pipe)
+
+    def _start(self) -> None:
+        """Fork a worker per core; Ctrl-C waits until all are there, so that none of them gets it half made."""
+        fork = multiprocessing.get_context("fork")
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for _ in range(os.cpu_count() or 1):
+                ours, its = fork.Pipe()
+                worker = fork.Process(target=_work, args=(its, os.getpid()), daemon=True)
+                worker.start()
+                its.close()
+                self._workers.append(worker)
+                self._pipes.append(ours)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _key(task: Task) -> tuple[object, ...]:
+    target, figures = task
+    return target, *figures.values()
 
 
 def _work(pipe: Connection, parent: int) -> None:
@@ -97,46 +193,84 @@ def _work(pipe: Connection, parent: int) -> None:
         pipe.send((position, [target.predicted(figures) for target, figures in tasks]))
 
 
-def _share_out(tasks: Sequence[Task], pipes: Sequence[Connection]) -> list[dict[str, float]]:
-    """Results of tasks in their order; whoever has done a few gets the next few."""
-    results: list[dict[str, float]] = [{}] * len(tasks)
-    positions = iter(range(0, len(tasks), _CHUNK))
-    idle, busy = list(pipes), set[Connection]()
-    while True:
-        for pipe, position in zip(idle, positions, strict=False):
-            pipe.send((position, tasks[position : position + _CHUNK]))
-            busy.add(pipe)
-        if not busy:
-            return results
-        idle = [pipe for pipe in wait(list(busy)) if isinstance(pipe, Connection)]
-        for pipe in idle:
-            position, found = pipe.recv()
-            results[position : position + len(found)] = found
-            busy.remove(pipe)
-
-
-def fit(
-    targets: Sequence[FitTarget], start: Calibration, predict: Predictor, guess: Calibration | None = None
-) -> Fitted:
-    """The factors that explain the targets best while they stay near the start: a maximum a posteriori estimate.
+class Problem:
+    """Fit the factors of some targets.
 
     Args:
-        guess: where to begin looking; it saves time and does not change what is looked for. None: at the start.
+        start: where the factors begin and what they are drawn to.
     """
-    problem = Problem(targets, start, predict)
-    found = least_squares(
+
+    def __init__(self, targets: Sequence[FitTarget], start: Calibration, predict: Predictor) -> None:
+        self.targets, self.start, self.predict = targets, start, predict
+        physics = packaged_physics()
+        self.factors = sorted(
+            {which for t in targets for which in factors_of(physics, t.groups) if _free(which, start)}
+        )
+        self._spread = np.array([physics.figures[which.figure].spread[which.level] for which in self.factors])
+        self._centre = self.logs(start)
+
+    def logs(self, calibration: Calibration) -> Floats:
+        """The logarithms of a calibration's factors, shape (factors,)."""
+        return np.array([math.log(calibration.factor(which)) for which in self.factors])
+
+    def calibration(self, x: Floats) -> Calibration:
+        """The start with these factors in it."""
+        factors = {level: {g: dict(f) for g, f in groups.items()} for level, groups in self.start.factors.items()}
+        for which, log in zip(self.factors, x.tolist(), strict=True):
+            factors.setdefault(which.level, {}).setdefault(which.group, {})[which.figure] = math.exp(log)
+        return self.start.model_copy(update={"factors": factors})
+
+    def residuals(self, x: Floats) -> Floats:
+        """Shape (targets * metrics + factors,)."""
+        return self._residuals_of([x])[0]
+
+    def jacobian(self, x: Floats) -> Floats:
+        """Forward differences, shape (residuals, factors)."""
+        moved = [x + _STEP * unit for unit in np.eye(len(x))]
+        here, *others = self._residuals_of([x, *moved])
+        return np.array([(other - here) / _STEP for other in others]).T
+
+    def _residuals_of(self, xs: Sequence[Floats]) -> list[Floats]:
+        """Residuals at several places, their runs simulated together."""
+        predicted = self.predict.by_each(self.targets, [self.calibration(x) for x in xs])
+        residuals = []
+        for x, metrics in zip(xs, predicted, strict=True):
+            data = [r for target, its in zip(self.targets, metrics, strict=True) for r in target.residuals(its)]
+            residuals.append(np.concatenate([np.array(data), (x - self._centre) / self._spread]))
+        return residuals
+
+
+def _free(which: Factor, start: Calibration) -> bool:
+    """Whether a factor is looked for.
+
+    What rows have told already stays: a handful of new ones must not move what all engines and GPUs share. They move
+    groups that nobody measured, and what the engine does on their own node.
+    """
+    if not start.fitted_to:
+        return which.level != OWN
+    return which.level == OWN or not start.knows(which)
+
+
+def fit(problem: Problem, guess: Calibration) -> Floats:
+    """The logarithms of the factors that explain the targets best while they stay near the start.
+
+    It is a maximum a posteriori estimate.
+
+    Args:
+        guess: where to begin looking; it saves time and does not change what is looked for.
+    """
+    solution = least_squares(
         problem.residuals,
-        problem.logs(guess or start),
+        problem.logs(guess),
         jac=cast("Callable[[Floats], Floats]", problem.jacobian),
         max_nfev=_ROUNDS,
         ftol=_ENOUGH,
         xtol=_ENOUGH,
     )
-    calibration = problem.calibration(found.x)
-    return Fitted(calibration, predict(tasks_of(targets, calibration)), found.x, problem)
+    return cast(Floats, solution.x)
 
 
-def leave_out(whole: Fitted, start: Calibration, out: Sequence[int], predict: Predictor) -> list[dict[str, float]]:
+def leave_out(whole: Problem, x: Floats, out: Sequence[int]) -> list[dict[str, float]]:
     """What a fit without some targets predicts for them.
 
     It begins at the whole fit's solution, where its Jacobian is known, and takes Gauss-Newton steps with that Jacobian
@@ -144,13 +278,14 @@ def leave_out(whole: Fitted, start: Calibration, out: Sequence[int], predict: Pr
     at their start.
 
     Args:
+        x: the whole fit's solution.
         out: positions of the targets that are left out.
     """
-    targets = whole.problem.targets
-    problem = Problem([target for i, target in enumerate(targets) if i not in set(out)], start, predict)
-    where = dict(zip(whole.problem.factors, whole.x.tolist(), strict=True))
-    x = _descended(problem, np.array([where[which] for which in problem.factors]))
-    return predict(tasks_of([targets[i] for i in out], problem.calibration(x)))
+    kept = [target for i, target in enumerate(whole.targets) if i not in set(out)]
+    problem = Problem(kept, whole.start, whole.predict)
+    logs = dict(zip(whole.factors, x.tolist(), strict=True))
+    solution = _descended(problem, np.array([logs[which] for which in problem.factors]))
+    return whole.predict([whole.targets[i] for i in out], problem.calibration(solution))
 
 
 def _descended(problem: Problem, x: Floats) -> Floats:

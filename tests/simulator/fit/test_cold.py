@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.loadgen.workloads import load_workload
-from autotune.simulator.fit.rows import LEAST_S, cold_start_s, cold_weight, without_cold_start
+from autotune.simulator.fit.points import LEAST_S, cold_start_s, cold_weight, without_cold_start
 
 AT_ONCE = load_workload("short")
 

@@ -6,10 +6,10 @@ These are the rows that it was fitted to; what it predicts for rows that it has 
 import numpy as np
 import pytest
 
-from autotune.simulator.fit.fit import predicted_by
+from autotune.simulator.fit.calibrate import predicted_by
 from autotune.simulator.fit.points import points_of
 from autotune.simulator.fit.reading import read_file
-from autotune.simulator.fit.tables import errors, rankings
+from autotune.simulator.fit.report import errors, rankings
 from autotune.simulator.node.calibration import packaged_calibration
 from tests.simulator.fit.files import DATA, published
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the measured rows (..
 def compared(tmp_path_factory):
     files = published(tmp_path_factory.mktemp("tables"))
     points = points_of([row for file in files for row in read_file(file).rows])
-    return points, predicted_by(points, packaged_calibration(), {})
+    return points, predicted_by(points, packaged_calibration())
 
 
 def test_errors_are_those_that_the_documentation_states(compared):
