@@ -20,7 +20,7 @@ from autotune.simulator.emulator.api import EngineApi
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpConnection
 from autotune.simulator.emulator.launch import EmulatedLaunch
-from autotune.simulator.emulator.startup import DIED, Died, Log, Startup, leave_a_grandchild, read_faults
+from autotune.simulator.emulator.startup import DIED, Died, Log, fork_away, read_faults, start
 
 _BACKLOG = 4096
 
@@ -43,10 +43,10 @@ def serve(launch: EmulatedLaunch, as_json: bool) -> int:
         listener = None if "late-bind" in faults else _bind(launch, log)
         port = listener.getsockname()[1] if listener else launch.port
         log = Log(launch, port, as_json)
-        Startup(launch, faults, log).run()
+        start(launch, faults, log)
         if listener is not None and "fork-away" in faults:
             listener.listen(_BACKLOG)
-            leave_a_grandchild(faults.get("fork-away", 0.0))
+            fork_away(listener, faults["fork-away"])
         return uvloop.run(_until_stopped(launch, faults, log, as_json, listener))
     except Died as death:
         return death.exit_code

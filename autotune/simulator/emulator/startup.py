@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ from datetime import datetime
 from typing import TextIO
 
 from autotune.errors import BadInput, UnknownName
-from autotune.simulator.emulator.card import StartupPhase, filled
+from autotune.simulator.emulator.card import filled
 from autotune.simulator.emulator.launch import EmulatedLaunch
 from autotune.space.expression import evaluate
 
@@ -47,30 +48,13 @@ def read_faults(option: str | None) -> dict[str, float]:
     return values
 
 
-def leave_a_grandchild(lifetime_s: float) -> int:
-    """Start a process in a session of its own that inherits the open sockets and outlives us; returns its pid.
+def fork_away(listener: socket.socket, lifetime_s: float) -> None:
+    """Leave an orphan in a session of its own that holds the port and outlives this process.
 
     It ends by itself after `lifetime_s`, so that a test that fails leaves nothing for ever.
     """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        grandchild = os.fork()
-        if grandchild:
-            os.write(writer, str(grandchild).encode())
-            os._exit(0)
-        os.close(reader)
-        os.close(writer)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(lifetime_s)
-        os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    with os.fdopen(reader) as pipe:
-        pid = int(pipe.read())
-    print(f"autotune emulate: fork-away left process {pid}", file=sys.stderr, flush=True)
-    return pid
+    script = f"sleep {lifetime_s} & echo autotune emulate: fork-away left process $! >&2"
+    subprocess.run(["sh", "-c", script], pass_fds=[listener.fileno()], start_new_session=True, check=True)
 
 
 DIED = "RuntimeError: CUDA error: an illegal memory access was encountered"
@@ -133,54 +117,44 @@ class Log:
         return {**self._facts, "time": f"{now:%H:%M:%S}", "date": f"{now:%m-%d}", "iso": f"{now:%Y-%m-%d}", **more}
 
 
-class Startup:
-    """Goes through the card's phases in the time that the start takes; raises `Died` where it fails."""
-
-    def __init__(self, launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None:
-        self._launch, self._faults, self._log = launch, faults, log
-        self._total_s = launch.startup_s * faults.get("slow-start", 1.0)
-        self._begin_s = time.perf_counter()
-        self._passed = 0.0
-
-    def run(self) -> None:
-        """Blocks until the server is ready to serve."""
-        failure = self._launch.failure
-        for phase in self._launch.card.startup:
-            if phase.shard is not None and failure is not None and not self._launch.fails_late:
-                raise self._log.crash(failure.log_excerpt or failure.message)
-            self._phase(phase)
-        if failure is not None:
-            raise self._log.crash(failure.log_excerpt or failure.message)
-
-    def _phase(self, phase: StartupPhase) -> None:
-        begin = self._passed
-        if not evaluate(phase.when, self._launch.scope):
-            return
-        self._log.lines(phase.lines)
+def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None:
+    """Go through the card's phases in the time that the start takes; raises `Died` where it fails."""
+    due_s, total_s = time.perf_counter(), launch.startup_s * faults.get("slow-start", 1.0)
+    failure = launch.failure
+    for phase in launch.card.startup:
+        if phase.shard is not None and failure is not None and not launch.fails_late:
+            break
+        if not evaluate(phase.when, launch.scope):
+            continue
+        log.lines(phase.lines)
         if phase.shard is not None:
-            self._load(phase.shard, begin, phase.share)
-        self._passed = begin + phase.share
-        self._wait_until(self._passed)
+            _load(launch, faults, log, phase.shard, (due_s, phase.share * total_s))
+        due_s += phase.share * total_s
+        _wait_until(due_s)
+    if failure is not None:
+        raise log.crash(failure.log_excerpt or failure.message)
 
-    def _load(self, template: str, begin: float, share: float) -> None:
-        """One progress line per shard, spread over the phase."""
-        checkpoint_gb = self._launch.memory.weights * self._launch.server.gpus / 1e9
-        shards = max(1, math.ceil(checkpoint_gb / self._launch.card.shard_gb))
-        stop = {name: shards * self._faults.get(name, 2.0) for name in ("die-at-start", "hang-at-start")}
-        for shard in range(shards + 1):
-            self._wait_until(begin + share * shard / shards)
-            passed_s = time.perf_counter() - self._begin_s
-            facts = {"shard": shard, "shards": shards, "percent": f"{100 * shard // shards:3d}"}
-            self._log.progress(template, **facts, passed=f"{passed_s:.0f}", rate=f"{shard / max(passed_s, 1e-3):.2f}")
-            if shard >= stop["hang-at-start"]:
-                while True:
-                    time.sleep(3600)
-            if shard >= stop["die-at-start"]:
-                print(file=sys.stderr, flush=True)  # ends the line of the progress bar
-                raise self._log.crash(DIED)
-        print(file=sys.stderr, flush=True)  # ends the line of the progress bar
 
-    def _wait_until(self, share: float) -> None:
-        left_s = self._begin_s + share * self._total_s - time.perf_counter()
-        if left_s > 0:
-            time.sleep(left_s)
+def _load(
+    launch: EmulatedLaunch, faults: Mapping[str, float], log: Log, template: str, phase: tuple[float, float]
+) -> None:
+    """Write a progress line per shard, spread over the phase: its beginning and its length in seconds."""
+    begin_s, length_s = phase
+    checkpoint_gb = launch.memory.weights * launch.server.gpus / 1e9
+    shards = max(1, math.ceil(checkpoint_gb / launch.card.shard_gb))
+    for shard in range(shards + 1):
+        _wait_until(begin_s + length_s * shard / shards)
+        passed_s = time.perf_counter() - begin_s
+        facts = {"shard": shard, "shards": shards, "percent": f"{100 * shard // shards:3d}"}
+        log.progress(template, **facts, passed=f"{passed_s:.0f}", rate=f"{shard / max(passed_s, 1e-3):.2f}")
+        while shard >= shards * faults.get("hang-at-start", math.inf):
+            time.sleep(3600)
+        if dies := shard >= shards * faults.get("die-at-start", math.inf):
+            break
+    print(file=sys.stderr, flush=True)  # ends the line of the progress bar
+    if dies:
+        raise log.crash(DIED)
+
+
+def _wait_until(due_s: float) -> None:
+    time.sleep(max(0.0, due_s - time.perf_counter()))

@@ -12,7 +12,7 @@ from autotune.engines.report_back import parse_reported
 from autotune.evaluate.readback import of_answer, of_log
 from autotune.simulator.emulator.api import resolved_arguments
 from autotune.simulator.emulator.launch import Emulation, prepare_launch
-from autotune.simulator.emulator.startup import Log, Startup
+from autotune.simulator.emulator.startup import Log, start
 from autotune.space.context import Context
 from autotune.space.entry import in_range
 from autotune.space.enumeration import enumerate_engine
@@ -55,7 +55,7 @@ def test_candidates_are_read_back_as_they_are(
         launch = prepare_launch(emulation, LIBRARY)
         if launch.failure is not None:
             continue
-        Startup(launch, {}, Log(launch, 1, to_stderr=False)).run()
+        start(launch, {}, Log(launch, 1, to_stderr=False))
         told = capsys.readouterr()
         document = resolved_arguments(launch)
         heard = {}
