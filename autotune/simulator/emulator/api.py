@@ -4,71 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from time import perf_counter, time
 from typing import Any
 
 from autotune.simulator.emulator.card import ResetAnswer, filled_tree, of_version
+from autotune.simulator.emulator.completions import Completion
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpExchange
 from autotune.simulator.emulator.launch import EmulatedLaunch
-from autotune.simulator.emulator.requests import (
-    CompletionAnswer,
-    Limits,
-    RequestRefused,
-    read_request,
-)
+from autotune.simulator.emulator.requests import Limits, RequestRefused, read_request
 from autotune.space.entry import in_range
-
-_TOKENS_BEFORE_CLOSE = 3
-
-
-class Completion:
-    """One request for completions on its way: gathers the tokens of its prompts and writes them.
-
-    Args:
-        break_off: close the stream after a few tokens.
-    """
-
-    def __init__(self, exchange: HttpExchange, answer: CompletionAnswer, engine: LiveEngine, break_off: bool) -> None:
-        self._exchange, self._answer, self._engine = exchange, answer, engine
-        self._break_off = break_off and answer.asked.stream
-        self._open = len(answer.asked.prompts)
-        self._slots: dict[int, int] = {}
-
-    def start(self) -> None:
-        """Hand the prompts to the engine."""
-        asked = self._answer.asked
-        self._exchange.on_abandoned = self._abandon
-        if asked.stream:
-            self._exchange.begin_stream()
-        for index, (prompt, tokens) in enumerate(zip(asked.prompts, asked.output_tokens, strict=True)):
-            on_tokens = partial(self._tokens, index)
-            self._slots[index] = self._engine.submit(prompt, tokens, on_tokens, self._cached, asked.were_text)
-
-    def _cached(self, tokens: int) -> None:
-        self._answer.cached_tokens += tokens
-
-    def _tokens(self, index: int, count: int, last: bool) -> None:
-        answer = self._answer
-        if last:
-            del self._slots[index]
-            self._open -= 1
-        if not answer.asked.stream:
-            answer.generated[index] += count
-            if not self._open:
-                self._exchange.respond(200, answer.whole())
-            return
-        data = answer.events(index, count, last=last)
-        self._exchange.write(data if self._open else data + answer.end())
-        if not self._open:
-            self._exchange.finished()
-        elif self._break_off and answer.generated[index] >= _TOKENS_BEFORE_CLOSE:
-            self._exchange.break_off()
-
-    def _abandon(self) -> None:
-        for slot in self._slots.values():
-            self._engine.abandon(slot)
 
 
 class EngineApi:
@@ -78,17 +23,8 @@ class EngineApi:
         self._launch, self._engine, self._faults = launch, engine, faults
         self._card = launch.card
         api = self._card.api
-        self._limits = Limits(
-            models=launch.models,
-            check_model=api.checks_model,
-            context=launch.server.context_length,
-            pool=engine.longest,
-            step=launch.server.prompt_limit,
-            completion_tokens=api.completion_tokens,
-            too_long=api.too_long,
-            too_long_for_step=api.too_long_for_step or api.too_long,
-            unknown_model=api.unknown_model,
-        )
+        server = launch.server
+        self._limits = Limits(api, launch.models, server.context_length, engine.longest, server.prompt_limit)
         self._began_s = perf_counter()
         self._streams = 0
         report = of_version(api.cached_tokens, launch.parsed.version)
@@ -175,8 +111,8 @@ class EngineApi:
             return
         self._streams += asked.stream
         every = int(self._faults.get("close-mid-stream", 0))
-        answer = CompletionAnswer(asked, self._launch.models[0], api.chunk, api.choice, self._cached_tokens)
-        Completion(exchange, answer, self._engine, bool(every) and self._streams % every == 0).start()
+        completion = Completion(exchange, self._engine, asked, self._launch.models[0], api, self._cached_tokens)
+        completion.start(break_off=asked.stream and bool(every) and self._streams % every == 0)
 
 
 def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:

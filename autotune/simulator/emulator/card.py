@@ -96,8 +96,8 @@ class CachedTokensReport(Entry):
 _Versioned = TypeVar("_Versioned", ResetAnswer, CachedTokensReport)
 
 
-class EngineApi(Entry):
-    """The dialect of the HTTP interface."""
+class HttpDialect(Entry):
+    """How the HTTP interface of an engine speaks."""
 
     owner: str = Field(description="`owned_by` of the model list")
     error_nested: bool = Field(description="whether an error's fields stand under the key `error`")
@@ -132,7 +132,7 @@ class EmulationCard(Entry):
     port_taken: str
     stopping: list[str] = []
     stop_signal: bool = Field(description="ends by SIGTERM itself (143) instead of exit code 0")
-    api: EngineApi
+    api: HttpDialect
     labels: str = Field(description="labels of every metric")
     metrics: list[MetricLine]
     refuses: list[Refused] = []

@@ -1,22 +1,18 @@
-"""Reads the bodies of ``/v1/completions`` and ``/v1/chat/completions``, and writes what answers them.
+"""Reads the bodies of ``/v1/completions`` and ``/v1/chat/completions``.
 
 There is no tokenizer: text counts as one token per piece of up to six letters, per three digits and per other sign,
-which is near what real tokenizers make of English. Token ids count as they are. Every token's text has the same
-length, so an ordinary event of a stream is a fixed frame around a word: nothing is serialised per token.
+which is near what real tokenizers make of English. Token ids count as they are.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from time import time
+from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 from zlib import crc32
 
-from autotune.simulator.emulator.card import CachedTokensReport
+from autotune.simulator.emulator.card import HttpDialect, filled
 
 _PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s+|[^\w\s]|_")
 _NATURAL_TOKENS = 220
@@ -63,33 +59,25 @@ class Limits:
     """What a server accepts.
 
     Attributes:
+        dialect: whether a model's name is checked, and the templates of the refusals.
         models: names under which it serves.
-        check_model: whether another name is refused.
         context: prompt + answer, tokens.
         pool: the same, by the KV cache of a replica.
-        completion_tokens: answer's length on ``/v1/completions`` when none is asked for; None: what is left.
-        too_long: template of the message for a request that is too long.
-        unknown_model: template of the message for another model.
         step: tokens of a prompt that one step can compute; None: prompts are cut into chunks.
-        too_long_for_step: template of the message for a prompt that is too long for a step.
     """
 
+    dialect: HttpDialect
     models: tuple[str, ...]
-    check_model: bool
     context: int
     pool: int
-    completion_tokens: int | None
-    too_long: str
-    unknown_model: str
     step: int | None = None
-    too_long_for_step: str = ""
 
 
 def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionRequest:
     """Read and check a request; raises `RequestRefused`."""
     document = _document(body)
-    if limits.check_model and document.get("model", limits.models[0]) not in limits.models:
-        message = limits.unknown_model.replace("{name}", str(document["model"]))
+    if limits.dialect.checks_model and document.get("model", limits.models[0]) not in limits.models:
+        message = limits.dialect.unknown_model.replace("{name}", str(document["model"]))
         raise RequestRefused(404, "NotFoundError", message)
     if document.get("n", 1) != 1:
         raise RequestRefused(400, "BadRequestError", "the emulator gives one answer per prompt: n must be 1")
@@ -99,7 +87,7 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
     if wanted is None:
         wanted = _count(document, "max_tokens")
     if wanted is None and not chat:
-        wanted = limits.completion_tokens
+        wanted = limits.dialect.completion_tokens
     natural = not document.get("ignore_eos", False)
     least = _count(document, "min_tokens") or 0
     answers = [_answer(prompt, wanted, least, natural, limits) for prompt in prompts]
@@ -142,12 +130,10 @@ def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, li
     room = min(limits.context, limits.pool) - len(prompt)
     beyond_step = limits.step is not None and len(prompt) > limits.step
     if room < 1 or (wanted or 0) > room or beyond_step:
+        message = (limits.dialect.too_long_for_step if beyond_step else None) or limits.dialect.too_long
         facts = {"context": limits.context, "prompt": len(prompt), "answer": wanted or 0, "step": limits.step or 0}
         facts["total"] = facts["prompt"] + facts["answer"]
-        message = limits.too_long_for_step if beyond_step else limits.too_long
-        for name, value in facts.items():
-            message = message.replace(f"{{{name}}}", str(value))
-        raise RequestRefused(400, "BadRequestError", message)
+        raise RequestRefused(400, "BadRequestError", filled(message, facts))
     most = max(1, room if wanted is None else wanted)
     if not natural:
         return most, "length"
@@ -196,116 +182,3 @@ def _content(content: Any) -> str:
     if isinstance(content, list):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return "" if content is None else str(content)
-
-
-WORDS = (" the", " and", " one", " all", " day", " sun", " sea", " own", " far", " new", " way", " old", " sky", " air")
-"""The texts of the tokens that are generated; all of one length."""
-
-_MARK = "\x00"
-
-
-def http_chunk(payload: bytes) -> bytes:
-    """A payload as one chunk of a chunked body."""
-    return b"%x\r\n%b\r\n" % (len(payload), payload)
-
-
-LAST_CHUNK = b"0\r\n\r\n"
-DONE = http_chunk(b"data: [DONE]\n\n") + LAST_CHUNK
-
-
-@dataclass(slots=True)
-class CompletionAnswer:
-    """The completion of one request.
-
-    Attributes:
-        chunk_keys, choice_keys: what this engine adds to a chunk and to its choices.
-        generated: tokens so far, per prompt.
-        report: when the usage tells of cached tokens; None: it does not.
-        cached_tokens: prompt tokens that the prefix cache had, over all prompts.
-    """
-
-    asked: CompletionRequest
-    model: str
-    chunk_keys: Mapping[str, Any]
-    choice_keys: Mapping[str, Any]
-    report: CachedTokensReport | None = None
-    cached_tokens: int = field(init=False, default=0)
-    generated: list[int] = field(init=False)
-    _head: dict[str, Any] = field(init=False)
-    _frames: list[tuple[bytes, bytes]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        kind, name = ("chatcmpl", "chat.completion") if self.asked.chat else ("cmpl", "text_completion")
-        if self.asked.chat and self.asked.stream:
-            name += ".chunk"
-        self._head = {"id": f"{kind}-{uuid4().hex}", "object": name, "created": int(time()), "model": self.model}
-        self.generated = [0] * len(self.asked.prompts)
-        self._frames = [self._frame(index) for index in range(len(self.asked.prompts))] if self.asked.stream else []
-
-    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        document = {**self._head, "choices": choices, **self.chunk_keys, **more}
-        return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
-
-    def _choice(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
-        content = {"delta": {"content": text}} if self.asked.chat else {"text": text}
-        return {"index": index, **content, "logprobs": None, "finish_reason": reason, **self.choice_keys}
-
-    def _frame(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and after the word in an event of one token."""
-        mark = _MARK * len(WORDS[0])
-        event = http_chunk(self._event([self._choice(index, mark, None)]))
-        before, _, after = event.partition(json.dumps(mark)[1:-1].encode())
-        # The mark is longer than a word once it is escaped; the chunk's size counts the word.
-        size = len(before.split(b"\r\n", 1)[1]) + len(WORDS[0]) + len(after) - 2
-        return b"%x\r\n%b" % (size, before.split(b"\r\n", 1)[1]), after
-
-    def events(self, index: int, count: int, *, last: bool) -> bytes:
-        """The HTTP chunks for tokens of one prompt that came in one step."""
-        reached = self.generated[index]
-        self.generated[index] = reached + count
-        if count == 1 and not last and reached:
-            before, after = self._frames[index]
-            return before + _WORD_BYTES[reached % len(WORDS)] + after
-        role = b""
-        if self.asked.chat and not reached:
-            first = self._choice(index, "", None)
-            first["delta"] = {"role": "assistant", "content": ""}
-            role = http_chunk(self._event([first]))
-        reason = self.asked.finish_reasons[index] if last else None
-        return role + http_chunk(self._event([self._choice(index, words(reached, count), reason)]))
-
-    def end(self) -> bytes:
-        """What ends a stream: the usage, where it was asked for, and the mark of the end."""
-        if not self.asked.include_usage:
-            return DONE
-        return http_chunk(self._event([], usage=self.usage())) + DONE
-
-    def usage(self) -> dict[str, Any]:
-        """Token counts over all prompts."""
-        read, written = sum(map(len, self.asked.prompts)), sum(self.generated)
-        counts = {"prompt_tokens": read, "total_tokens": read + written, "completion_tokens": written}
-        if self.report is None or (self.report.unless_zero and not self.cached_tokens):
-            return counts
-        return {**counts, "prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
-
-    def whole(self) -> bytes:
-        """The body of an answer that is not streamed."""
-        choices = []
-        for index, count in enumerate(self.generated):
-            choice = self._choice(index, "", self.asked.finish_reasons[index])
-            text = words(0, count)
-            if self.asked.chat:
-                del choice["delta"]
-                choice["message"] = {"role": "assistant", "content": text, "tool_calls": []}
-            else:
-                choice["text"] = text
-            choices.append(choice)
-        return json.dumps({**self._head, "choices": choices, "usage": self.usage()}).encode()
-
-
-_WORD_BYTES = tuple(word.encode() for word in WORDS)
-
-
-def words(start: int, count: int) -> str:
-    """The texts of so many tokens, the first of them the `start`-th of the answer."""
-    return "".join(WORDS[(start + i) % len(WORDS)] for i in range(count))

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from autotune.simulator.emulator.card import emulation_card
+from autotune.simulator.emulator.completions import words
 from autotune.simulator.emulator.requests import CompletionRequest, Limits, RequestRefused, read_request, text_tokens
 from tests.simulator.emulator.servers import COMMANDS, serving
 
-LIMITS = Limits(("m",), True, 500, 400, 16, "too long: {total} of {context}", "no {name}")
+LIMITS = Limits(emulation_card("vllm").api, ("m",), context=500, pool=400)
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -54,17 +56,15 @@ def test_bytes_are_refused(body):
 
 
 def test_a_prompt_longer_than_a_step_is_refused_and_token_ids_need_no_tokenizer():
-    limits = replace(LIMITS, step=100, too_long_for_step="{prompt} of {step}")
+    limits = replace(LIMITS, dialect=emulation_card("tensorrt_llm").api, step=100)
     fits, beyond = (json.dumps({"prompt": [1] * n, "max_tokens": 5}).encode() for n in (100, 101))
     assert not read_request(fits, chat=False, limits=limits).were_text
     assert read_request(b'{"prompt": ["a text"]}', chat=False, limits=limits).were_text
-    with pytest.raises(RequestRefused, match="101 of 100"):
+    with pytest.raises(RequestRefused, match=r"prompt length \(101\).*\(100\)"):
         read_request(beyond, chat=False, limits=limits)
 
 
 def test_words_of_an_answer_are_one_token_each():
-    from autotune.simulator.emulator.requests import words
-
     for count in (1, 5, 100):
         assert len(text_tokens(words(0, count))) == count
 

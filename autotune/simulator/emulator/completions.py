@@ -1,0 +1,150 @@
+"""Answers requests for completions: hands their prompts to the engine and writes the tokens that come back.
+
+Every token's text has the same length, so an ordinary event of a stream is a fixed frame around a word: nothing is
+serialised per token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from autotune.simulator.emulator.card import CachedTokensReport, HttpDialect
+from autotune.simulator.emulator.engine import LiveEngine
+from autotune.simulator.emulator.http import HttpExchange
+from autotune.simulator.emulator.requests import CompletionRequest
+
+WORDS = (" the", " and", " one", " all", " day", " sun", " sea", " own", " far", " new", " way", " old", " sky", " air")
+"""The texts of the tokens that are generated; all of one length."""
+
+_QUOTED = tuple(json.dumps(word).encode() for word in WORDS)
+_TOKENS_BEFORE_CLOSE = 3
+
+
+def words(start: int, count: int) -> str:
+    """The texts of so many tokens, the first of them the `start`-th of the answer."""
+    return "".join(WORDS[(start + i) % len(WORDS)] for i in range(count))
+
+
+def _http_chunk(payload: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+_DONE = _http_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+class Completion:
+    """One request for completions on its way.
+
+    Args:
+        model: the name that the answer tells.
+        report: when the usage tells of cached tokens; None: it does not.
+    """
+
+    def __init__(
+        self,
+        exchange: HttpExchange,
+        engine: LiveEngine,
+        asked: CompletionRequest,
+        model: str,
+        dialect: HttpDialect,
+        report: CachedTokensReport | None,
+    ) -> None:
+        self._exchange, self._engine, self._asked = exchange, engine, asked
+        self._dialect, self._report = dialect, report
+        kind, name = ("chatcmpl", "chat.completion") if asked.chat else ("cmpl", "text_completion")
+        name += ".chunk" if asked.chat and asked.stream else ""
+        self._head = {"id": f"{kind}-{uuid4().hex}", "object": name, "created": int(time()), "model": model}
+        # What stands before and after the word in an event of one token, per prompt.
+        choices = [self._choice(index, self._text(WORDS[0]), None) for index in range(len(asked.prompts))]
+        self._frames = [self._event(choice).rpartition(_QUOTED[0]) for choice in choices]
+        self._generated = [0] * len(asked.prompts)
+        self._cached_tokens = 0  # of all prompts
+        self._slots: dict[int, int] = {}
+        self._break_off = False
+
+    def start(self, break_off: bool) -> None:
+        """Hand the prompts to the engine.
+
+        Args:
+            break_off: close a stream after a few tokens.
+        """
+        self._break_off = break_off
+        self._exchange.on_abandoned = self._abandon
+        if self._asked.stream:
+            self._exchange.begin_stream()
+        for index, (prompt, tokens) in enumerate(zip(self._asked.prompts, self._asked.output_tokens, strict=True)):
+            on_tokens = partial(self._tokens, index)
+            self._slots[index] = self._engine.submit(prompt, tokens, on_tokens, self._cached, self._asked.were_text)
+
+    def _abandon(self) -> None:
+        for slot in self._slots.values():
+            self._engine.abandon(slot)
+
+    def _cached(self, tokens: int) -> None:
+        self._cached_tokens += tokens
+
+    def _tokens(self, index: int, count: int, last: bool) -> None:
+        """Take the tokens of a prompt that came in one step."""
+        reached = self._generated[index]
+        self._generated[index] = reached + count
+        if last:
+            del self._slots[index]
+        if not self._asked.stream:
+            if not self._slots:
+                self._exchange.respond(200, self._whole())
+            return
+        data = self._events(index, reached, count, last)
+        self._exchange.write(data if self._slots else data + self._end())
+        if not self._slots:
+            self._exchange.finished()
+        elif self._break_off and self._generated[index] >= _TOKENS_BEFORE_CLOSE:
+            self._exchange.break_off()
+
+    # What is written
+
+    def _events(self, index: int, reached: int, count: int, last: bool) -> bytes:
+        """The HTTP chunks of a prompt's tokens, the first of them the `reached`-th of the answer."""
+        if count == 1 and not last and reached:
+            before, _, after = self._frames[index]
+            return before + _QUOTED[reached % len(WORDS)] + after
+        role = b""
+        if self._asked.chat and not reached:
+            role = self._event(self._choice(index, {"delta": {"role": "assistant", "content": ""}}, None))
+        reason = self._asked.finish_reasons[index] if last else None
+        return role + self._event(self._choice(index, self._text(words(reached, count)), reason))
+
+    def _text(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text}} if self._asked.chat else {"text": text}
+
+    def _choice(self, index: int, content: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
+        return {"index": index, **content, "logprobs": None, "finish_reason": reason, **self._dialect.choice}
+
+    def _event(self, *choices: Mapping[str, Any], **more: Any) -> bytes:
+        document = {**self._head, "choices": choices, **self._dialect.chunk, **more}
+        return _http_chunk(b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n")
+
+    def _end(self) -> bytes:
+        """What ends a stream: the usage, where it was asked for, and the mark of the end."""
+        return self._event(usage=self._usage()) + _DONE if self._asked.include_usage else _DONE
+
+    def _usage(self) -> dict[str, Any]:
+        """Token counts over all prompts."""
+        read, written = sum(map(len, self._asked.prompts)), sum(self._generated)
+        counts = {"prompt_tokens": read, "total_tokens": read + written, "completion_tokens": written}
+        if self._report is None or (self._report.unless_zero and not self._cached_tokens):
+            return counts
+        return {**counts, "prompt_tokens_details": {"cached_tokens": self._cached_tokens}}
+
+    def _whole(self) -> bytes:
+        """The body of an answer that is not streamed."""
+        choices = []
+        for index, (count, reason) in enumerate(zip(self._generated, self._asked.finish_reasons, strict=True)):
+            text = words(0, count)
+            message = {"message": {"role": "assistant", "content": text, "tool_calls": []}}
+            choices.append(self._choice(index, message if self._asked.chat else {"text": text}, reason))
+        return json.dumps({**self._head, "choices": choices, "usage": self._usage()}).encode()
