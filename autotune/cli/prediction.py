@@ -137,10 +137,11 @@ def _print_gain(predicted: Mapping[str, Any]) -> None:
 
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
     """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
-    from autotune.simulator import emulator
+    from autotune.simulator.emulator.launch import Emulation
+    from autotune.simulator.emulator.process import emulate as emulate_engine
 
     library = _library(options.pop("calibration"), home)
     typed = translate_typed(_typed(options["engine_command"]), options["engine_version"], library, say)
     hardware = node(options["hardware"], library)
     looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware), "engine_command": typed}
-    return emulator.emulate(emulator.Emulation(**{**options, **looked_up}), library, as_json)
+    return emulate_engine(Emulation(**{**options, **looked_up}), library, as_json)

@@ -32,8 +32,7 @@ LATE = [
         "autotune.evaluate.offline",
         "autotune.evaluate.launched",
     ),
-    *("autotune.simulator.emulator.process", "autotune.simulator.emulator.startup"),
-    *("scipy.stats", "pyarrow.parquet"),
+    *("autotune.simulator.emulator.process", "scipy.stats", "pyarrow.parquet"),
 ]
 """What the commands import when they need it."""
 

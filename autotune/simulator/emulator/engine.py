@@ -165,8 +165,8 @@ class LiveEngine:
         self.block_tokens = block_tokens = math.lcm(block_tokens, server.block_tokens)
         self._speed, self._clock = speed, clock
         self._blocks: dict[int, tuple[int, ...]] = {}
-        self._sinks: dict[int, tuple[OnTokens, Callable[[int], None]]] = {}
-        self._unread: set[int] = set()
+        self._sinks: dict[int, OnTokens] = {}
+        self._unread: dict[int, Callable[[int], None]] = {}
         self._state = LiveSequences()
         self._caches = [
             BlockCache(block_tokens, server.prefix_caching, self._blocks) for _ in range(server.data_parallel)
@@ -202,8 +202,7 @@ class LiveEngine:
         slot = self._state.place(len(prompt), output_tokens)
         # At least the prompt's last token is computed anew, as its successor comes from it.
         self._blocks[slot] = block_hashes(prompt[:-1], self.block_tokens)
-        self._sinks[slot] = on_tokens, on_cached
-        self._unread.add(slot)
+        self._sinks[slot], self._unread[slot] = on_tokens, on_cached
         self._front.accept(slot, self._now_s(), len(prompt) if was_text else 0)
         if self._step is None:
             self._due_s = self._front.next_s()
@@ -288,10 +287,9 @@ class LiveEngine:
         chunks = self._scheduler.take_chunks()
         for chunk in (chunk for pieces in chunks for chunk in pieces):
             # A prompt's first piece begins where the cache ends.
-            if chunk.request in self._unread:
-                self._unread.discard(chunk.request)
+            if (on_cached := self._unread.pop(chunk.request, None)) is not None:
                 self._prompt_tokens += int(self._state.read[chunk.request])
-                self._sinks[chunk.request][1](chunk.start)
+                on_cached(chunk.start)
         if any(chunks) or len(self._scheduler.running):
             self._step = self._scheduler.begin(chunks)
             self._due_s = at_s + self._step.seconds
@@ -310,7 +308,7 @@ class LiveEngine:
         generated = int(fresh.sum())
         self.generated_tokens += generated
         told = [
-            (self._sinks[slot][0], count, slot in ended)
+            (self._sinks[slot], count, slot in ended)
             for slot, count in zip(ids.tolist(), fresh.tolist(), strict=True)
             if count or slot in ended
         ]
@@ -342,5 +340,5 @@ class LiveEngine:
 
     def _forget(self, slot: int) -> None:
         del self._sinks[slot], self._blocks[slot]
-        self._unread.discard(slot)
+        self._unread.pop(slot, None)
         self._state.free(slot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,22 +48,12 @@ class Emulation:
     fault: str | None = None
 
 
-class CommandRefused(Exception):
-    """The engine's parser refuses the command line; the message is the engine's."""
+class Died(Exception):
+    """The process ends with this exit code; what the engine prints of it is printed."""
 
-    def __init__(self, card: EmulationCard, message: str) -> None:
-        super().__init__(message)
-        self.card = card
-
-    def lines(self) -> list[str]:
-        """What the engine prints."""
-        message = str(self)
-        for rewording in self.card.refusal.rewordings:
-            match = re.match(rewording.pattern, message)
-            if match:
-                message = match.expand(rewording.say)
-                break
-        return [*self.card.refusal.usage, message]
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
 
 
 @dataclass(frozen=True)
@@ -145,7 +136,9 @@ class EmulatedLaunch:
 def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
     """Parse and understand the command line.
 
-    Raises `CommandRefused` where the engine's own parser would, `BadInput` for what only we do not know (the model).
+    Raises:
+        Died: the engine's own parser refuses it.
+        BadInput: for what only we do not know (the model).
     """
     words = command_of(asked.engine_command)
     # A launcher may set the engine's variables in our environment instead of in front of the command.
@@ -156,11 +149,21 @@ def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
     try:
         parsed = engine.parse(command, version)
     except BadInput as error:
-        raise CommandRefused(card, error.engine_message if isinstance(error, RefusedCommand) else str(error)) from error
+        raise _refused(card, error.engine_message if isinstance(error, RefusedCommand) else str(error)) from error
     model = library.model(parsed.model, asked.model_id)
     context = Context(model, asked.hardware, asked.gpus, version)
     try:
         resolved = resolve_command(command, library, context, version)
     except BadInput as error:
-        raise CommandRefused(card, str(error)) from error
+        raise _refused(card, str(error)) from error
     return EmulatedLaunch(asked, card, parsed, resolved)
+
+
+def _refused(card: EmulationCard, message: str) -> Died:
+    """Print what the engine's parser prints of a command line that it refuses."""
+    for rewording in card.refusal.rewordings:
+        if match := re.match(rewording.pattern, message):
+            message = match.expand(rewording.say)
+            break
+    print(*card.refusal.usage, message, sep="\n", file=sys.stderr)
+    return Died(card.refusal.exit_code)

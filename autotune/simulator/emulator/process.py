@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import os
 import resource
 import signal
@@ -16,22 +17,37 @@ from typing import Any
 
 import uvloop
 
+from autotune.errors import BadInput
 from autotune.simulator.emulator.api import EngineApi
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpConnection
-from autotune.simulator.emulator.launch import EmulatedLaunch
-from autotune.simulator.emulator.startup import DIED, Died, Log, fork_away, read_faults, start
+from autotune.simulator.emulator.launch import Died, EmulatedLaunch, Emulation, prepare_launch
+from autotune.simulator.emulator.startup import DIED, Log, fork_away, read_faults, start
+from autotune.space.library import Library
 
 _BACKLOG = 4096
 
 
-def serve(launch: EmulatedLaunch, as_json: bool) -> int:
-    """Start and serve until a signal ends it; returns the exit code.
+def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
+    """Start the server and serve until SIGTERM or SIGINT; returns the exit code that the engine would end with.
 
     Args:
         as_json: print one object with the URL when it serves.
+
+    Raises:
+        BadInput: for what no engine decides: an unknown model, fault or engine version.
     """
-    faults = read_faults(launch.asked.fault)
+    if not (asked.speed > 0 and math.isfinite(asked.speed)):
+        raise BadInput(f"--speed {asked.speed:g}: must be above 0 and finite, e.g. 10 for ten times as fast")
+    if asked.startup_s is not None and not math.isfinite(asked.startup_s):
+        raise BadInput(f"--startup-s {asked.startup_s:g}: must be a number of seconds, 0 or more")
+    try:
+        return _serve(prepare_launch(asked, library), read_faults(asked.fault), as_json)
+    except Died as death:
+        return death.exit_code
+
+
+def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -> int:
     if "ignore-sigterm" in faults:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # As many connections as the system allows.
@@ -39,17 +55,14 @@ def serve(launch: EmulatedLaunch, as_json: bool) -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     log = Log(launch, launch.port, as_json)
-    try:
-        listener = None if "late-bind" in faults else _bind(launch, log)
-        port = listener.getsockname()[1] if listener else launch.port
-        log = Log(launch, port, as_json)
-        start(launch, faults, log)
-        if listener is not None and "fork-away" in faults:
-            listener.listen(_BACKLOG)
-            fork_away(listener, faults["fork-away"])
-        return uvloop.run(_until_stopped(launch, faults, log, as_json, listener))
-    except Died as death:
-        return death.exit_code
+    listener = None if "late-bind" in faults else _bind(launch, log)
+    if listener is not None:
+        log = Log(launch, listener.getsockname()[1], as_json)
+    start(launch, faults, log)
+    if listener is not None and "fork-away" in faults:
+        listener.listen(_BACKLOG)
+        fork_away(listener, faults["fork-away"])
+    return uvloop.run(_until_stopped(launch, faults, log, as_json, listener))
 
 
 def _bind(launch: EmulatedLaunch, log: Log) -> socket.socket:

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from autotune.errors import BadInput, UnknownName
 from autotune.simulator.emulator.card import filled
-from autotune.simulator.emulator.launch import EmulatedLaunch
+from autotune.simulator.emulator.launch import Died, EmulatedLaunch
 from autotune.space.expression import evaluate
 
 VARIABLE = "AUTOTUNE_EMULATE_FAULT"
@@ -58,14 +58,6 @@ def fork_away(listener: socket.socket, lifetime_s: float) -> None:
 
 
 DIED = "RuntimeError: CUDA error: an illegal memory access was encountered"
-
-
-class Died(Exception):
-    """The server ends with this exit code; its log has been written."""
-
-    def __init__(self, exit_code: int) -> None:
-        super().__init__(exit_code)
-        self.exit_code = exit_code
 
 
 class Log:
