@@ -67,7 +67,7 @@ def fitted_calibration(
         problem = Problem([_target(point) for point in ran], begin, predict)
         x = fit(problem, packaged_calibration())
         calibration = problem.calibration(x)
-        fitted = predict(problem.targets, calibration)
+        (fitted,) = predict(problem.targets, [calibration])
         unseen = _cross_validated(ran, problem, x, progress) if cross_validate else [{} for _ in ran]
     missed = [_missed(*each) for each in zip(ran, fitted, unseen, strict=True)]
     errors = errors_of(missed, _covered(ran), begin.errors)

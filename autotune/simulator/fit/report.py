@@ -137,18 +137,18 @@ def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) ->
 
 
 def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return float(np.median(found)) if found else None
+    figures = list(values)
+    return float(np.median(figures)) if figures else None
 
 
-def error_lines(found: ErrorSummary) -> list[str]:
+def error_lines(summary: ErrorSummary) -> list[str]:
     """The figures in words, one sentence a line."""
-    measured, predicted = found.failures["measured"], found.failures["predicted"]
-    lines = [f"{found.points} points; median error of total token throughput {_percent(found.throughput)}"]
-    lines += [f"with its {kind} left out: {_percent(error)}" for kind, error in found.left_out.items()]
-    lines += [f"median error of mean {name}: {_percent(error)}" for name, error in found.times.items()]
-    lines.append(f"measured value inside the 90 % interval: {_percent(found.coverage)}")
-    invented = f"{len(found.invented)} ({', '.join(found.invented)})" if found.invented else "none"
+    measured, predicted = summary.failures["measured"], summary.failures["predicted"]
+    lines = [f"{summary.points} points; median error of total token throughput {_percent(summary.throughput)}"]
+    lines += [f"with its {kind} left out: {_percent(error)}" for kind, error in summary.left_out.items()]
+    lines += [f"median error of mean {name}: {_percent(error)}" for name, error in summary.times.items()]
+    lines.append(f"measured value inside the 90 % interval: {_percent(summary.coverage)}")
+    invented = f"{len(summary.invented)} ({', '.join(summary.invented)})" if summary.invented else "none"
     lines.append(f"failures to start: {predicted} of {measured} predicted; invented: {invented}")
     return lines
 
@@ -228,23 +228,21 @@ def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) 
         if point.failure is None and point.weight >= _LEAST_WEIGHT:
             load = (point.model.id, point.gpu, point.resolved.context.gpus, point.workload.name)
             at_one_load.setdefault(load, []).append((point, predicted))
-    of_several = [(_name(pairs), pairs) for pairs in at_one_load.values() if len({p.engine for p, _ in pairs}) > 1]
+    of_several: list[tuple[str, list[Pair]]] = []
     of_one: list[tuple[str, list[Pair]]] = []
     for pairs in at_one_load.values():
-        for engine in dict.fromkeys(point.engine for point, _ in pairs):
-            its = [pair for pair in pairs if pair[0].engine == engine]
-            of_one.append((f"{engine} {_name(its)}", its))
+        point, engines = pairs[0][0], list(dict.fromkeys(point.engine for point, _ in pairs))
+        name = f"{model_name(point.model)} {point.resolved.context.gpus}×{point.gpu} {point.workload.name}"
+        if len(engines) > 1:
+            of_several.append((name, pairs))
+        for engine in engines:
+            of_one.append((f"{engine} {name}", [pair for pair in pairs if pair[0].engine == engine]))
     subsets = [*((f"all engines, {name}", pairs) for name, pairs in of_several), *of_one]
     return Rankings(
         rankings=tuple(_ranking(name, pairs) for name, pairs in subsets if len(pairs) >= _LEAST),
         best_engine=tuple(_best(name, pairs) for name, pairs in of_several),
         replica_gain=tuple(gain for name, pairs in of_one if (gain := _gain(name, pairs)) is not None),
     )
-
-
-def _name(pairs: Sequence[Pair]) -> str:
-    point = pairs[0][0]
-    return f"{model_name(point.model)} {point.resolved.context.gpus}×{point.gpu} {point.workload.name}"
 
 
 def _ranking(name: str, pairs: Sequence[Pair]) -> Ranking:
@@ -274,12 +272,12 @@ def _gain(name: str, pairs: Sequence[Pair]) -> ReplicaGain | None:
         return None
     sides = (several, one)
     measured = [np.log([point.metrics[HEADLINE] for point, _ in side]) for side in sides]
-    predicted = [[math.log(told.throughput) for _, told in side if told.failure is None] for side in sides]
+    predicted = [[math.log(its.throughput) for _, its in side if its.failure is None] for side in sides]
     within = np.concatenate([side - side.mean() for side in measured])
     spread = math.sqrt(float((within**2).sum()) / max(len(within) - 2, 1))
     gain = math.exp(float(measured[0].mean() - measured[1].mean()))
-    told = math.exp(float(np.mean(predicted[0]) - np.mean(predicted[1]))) if all(predicted) else None
-    return ReplicaGain(name, gain, told, spread)
+    foreseen = math.exp(float(np.mean(predicted[0]) - np.mean(predicted[1]))) if all(predicted) else None
+    return ReplicaGain(name, gain, foreseen, spread)
 
 
 def _knob(point: MeasuredPoint, name: str) -> int:
@@ -287,18 +285,18 @@ def _knob(point: MeasuredPoint, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def ranking_lines(found: Rankings) -> list[str]:
+def ranking_lines(order: Rankings) -> list[str]:
     """The orders in words, one sentence a line."""
     lines = [
         f"rank correlation (Spearman), {one.name}, {one.points} points: "
         + ("no order" if one.spearman is None else f"{one.spearman:.2f}")
-        for one in found.rankings
+        for one in order.rankings
     ]
-    for best in found.best_engine:
+    for best in order.best_engine:
         verdict = "right" if best.right else f"wrong: {best.predicted} is predicted"
         lines.append(f"best engine, {best.name}: {best.measured} measured, {verdict}")
-    for gain in found.replica_gain:
-        told = "predicted not to run" if gain.predicted is None else f"{gain.predicted - 1:+.0%} predicted"
-        change = f"{gain.measured - 1:+.0%} measured (spread {gain.spread:.0%}), {told}"
+    for gain in order.replica_gain:
+        foreseen = "predicted not to run" if gain.predicted is None else f"{gain.predicted - 1:+.0%} predicted"
+        change = f"{gain.measured - 1:+.0%} measured (spread {gain.spread:.0%}), {foreseen}"
         lines.append(f"attention replicas, {gain.name}: {change}")
     return lines

@@ -124,14 +124,10 @@ class Predictor:
         for worker in self._workers:
             worker.kill()
 
-    def __call__(self, targets: Sequence[FitTarget], calibration: Calibration) -> list[dict[str, float]]:
-        """The metrics of each target by a calibration."""
-        return self.by_each(targets, [calibration])[0]
-
-    def by_each(
+    def __call__(
         self, targets: Sequence[FitTarget], calibrations: Sequence[Calibration]
     ) -> list[list[dict[str, float]]]:
-        """The metrics of each target by several calibrations, simulated together: a list per calibration."""
+        """The metrics of each target by each calibration, simulated together: a list per calibration."""
         tasks: list[list[Task]] = [
             [(target, composed(packaged_physics(), calibration, target.groups)) for target in targets]
             for calibration in calibrations
@@ -232,7 +228,7 @@ class Problem:
 
     def _residuals_of(self, xs: Sequence[Floats]) -> list[Floats]:
         """Residuals at several places, their runs simulated together."""
-        predicted = self.predict.by_each(self.targets, [self.calibration(x) for x in xs])
+        predicted = self.predict(self.targets, [self.calibration(x) for x in xs])
         residuals = []
         for x, metrics in zip(xs, predicted, strict=True):
             data = [r for target, its in zip(self.targets, metrics, strict=True) for r in target.residuals(its)]
@@ -285,7 +281,7 @@ def leave_out(whole: Problem, x: Floats, out: Sequence[int]) -> list[dict[str, f
     problem = Problem(kept, whole.start, whole.predict)
     logs = dict(zip(whole.factors, x.tolist(), strict=True))
     solution = _descended(problem, np.array([logs[which] for which in problem.factors]))
-    return whole.predict([whole.targets[i] for i in out], problem.calibration(solution))
+    return whole.predict([whole.targets[i] for i in out], [problem.calibration(solution)])[0]
 
 
 def _descended(problem: Problem, x: Floats) -> Floats:
