@@ -69,19 +69,14 @@ def resolve_command(
         context: its version is replaced by the one that is asked for (None: the newest known).
     """
     kind = recognise(command.argv, library)
-    resolved = resolve_for(kind, command, context, kind.version(version))
+    resolved = resolve_for(kind, command, replace(context, version=kind.version(version)))
     return replace(resolved, calibration=calibration_of(library))
 
 
-def resolve_for(kind: Engine, command: Command, context: Context, version: str) -> ResolvedCommand:
-    """`resolve_command` for an engine that is recognised already.
-
-    Args:
-        version: one that this engine knows; it replaces the context's.
-    """
+def resolve_for(kind: Engine, command: Command, context: Context) -> ResolvedCommand:
+    """`resolve_command` for an engine that is recognised already, in a version that it knows."""
     card = kind.card
-    context = Context(context.model, context.hardware, context.gpus, version, context.longest_request)
-    raw = kind.knobs(kind.parse(command, version), context)
+    raw = kind.knobs(kind.parse(command, context.version), context)
     refused = _out_of_range(card, raw)
     width = raw.knobs.get("tensor_parallel")
     # A division's remainder is kept as a fraction, for a rule to say what does not divide.

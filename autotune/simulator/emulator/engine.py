@@ -11,11 +11,13 @@ import asyncio
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from time import perf_counter
 
 import numpy as np
 
 from autotune.simulator.node.frontend import BackEnd, FrontEnd
+from autotune.simulator.node.prefix import PrefixCache
 from autotune.simulator.node.replica import Sequences
 from autotune.simulator.node.scheduling import EngineStep, Scheduler
 from autotune.simulator.node.server import SimulatedServer
@@ -71,8 +73,8 @@ def block_hashes(tokens: Sequence[int], block_tokens: int) -> tuple[int, ...]:
     return tuple(hashes)
 
 
-class BlockCache:
-    """The blocks of one replica's pool, least recently used out first; implements `node.prefix.PrefixCache`.
+class BlockCache(PrefixCache):
+    """The blocks of one replica's pool, least recently used out first.
 
     Args:
         blocks: hashes of each request's prompt; requests come and go.
@@ -92,23 +94,16 @@ class BlockCache:
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is there."""
         return bool(self._users or self._idle)
 
     def match(self, request: int) -> int:
-        """Whole blocks from the prompt's beginning."""
         return len(self._matched(request)) * self._block_tokens
 
     def _matched(self, request: int) -> list[int]:
-        found: list[int] = []
-        for block in self._blocks[request]:
-            if block not in self._users and block not in self._idle:
-                break
-            found.append(block)
-        return found
+        """Whole blocks from the prompt's beginning."""
+        return list(takewhile(lambda block: block in self._users or block in self._idle, self._blocks[request]))
 
     def hold(self, request: int) -> None:
-        """What it matched cannot be evicted until it is released."""
         held = self._matched(request)
         for block in held:
             self._idle.pop(block, None)
@@ -134,7 +129,6 @@ class BlockCache:
                 self._idle[block] = None
 
     def evict(self, tokens: float) -> float:
-        """Throw out blocks that nobody uses, until so many tokens are free."""
         freed = 0
         while freed < tokens and self._idle:
             self._idle.popitem(last=False)

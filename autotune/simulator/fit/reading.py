@@ -146,7 +146,7 @@ def _launch_row(
         workload = load_workload(workload_name, library)
         engine, version = as_measured(recognise(command.argv, library), launch.trial.engine_version)
         context = Context(spec.model, spec.hardware, spec.gpus, version, workload.longest_request)
-        resolved = resolve_for(engine, command, context, version)
+        resolved = resolve_for(engine, command, context)
     except BadInput as error:
         return LeftOut(label, spec.study, str(error))
     return MeasuredRow(label, spec.study, resolved, workload, metrics, failure, launch.result.evidence)

@@ -131,7 +131,7 @@ def _table_row(source: str, line: int, cells: Mapping[str, Any], library: Librar
         engine, version = as_measured(recognise(command.argv, library), str(cells["engine_version"]))
         model = library.model(str(cells["model"]) if "model" in cells else engine.parse(command, version).model)
         context = Context(model, hardware, gpus, version, workload.longest_request)
-        resolved = resolve_for(engine, command, context, version)
+        resolved = resolve_for(engine, command, context)
     except BadInput as error:
         return LeftOut(label, source, str(error))
     return MeasuredRow(label, source, resolved, workload, metrics, failure)

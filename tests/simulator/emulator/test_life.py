@@ -11,6 +11,8 @@ import httpx
 import openai
 import pytest
 
+from tests.mlflow_servers import free_port
+from tests.processes import until
 from tests.product.processes import start
 from tests.simulator.emulator.servers import COMMANDS, LIMIT_S, V32, launched, serving, words
 
@@ -18,21 +20,9 @@ VLLM, SGLANG = COMMANDS["vllm"], COMMANDS["sglang"]
 LONG = {"max_tokens": 5000, "extra_body": {"ignore_eos": True}, "stream": True}
 
 
-def until(condition, what: str) -> None:
-    """Wait for a condition that another process brings about."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {LIMIT_S} s for {what}"
-
-
 def connects(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def port_of(server) -> int:
@@ -57,7 +47,7 @@ def test_a_client_that_goes_frees_its_place():
         assert server.metric("vllm:num_requests_running") == 3
         for stream in streams:
             stream.close()
-        until(lambda: server.metric("vllm:num_requests_running") == 0, "the places")
+        assert until(lambda: server.metric("vllm:num_requests_running") == 0, LIMIT_S)
         assert server.metric("vllm:kv_cache_usage_perc") == 0
         assert server.metric("vllm:request_success_total") == 0
         assert server.complete([5, 6])["usage"]["completion_tokens"] == 4
@@ -91,7 +81,7 @@ def test_the_port_is_the_command_lines_own():
     command = words(*VLLM, "--port", str(port), options=("--startup-s", "0"))
     with start(*command, out=subprocess.DEVNULL, err=subprocess.DEVNULL) as process:
         try:
-            until(lambda: connects(port), "the port")
+            assert until(lambda: connects(port), LIMIT_S)
         finally:
             process.kill()
 
@@ -127,13 +117,13 @@ def test_it_dies_in_the_middle_of_the_load():
         with pytest.raises((openai.APIError, httpx.TransportError)):
             list(stream)
         assert server.ended() == 1
-        until(lambda: any("illegal memory access" in line for line in server.err), "the log")
+        assert until(lambda: any("illegal memory access" in line for line in server.err), LIMIT_S)
 
 
 def test_it_is_unavailable_now_and_then():
     with serving(*VLLM, env={"AUTOTUNE_EMULATE_FAULT": "unavailable-bursts:0.2"}) as server:
         for wanted in (503, 200, 503, 200):
-            until(lambda wanted=wanted: server.get("/v1/models").status_code == wanted, str(wanted))
+            assert until(lambda wanted=wanted: server.get("/v1/models").status_code == wanted, LIMIT_S)
 
 
 def test_it_closes_streams_in_the_middle():
@@ -157,7 +147,7 @@ def test_it_ignores_sigterm():
 
 def test_it_forks_away():
     with serving(*VLLM, options=("--fault", "fork-away:60")) as server:
-        until(lambda: any("fork-away left process" in line for line in server.err), "the grandchild's number")
+        assert until(lambda: any("fork-away left process" in line for line in server.err), LIMIT_S)
         grandchild = int(next(line for line in server.err if "fork-away left" in line).split()[-1])
         try:
             assert server.complete("a")["usage"]["completion_tokens"] == 4
@@ -167,7 +157,7 @@ def test_it_forks_away():
             assert connects(port_of(server))
         finally:
             os.kill(grandchild, signal.SIGKILL)
-        until(lambda: not connects(port_of(server)), "the port")
+        assert until(lambda: not connects(port_of(server)), LIMIT_S)
 
 
 def test_it_binds_late():
@@ -177,7 +167,7 @@ def test_it_binds_late():
         try:
             assert any("Application startup complete" in line for line in iter(process.stdout.readline, ""))
             assert not connects(port)
-            until(lambda: connects(port), "the port")
+            assert until(lambda: connects(port), LIMIT_S)
         finally:
             process.kill()
 

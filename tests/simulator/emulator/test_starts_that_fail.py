@@ -33,18 +33,7 @@ def test_a_refused_command_line_ends_as_the_engines(command, line):
 
 
 def test_versions_have_their_own_parsers():
-    command = [
-        "python3",
-        "-m",
-        "sglang.launch_server",
-        "--model-path",
-        V32,
-        "--tp",
-        "8",
-        "--dcp-size",
-        "2",
-    ]
-    ended = launched(*command, options=("--engine-version", "0.5.6"))
+    ended = launched(*SGLANG, "--dcp-size", "2", options=("--engine-version", "0.5.6"))
     assert ended.code == 2
     assert "unrecognized arguments: --dcp-size" in ended.lines[-1]
 
