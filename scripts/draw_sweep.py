@@ -12,8 +12,6 @@ Needs matplotlib, which comes with MLflow.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -21,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autotune.loadgen.workloads import Workload
+from autotune.simulator.fit.points import MeasuredPoint, points_of
 from autotune.simulator.fit.reading import read_file
 from autotune.simulator.node import ServerSetup, simulate
 from autotune.simulator.prediction_intervals import intervals
@@ -43,68 +42,28 @@ _SOURCE = (
 )
 
 
-@dataclass(frozen=True)
-class Point:
-    """A measured point: total tokens per second with so many requests in flight."""
-
-    setup: ServerSetup
-    workload: Workload
-    tokens_per_s: float
-
-    @property
-    def panel(self) -> tuple[str, str]:
-        return self.setup.hardware.name, self.setup.engine
-
-    @property
-    def concurrency(self) -> int:
-        return self.workload.points[0].arrival.concurrency or 0
+def _simulated(setup: ServerSetup, workload: Workload) -> tuple[float, float, float]:
+    """Total tokens per second, and the ends of the 90 % interval."""
+    outcome = simulate(setup, workload, _SEED)
+    if outcome.failure is not None:
+        raise SystemExit(f"{setup.engine} {setup.version}: {outcome.failure.message}")
+    low, high = intervals(setup, workload, outcome.metrics)["interval90"]
+    return float(outcome.metrics["total_token_throughput"]), low, high
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Simulated total tokens per second by requests in flight, with the ends of the 90 % interval."""
-
-    concurrency: list[int]
-    tokens_per_s: list[float]
-    low: list[float]
-    high: list[float]
-
-    def at(self, concurrency: int) -> float:
-        """Tokens per second at one of its concurrencies."""
-        return self.tokens_per_s[self.concurrency.index(concurrency)]
-
-
-def _read(table: Path) -> list[Point]:
-    """The measured points."""
-    rows = read_file(table).rows
-    return [Point(row.resolved.setup, row.workload, row.metrics["total_token_throughput"]) for row in rows]
-
-
-def _simulated(setup: ServerSetup, workload: Workload, concurrencies: Iterable[int]) -> Curve:
-    curve = Curve([], [], [], [])
-    for concurrency in sorted(set(concurrencies)):
-        load = workload.with_concurrency(concurrency)
-        outcome = simulate(setup, load, _SEED)
-        if outcome.failure is not None:
-            raise SystemExit(f"{setup.engine} {setup.version} at {concurrency}: {outcome.failure.message}")
-        low, high = intervals(setup, load, outcome.metrics)["interval90"]
-        curve.concurrency.append(concurrency)
-        curve.tokens_per_s.append(float(outcome.metrics["total_token_throughput"]))
-        curve.low.append(low)
-        curve.high.append(high)
-    return curve
-
-
-def _panel(axes: Axes, points: list[Point], library: Library) -> None:
+def _panel(axes: Axes, points: list[MeasuredPoint], library: Library) -> None:
     """One engine on one kind of GPU."""
-    setup, measured = points[0].setup, {point.concurrency: point.tokens_per_s for point in points}
-    curve = _simulated(setup, points[0].workload, [*_CURVE, *measured])
+    setup, workload = points[0].resolved.setup, points[0].workload
+    measured = {point.workload.points[0].arrival.concurrency or 0: point.measured for point in points}
+    loads = sorted({*_CURVE, *measured})
+    curve = {load: _simulated(setup, workload.with_concurrency(load)) for load in loads}
+    predicted, low, high = zip(*curve.values(), strict=True)
     colour = _COLOURS[setup.engine]
-    axes.fill_between(curve.concurrency, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
-    axes.plot(curve.concurrency, curve.tokens_per_s, color=colour, linewidth=2)
+    axes.fill_between(loads, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(loads, predicted, color=colour, linewidth=2)
     axes.plot(list(measured), list(measured.values()), "o", color="black", markersize=5, zorder=3)
-    off = median(abs(curve.at(concurrency) / value - 1) for concurrency, value in measured.items())
-    inside = sum(curve.low[i] <= measured[c] <= curve.high[i] for i, c in enumerate(curve.concurrency) if c in measured)
+    off = median(abs(curve[load][0] / value - 1) for load, value in measured.items())
+    inside = sum(curve[load][1] <= value <= curve[load][2] for load, value in measured.items())
     name = f"{library.engine(setup.engine).title} {setup.version.partition('+')[0]}"
     axes.set_title(f"{name}, 8×{setup.hardware.name.upper()}", fontsize=9.5, loc="left")
     told = f"median error {off:.0%}\n{inside} of {len(measured)} within the interval"
@@ -132,15 +91,15 @@ def _key(axes: Axes) -> None:
     axes.legend(loc="upper left", frameon=False, fontsize=10)
 
 
-def draw(points: list[Point]) -> Figure:
+def draw(points: list[MeasuredPoint]) -> Figure:
     """Five panels with one scale."""
     library = Library()
     figure = Figure(figsize=(10, 6.2))
     grid = figure.subplots(2, 3, sharey=True)
     fields = list(grid.flat)
-    top = 1.45 * max(point.tokens_per_s for point in points)
+    top = 1.45 * max(point.measured for point in points)
     for panel, axes in zip(_PANELS, fields, strict=False):
-        _panel(axes, [point for point in points if point.panel == panel], library)
+        _panel(axes, [point for point in points if (point.gpu, point.engine) == panel], library)
         _axes(axes, top)
     _key(fields[-1])
     for row in grid:
@@ -159,7 +118,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="table of the measured sweep")
     parser.add_argument("--out", type=Path, default=Path("docs/concurrency-sweep.png"))
     asked = parser.parse_args()
-    draw(_read(asked.data)).savefig(asked.out, dpi=110, metadata={"Software": "autotune, scripts/draw_sweep.py"})
+    draw(points_of(read_file(asked.data).rows)).savefig(
+        asked.out, dpi=110, metadata={"Software": "autotune, scripts/draw_sweep.py"}
+    )
     print(f"wrote {asked.out}, {asked.out.stat().st_size / 1000:.0f} kB")
 
 

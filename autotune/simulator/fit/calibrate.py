@@ -76,8 +76,7 @@ def fitted_calibration(
     update = {"fitted_to": [*begin.fitted_to, *fitted_to], "errors": errors}
     calibration = calibration.model_copy(update=update)
     predictions = predicted_by(points, calibration)
-    for place, kinds in zip(places, unseen, strict=True):
-        left_out = {kind: metrics.get(HEADLINE, 0.0) for kind, metrics in kinds.items()}
+    for place, left_out in zip(places, unseen, strict=True):
         predictions[place] = replace(predictions[place], left_out=left_out)
     return calibration, predictions
 
@@ -90,12 +89,11 @@ def _target(point: MeasuredPoint) -> FitTarget:
     return FitTarget(point.resolved.setup, point.workload, point.metrics, point.weight * surer)
 
 
-Unseen = dict[str, dict[str, float]]
-"""Kind of group -> metrics predicted by a fit that had not seen a point's group of that kind."""
-
-
-def _cross_validated(points: Sequence[MeasuredPoint], problem: Problem, x: Floats, progress: Notify) -> list[Unseen]:
-    unseen: list[Unseen] = [{} for _ in points]
+def _cross_validated(
+    points: Sequence[MeasuredPoint], problem: Problem, x: Floats, progress: Notify
+) -> list[dict[str, float]]:
+    """Per point: kind of group -> total token throughput by a fit that has not seen its group, as in `Predicted`."""
+    unseen: list[dict[str, float]] = [{} for _ in points]
     fits: dict[tuple[int, ...], list[dict[str, float]]] = {}  # groups of two kinds may have the same members
     for kind, named in groups(points).items():
         for name, members in named.items():
@@ -103,20 +101,16 @@ def _cross_validated(points: Sequence[MeasuredPoint], problem: Problem, x: Float
                 progress(f"fitting without {kind} {name}")
                 fits[members] = leave_out(problem, x, members)
             for place, metrics in zip(members, fits[members], strict=True):
-                unseen[place][kind] = metrics
+                unseen[place][kind] = metrics.get(HEADLINE, 0.0)
     return unseen
 
 
-def _missed(point: MeasuredPoint, fitted: Mapping[str, float], unseen: Unseen) -> Missed:
+def _missed(point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, float]) -> Missed:
     load = f"{point.era} {point.gpu} {point.model.family} {point.workload.name}"
-    left_out = {kind: _logs(point.metrics, predicted) for kind, predicted in unseen.items()}
-    return Missed(point.engine, load, _logs(point.metrics, fitted), left_out)
-
-
-def _logs(measured: Mapping[str, float], predicted: Mapping[str, float]) -> dict[str, float]:
-    """ln(measured / predicted) of the metrics that both have."""
-    both = ((name, measured.get(name, 0.0), predicted.get(name, 0.0)) for name in METRICS)
-    return {name: math.log(its / mine) for name, its, mine in both if its > 0 and mine > 0}
+    both = {name: (point.metrics.get(name, 0.0), fitted.get(name, 0.0)) for name in METRICS}
+    errors = {name: math.log(its / mine) for name, (its, mine) in both.items() if its > 0 and mine > 0}
+    left_out = {kind: math.log(point.metrics[HEADLINE] / mine) for kind, mine in unseen.items() if mine > 0}
+    return Missed(point.engine, load, errors, left_out)
 
 
 def _covered(points: Sequence[MeasuredPoint]) -> list[Covered]:

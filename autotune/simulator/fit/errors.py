@@ -37,13 +37,14 @@ class Missed:
     Attributes:
         load: model, node, version of the engine and workload.
         errors: by metric, of the fit to all points.
-        unseen: kind of `PredictionErrors.unseen` -> the same by a fit that had not seen the point's group of that kind.
+        unseen: kind of `PredictionErrors.unseen` -> that of the total token throughput, by a fit that had not seen the
+            point's group of that kind.
     """
 
     engine: str
     load: str
     errors: Mapping[str, float]
-    unseen: Mapping[str, Mapping[str, float]]
+    unseen: Mapping[str, float]
 
 
 def errors_of(
@@ -86,8 +87,8 @@ def _stated(points: Sequence[Missed], metric: str, shared: float, before: ErrorS
         return ErrorSpread(group=max(group, before.group), row=max(row, before.row))
     known = min(1.0, len(points) / _TELLING)
 
-    def mixed(found: float, unknown: float) -> float:
-        return round(math.sqrt(known * found**2 + (1.0 - known) * unknown**2), 3)
+    def mixed(stated: float, unknown: float) -> float:
+        return round(math.sqrt(known * stated**2 + (1.0 - known) * unknown**2), 3)
 
     return ErrorSpread(group=mixed(group, UNKNOWN.group), row=mixed(row, UNKNOWN.row))
 
@@ -97,8 +98,8 @@ def _foreseen(point: Missed, metric: str) -> float:
 
     A fit's own errors are too small, the more so the fewer points an engine has.
     """
-    unseen = point.unseen.get("workload", {}) if metric == HEADLINE else {}
-    return unseen.get(metric, point.errors[metric])
+    own = point.errors[metric]
+    return point.unseen.get("workload", own) if metric == HEADLINE else own
 
 
 def _shared(points: Sequence[Missed]) -> float:
@@ -124,15 +125,15 @@ def _shared(points: Sequence[Missed]) -> float:
 
 def _unseen(points: Sequence[Missed]) -> dict[str, float]:
     """What is added for a group that was not seen: as much as its left-out errors are wider than the fit's own."""
-    found = {}
+    added = {}
     for kind in _NEW:
-        seen = [p for p in points if HEADLINE in p.errors and HEADLINE in p.unseen.get(kind, {})]
-        own, out = [_foreseen(p, HEADLINE) for p in seen], [p.unseen[kind][HEADLINE] for p in seen]
+        seen = [p for p in points if HEADLINE in p.errors and kind in p.unseen]
+        own, out = [_foreseen(p, HEADLINE) for p in seen], [p.unseen[kind] for p in seen]
         if kind == "workload" and seen:
-            found[kind] = 0.0  # the engines' spreads are those of unseen workloads already
+            added[kind] = 0.0  # the engines' spreads are those of unseen workloads already
         elif seen:
-            found[kind] = round(math.sqrt(max(0.0, _predicted_scale(out) ** 2 - _scale(own) ** 2)), 3)
-    return found
+            added[kind] = round(math.sqrt(max(0.0, _predicted_scale(out) ** 2 - _scale(own) ** 2)), 3)
+    return added
 
 
 def _scale(errors: Sequence[float]) -> float:

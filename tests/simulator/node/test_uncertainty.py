@@ -99,10 +99,7 @@ def test_stated_intervals_hold_nine_of_ten_of_errors_like_those_they_come_from()
 
 
 def test_few_left_out_points_make_the_unseen_wide():
-    few = [
-        Missed("sglang", str(i), {HEADLINE: 0.01}, {"gpu": {HEADLINE: error}})
-        for i, error in enumerate([0.01, -0.02, 0.3])
-    ]
+    few = [Missed("sglang", str(i), {HEADLINE: 0.01}, {"gpu": error}) for i, error in enumerate([0.01, -0.02, 0.3])]
     assert errors_of(few, []).unseen["gpu"] == pytest.approx(0.3 / 1.645, rel=0.05)
 
 
@@ -122,7 +119,7 @@ def test_what_left_out_groups_got_more_wrong_is_added_for_the_unseen():
     points = []
     for i in range(60):
         own, out = rng.normal(0, 0.05), rng.normal(0, 0.3)
-        points.append(Missed("vllm", str(i), {HEADLINE: own}, {"gpu": {HEADLINE: out}, "workload": {HEADLINE: own}}))
+        points.append(Missed("vllm", str(i), {HEADLINE: own}, {"gpu": out, "workload": own}))
     unseen = errors_of(points, []).unseen
     assert unseen["workload"] < 0.05
     assert 0.2 < unseen["gpu"] < 0.4
