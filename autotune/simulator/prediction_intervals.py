@@ -70,12 +70,12 @@ def against(
     an engine what the simulator gets wrong of both alike cancels; between engines it does not: the interval is wider.
     """
     its = theirs[1].get(HEADLINE)
-    found = {"versus_total_token_throughput": its, "versus_failure": theirs[1]["failure"]}
+    other = {"versus_total_token_throughput": its, "versus_failure": theirs[1]["failure"]}
     if its is None or HEADLINE not in mine[1]:
-        return {**found, "gain_percent": None, "gain_interval90": None}
+        return {**other, "gain_percent": None, "gain_interval90": None}
     first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
     ratio = float(mine[1][HEADLINE]) / float(its)
     gain, *ends = (
         (end - 1.0) * 100.0 for end in (ratio, *interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second)))
     )
-    return {**found, "gain_percent": gain, "gain_interval90": ends}
+    return {**other, "gain_percent": gain, "gain_interval90": ends}

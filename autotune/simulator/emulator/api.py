@@ -120,8 +120,8 @@ def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
     api = launch.card.api
     options = launch.parsed.args if api.tells_options else {}
     knobs = dict(launch.resolved.effective.configuration.knobs)
-    told = filled_tree(api.arguments, launch.scope)
-    return {**options, **told, "version": launch.parsed.version, "effective_knobs": knobs}
+    arguments = filled_tree(api.arguments, launch.scope)
+    return {**options, **arguments, "version": launch.parsed.version, "effective_knobs": knobs}
 
 
 def _keys(launch: EmulatedLaunch) -> frozenset[str]:

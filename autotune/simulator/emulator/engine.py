@@ -301,13 +301,13 @@ class LiveEngine:
         state.sent[ids] = reached
         generated = int(fresh.sum())
         self.generated_tokens += generated
-        told = [
+        tokens = [
             (self._sinks[slot], count, slot in ended)
             for slot, count in zip(ids.tolist(), fresh.tolist(), strict=True)
             if count or slot in ended
         ]
         self._ended |= ended
-        self._unsent.append((told, ended))
+        self._unsent.append((tokens, ended))
         late_s = (self._back.send(self._due_s, generated) - self._now_s()) / self._speed
         if len(self._unsent) > 1 or late_s > _EARLY_S:
             asyncio.get_running_loop().call_later(max(0.0, late_s), self._tell)
@@ -316,8 +316,8 @@ class LiveEngine:
 
     def _tell(self) -> None:
         """Send the tokens of the first step that are not sent yet."""
-        told, ended = self._unsent.popleft()
-        for on_tokens, count, last in told:
+        tokens, ended = self._unsent.popleft()
+        for on_tokens, count, last in tokens:
             on_tokens(count, last)
         self._ended -= ended
         for slot in ended:

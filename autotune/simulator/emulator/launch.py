@@ -76,9 +76,9 @@ class EmulatedLaunch:
     @cached_property
     def failure(self) -> Failure | None:
         """Why it does not start, as the simulated node has it, or by what no rule knows."""
-        known = self.resolved.failure or start_failure(self.server, self.memory)
-        if known is not None:
-            return known
+        failure = self.resolved.failure or start_failure(self.server, self.memory)
+        if failure is not None:
+            return failure
         knobs, context = self.resolved.effective.configuration.knobs, self.resolved.context
         for refused in self.card.refuses:
             if in_range(context.version, refused.versions) and evaluate(refused.when, context.scope(knobs)):

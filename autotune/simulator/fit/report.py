@@ -59,10 +59,10 @@ def _ran(point: MeasuredPoint, predicted: Predicted, kinds: Sequence[str]) -> li
 
 
 def _failed(predicted: Predicted, kinds: Sequence[str]) -> list[str]:
-    right = predicted.failure is not None
-    shown = f"does not run: {predicted.failure}" if right else _rate(predicted.throughput)
-    said = "yes" if right else "no"
-    return ["did not start", "", "", shown, _NOTHING, _NOTHING, said, *[_NOTHING] * (len(kinds) + len(_TIMES))]
+    runs = predicted.failure is None
+    shown = _rate(predicted.throughput) if runs else f"does not run: {predicted.failure}"
+    nothing = [_NOTHING] * (len(kinds) + len(_TIMES))
+    return ["did not start", "", "", shown, _NOTHING, _NOTHING, "no" if runs else "yes", *nothing]
 
 
 def _rate(value: float) -> str:
