@@ -82,8 +82,8 @@ def fitted_calibration(
 
 
 def _target(point: MeasuredPoint) -> FitTarget:
-    # A mean of equivalents is surer than a single run; less so where they differ by more than runs should. The variance
-    # of two values that lie a range r apart is r² / 2.
+    # A mean of equivalent rows is surer than a single run; less so where they differ by more than runs should. The
+    # variance of two values that lie a range r apart is r² / 2.
     noise = UNCERTAIN[HEADLINE] ** 2
     surer = len(point.members) * noise / max(noise, point.spread**2 / 2)
     return FitTarget(point.resolved.setup, point.workload, point.metrics, point.weight * surer)

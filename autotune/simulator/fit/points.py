@@ -1,6 +1,6 @@
 """Measured rows, and the points that they are: equivalent rows as one point with its spread.
 
-Rows are equivalents when they are one effective configuration (`space.fingerprint`), of one version of its engine,
+Rows are equivalent when they are one effective configuration (`space.fingerprint`), of one version of its engine,
 serving one model on one node under one load. Their difference is the noise of a launch: it belongs to the point, and no
 fit may be asked to explain it. A cross-validation leaves out whole groups, never random rows: a row's neighbours, which
 differ from it by an option, would give its value away.
@@ -222,7 +222,7 @@ class MeasuredPoint:
 
 
 def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
-    """Rows with equivalents merged, in the order of the first of each."""
+    """Rows with equivalent ones merged, in the order of the first of each."""
     equivalents: dict[tuple[str, ...], list[MeasuredRow]] = {}
     for row in rows:
         context = row.resolved.context

@@ -22,8 +22,8 @@ def table(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> 
     """A Markdown table with a line per point.
 
     *measured* is as measured, *warm* less the seconds in which a cold server answered nobody (empty where there were
-    none); *ratio* and the ratios of times are predicted over warm. *spread* is that of equivalents: the highest over
-    the lowest, in percent. *without* columns are the ratio with the point's group left out of the fit.
+    none); *ratio* and the ratios of times are predicted over warm. *spread* is that of equivalent rows: highest over
+    lowest, in percent. *without* columns are the ratio with the point's group left out of the fit.
     """
     kinds = list(dict.fromkeys(kind for one in predictions for kind in one.left_out))
     header = ["point", "model", "engine", "GPUs", "configuration", "workload", "measured", "warm", "spread"]
@@ -222,7 +222,7 @@ class Rankings:
 
 
 def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> Rankings:
-    """Orders at one load (model, node, workload); equivalents are one point, and what did not start has no rank."""
+    """Orders at one load (model, node, workload); equivalent rows are one point, and what did not start has no rank."""
     at_one_load: dict[tuple[Hashable, ...], list[Pair]] = {}
     for point, predicted in zip(points, predictions, strict=True):
         if point.failure is None and point.weight >= _LEAST_WEIGHT:

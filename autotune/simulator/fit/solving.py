@@ -39,8 +39,8 @@ from autotune.simulator.node.coefficients import adjusted, speed_card
 from autotune.simulator.node.server import SimulatedServer
 
 UNCERTAIN = {"total_token_throughput": 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}
-"""Standard deviation of ln(metric) that a single run is taken to have. Throughput: equivalents differ by 5 % on vLLM
-and 15 % on SGLang. Latencies are held more loosely: they hang on the order in which a client's requests arrive."""
+"""Standard deviation of ln(metric) that a single run is taken to have. Throughput: equivalent rows differ by 5 % on
+vLLM and 15 % on SGLang. Latencies are held more loosely: they hang on the order in which a client's requests arrive."""
 
 _STEP = 0.05
 """Of ln(factor), for differences: large enough to look over the jumps of a schedule."""

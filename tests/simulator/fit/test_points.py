@@ -1,4 +1,4 @@
-"""Equivalents are one point with its spread; groups are whole, and every point is in one of each kind."""
+"""Equivalent rows are one point with its spread; groups are whole, and every point is in one of each kind."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_one_effective_configuration_is_one_point_with_its_spread(tmp_path):
         {"failure": "it did not start"},
     ],
 )
-def test_what_differs_in_anything_that_counts_is_no_equivalent(tmp_path, other):
+def test_what_differs_in_anything_that_counts_is_not_equivalent(tmp_path, other):
     assert [point.spread for point in points(tmp_path, run_row(), run_row(**other))] == [0, 0]
 
 

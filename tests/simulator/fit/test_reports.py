@@ -35,11 +35,11 @@ def told(throughput, **changes):
 
 
 def test_a_line_says_measured_predicted_and_interval(tmp_path):
-    equivalents = [
+    equivalent = [
         run_row(),
         run_row(duration=5.0, total_token_throughput=26400.0, output_throughput=800.0, mean_ttft_ms=2500.0),
     ]
-    points = points_of(read_file(lines_file(tmp_path, *equivalents)).rows)
+    points = points_of(read_file(lines_file(tmp_path, *equivalent)).rows)
     text = table(points, [told(20_000.0, left_out={"engine": 14_000.0})]).splitlines()
     assert len(text) == 3
     cells = dict(zip(text[0].split(" | "), text[2].split(" | "), strict=True))
