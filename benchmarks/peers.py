@@ -61,13 +61,16 @@ class Load:
 
 def ours(load: Load, bodies: Sequence[bytes]) -> list[Answer]:
     """What `autotune bench` sends with, in one worker."""
-    from autotune.loadgen.client.generator import run
+    from autotune.loadgen.client.generator import HEAD_START_NS, Generator, event_loop
     from autotune.loadgen.client.messages import RequestTimeouts, Schedule
 
     target = Target("http", load.host, load.port)
     requests = [target.request("/v1/completions", body) for body in bodies]
     tokens = np.full(load.streams, load.tokens)
-    log, _ = run(target, Schedule(requests, np.zeros(load.streams), tokens, load.streams), RequestTimeouts())
+    schedule = Schedule(requests, np.zeros(load.streams), tokens, load.streams)
+    with event_loop() as runner:
+        generator = Generator(target, schedule, RequestTimeouts())
+        log, _ = runner.run(generator.run(lambda: perf_counter_ns() + HEAD_START_NS))
     ok = log.records.ok
     ends = np.cumsum(log.chunks[ok])
     times = np.split(np.round(log.records.token_s * 1e9).astype(np.int64), ends)[: len(ends)]

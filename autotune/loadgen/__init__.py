@@ -26,28 +26,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotune.loadgen.bench.compare import Comparison, compare
-    from autotune.loadgen.measuring import measure
-    from autotune.loadgen.results import LoadOptions, LoadResult, Measurement
-    from autotune.loadgen.workloads import Workload, load_workload
+    from autotune.loadgen.bench.compare import compare as compare
+    from autotune.loadgen.measuring import measure as measure
+    from autotune.loadgen.results import LoadOptions as LoadOptions
+    from autotune.loadgen.results import LoadResult as LoadResult
+    from autotune.loadgen.results import Measurement as Measurement
+    from autotune.loadgen.workloads import Workload as Workload
+    from autotune.loadgen.workloads import load_workload as load_workload
 
 _MODULES = {
-    **dict.fromkeys(("Comparison", "compare"), "bench.compare"),
     **dict.fromkeys(("LoadOptions", "LoadResult", "Measurement"), "results"),
     **dict.fromkeys(("Workload", "load_workload"), "workloads"),
+    "compare": "bench.compare",
     "measure": "measuring",
 }
-
-__all__ = [
-    "Comparison",
-    "LoadOptions",
-    "LoadResult",
-    "Measurement",
-    "Workload",
-    "compare",
-    "load_workload",
-    "measure",
-]
 
 
 def __getattr__(name: str) -> Any:

@@ -124,11 +124,6 @@ class Measurement:
         return [LoadLog(point.point.label, self.seed, point.log) for point in self.points]
 
     @property
-    def tally(self) -> dict[str, int]:
-        """How many requests ended in which way."""
-        return tally(self.outcomes)
-
-    @property
     def failure(self) -> str:
         """One sentence on the requests that failed; empty when enough succeeded."""
         outcomes = self.outcomes

@@ -1,17 +1,25 @@
 """Requests sent from this process by the measured path, without what `measure` does around them."""
 
 import json
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
-from autotune.loadgen.client.generator import run
+from autotune.loadgen.client.generator import Generator, event_loop
 from autotune.loadgen.client.messages import RequestTimeouts, Schedule
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
 
 SHORT = RequestTimeouts(connect_s=5, stall_s=0.3)
 LONG = RequestTimeouts(connect_s=5, stall_s=60)
+
+
+def run(target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> RequestLog:
+    """Send a whole schedule, and wait for every answer."""
+    with event_loop() as runner:
+        log, _ = runner.run(Generator(target, schedule, timeouts).run(perf_counter_ns))
+    return log
 
 
 def completion(prompt: Any = (1, 2, 3, 4, 5), **more: Any) -> dict[str, Any]:
@@ -31,5 +39,4 @@ def send(
     target = Target.parse(url, api_key)
     requests = [target.request("/v1/completions", json.dumps(body).encode()) for body in bodies]
     expected = np.array([body["max_tokens"] for body in bodies])
-    log, _ = run(target, Schedule(requests, np.zeros(len(bodies)), expected, concurrency, streaming), timeouts)
-    return log
+    return run(target, Schedule(requests, np.zeros(len(bodies)), expected, concurrency, streaming), timeouts)

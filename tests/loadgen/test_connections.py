@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from autotune.loadgen.client.connections import Connections, StallTimeouts
-from autotune.loadgen.client.generator import Schedule, run
-from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome
+from autotune.loadgen.client.messages import Schedule
+from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, tally
 from autotune.loadgen.client.stream import Connection, Exchange
 from autotune.loadgen.client.target import Target
 from tests.loadgen.odd import begin
-from tests.loadgen.sending import SHORT, completion, send
+from tests.loadgen.sending import SHORT, completion, run, send
 from tests.loadgen.server import END, STREAM_HEAD, Call, Handler, Server, event, good
 
 SECOND = 1_000_000_000
@@ -31,7 +31,7 @@ def test_one_connection_serves_a_closed_loop_of_one():
     with Server() as server:
         log = send(server.url, [completion()] * 5, concurrency=1)
         assert server.connections == 1
-    assert log.tally == {"ok": 5}
+    assert tally(log.outcomes) == {"ok": 5}
     assert log.retries.tolist() == [0] * 5
 
 
@@ -39,7 +39,7 @@ def test_one_connection_serves_a_closed_loop_of_one():
 def test_ipv6():
     with Server(host="::1") as server:
         assert server.url.startswith("http://[::1]:")
-        assert send(server.url).tally == {"ok": 4}
+        assert tally(send(server.url).outcomes) == {"ok": 4}
         assert server.calls[0].headers["host"] == server.url.removeprefix("http://")
 
 
@@ -53,7 +53,7 @@ def test_a_stale_connection_is_retried_and_counted():
 
     with Server(one_request_per_connection) as server:
         log = send(server.url, concurrency=1)
-    assert log.tally == {"ok": 4}
+    assert tally(log.outcomes) == {"ok": 4}
     assert log.retries.tolist() == [0, 1, 1, 1]
 
 
@@ -66,7 +66,7 @@ def test_a_stale_connection_that_is_reset_is_retried_too():
 
     with Server(one_request_per_connection) as server:
         log = send(server.url, concurrency=1)
-    assert (log.tally, log.retries.sum()) == ({"ok": 4}, 3)
+    assert (tally(log.outcomes), log.retries.sum()) == ({"ok": 4}, 3)
 
 
 def test_a_retry_that_fails_is_a_fault_and_the_last_one():
@@ -120,7 +120,7 @@ def test_a_server_that_accepts_and_closes_at_once():
 
     with Server(talk=hang_up) as server:
         log = send(server.url, [completion()] * 40, concurrency=8)
-    assert log.tally == {"closed": 40}
+    assert tally(log.outcomes) == {"closed": 40}
     assert "before it answered" in log.outcomes[0].message
 
 
@@ -131,7 +131,7 @@ def test_a_server_that_speaks_before_it_is_asked():
 
     with Server(talk=greet) as server:
         log = send(server.url)
-    assert log.tally == {"malformed": 4}
+    assert tally(log.outcomes) == {"malformed": 4}
 
 
 @pytest.mark.parametrize("said", [b"", b"220 ready\r\n"])
@@ -175,7 +175,7 @@ def test_bytes_behind_an_answer_are_of_no_request(handler: Handler, name: str):
         log = send(server.url, [completion()] * 6, concurrency=1)
         if name == "malformed":
             assert server.connections == 6
-    assert set(log.tally) <= {name, "http_408"}
+    assert set(tally(log.outcomes)) <= {name, "http_408"}
     assert log.outcomes[0].name == name
     assert log.chunks.max() == 3
 
@@ -192,9 +192,9 @@ def test_an_answer_before_the_request_is_whole():
     with Server(talk=refuse) as server:
         target = Target.parse(server.url)
         request = target.request("/v1/completions", b"x" * 2**24)
-        log, _ = run(target, Schedule([request] * 3, np.zeros(3), np.full(3, 3), 1), SHORT)
+        log = run(target, Schedule([request] * 3, np.zeros(3), np.full(3, 3), 1), SHORT)
         assert server.connections == 3
-    assert log.tally == {"http_413": 3}
+    assert tally(log.outcomes) == {"http_413": 3}
     assert log.outcomes[0].message == "too long"
 
 
@@ -205,8 +205,8 @@ def test_a_request_that_is_never_read_ends_by_the_stall_timeout():
     with Server(talk=deaf) as server:
         target = Target.parse(server.url)
         request = target.request("/v1/completions", b"x" * 2**24)
-        log, _ = run(target, Schedule([request] * 2, np.zeros(2), np.full(2, 3), 2), SHORT)
-    assert log.tally == {"stall_timeout": 2}
+        log = run(target, Schedule([request] * 2, np.zeros(2), np.full(2, 3), 2), SHORT)
+    assert tally(log.outcomes) == {"stall_timeout": 2}
 
 
 def test_tls_that_the_server_does_not_speak_is_no_connection():
@@ -217,7 +217,7 @@ def test_tls_that_the_server_does_not_speak_is_no_connection():
 
     with Server(talk=plain) as server:
         log = send(server.url.replace("http://", "https://"))
-    assert log.tally == {"connect_error": 4}
+    assert tally(log.outcomes) == {"connect_error": 4}
     assert "SSL" in log.outcomes[0].message
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from autotune.loadgen import LoadOptions, measure
 from autotune.loadgen.client.messages import Progress, RequestTimeouts, WorkerTask
+from autotune.loadgen.client.outcomes import tally
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.workers import WorkerDied, Workers, workers_for
@@ -54,7 +55,7 @@ def test_several_workers_send_what_one_would(concurrency):
     for count in (1, 3):
         with Server() as server, Workers() as workers:
             log, clients = workers.send(task_of(server.url, "random:6:4:23", concurrency), count)
-        assert log.tally == {"ok": 23}
+        assert tally(log.outcomes) == {"ok": 23}
         assert len(clients) == count
         assert log.records.output_tokens.sum() == 23 * 4
         # Request i is number i of the load again, with its own gaps.
@@ -82,7 +83,7 @@ def test_workers_send_together_and_serve_the_next_load_too():
     with Server(when_all_are_there) as server, Workers() as workers:
         for _ in range(2):
             log, clients = workers.send(task_of(server.url, "random:3:2:8"), 2)
-            assert log.tally == {"ok": 8}
+            assert tally(log.outcomes) == {"ok": 8}
             assert len(clients) == 2
         assert len(workers.pids) == 2
 
@@ -123,7 +124,7 @@ def test_a_closed_port_is_an_outcome_and_an_unknown_host_an_error():
         gone = server.url
     with Workers() as workers:
         log, _ = workers.send(task_of(gone, "random:3:2:4"), 2)
-    assert log.tally == {"connect_error": 4}
+    assert tally(log.outcomes) == {"connect_error": 4}
 
 
 def test_workers_die_with_the_process_that_started_them(tmp_path):
@@ -197,4 +198,4 @@ def test_modules_of_the_current_folder_are_not_taken_for_ours(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     with Server() as server, Workers() as workers:
         log, _ = workers.send(task_of(server.url, "random:3:2:4"), 1)
-    assert log.tally == {"ok": 4}
+    assert tally(log.outcomes) == {"ok": 4}

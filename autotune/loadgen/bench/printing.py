@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from autotune.loadgen.bench.intervals import mean_interval
@@ -177,7 +177,7 @@ class LiveLine:
             words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
             columns = (words, BarColumn(bar_width=12), TimeElapsedColumn())
             self._bar = Progress(*columns, console=console, transient=True)
-        self._task: TaskID | None = None
+            self._task = self._bar.add_task("warming up", total=None)
         self._load, self._sent = "", 0
         self._speed = Throughput()
         self._printed_ns = perf_counter_ns()
@@ -185,7 +185,6 @@ class LiveLine:
     def __enter__(self) -> LiveLine:
         if self._bar is not None:
             self._bar.start()
-            self._task = self._bar.add_task("warming up", total=None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -199,7 +198,7 @@ class LiveLine:
             self._speed = Throughput()
         self._load, self._sent = label, progress.sent
         self._speed.add(now_ns, progress.chunks)
-        if self._bar is not None and self._task is not None:
+        if self._bar is not None:
             line = progress_line(label, progress, self._speed)
             self._bar.update(self._task, description=line, completed=progress.finished, total=progress.total)
         elif now_ns - self._printed_ns >= _PLAIN_EVERY_NS:

@@ -39,16 +39,6 @@ _EXTRA_FILES = 64
 """For the log, the event loop, and what libraries open while a load runs."""
 
 
-def run(target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> tuple[RequestLog, ClientHealth]:
-    """Send a whole schedule from this process and wait for every answer; no fault of the server raises.
-
-    Raises:
-        BadInput: too few open files are allowed, or the host has no address.
-    """
-    with event_loop() as runner:
-        return runner.run(Generator(target, schedule, timeouts).run(lambda: perf_counter_ns() + HEAD_START_NS))
-
-
 @contextmanager
 def event_loop() -> Iterator[asyncio.Runner]:
     """The loop that a load runs on, without pauses for cyclic garbage."""
@@ -89,7 +79,7 @@ class Generator:
     async def run(
         self, start: Callable[[], int], on_progress: Callable[[Progress], None] | None = None
     ) -> tuple[RequestLog, ClientHealth]:
-        """Open the connections, work through the schedule, and wait for every answer.
+        """Open the connections, work through the schedule, and wait for every answer; no fault of the server raises.
 
         Args:
             start: called when the connections are open, and may block: the moment of the first request, on the clock

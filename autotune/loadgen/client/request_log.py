@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autotune.arrays import Floats, Ints
-from autotune.loadgen.client.outcomes import RequestOutcome, tally
+from autotune.loadgen.client.outcomes import RequestOutcome
 from autotune.loadgen.client.stream import Exchange
 from autotune.metrics.records import COLUMNS, SERIES, RequestRecords
 
@@ -46,7 +46,8 @@ class RequestLog:
         outcomes = tuple(exchange.outcome for exchange in exchanges if exchange.outcome is not None)
         assert len(outcomes) == len(exchanges), "a load ends when all its requests have"
         ok = np.array([outcome.ok for outcome in outcomes], dtype=bool)
-        counts = np.array([_counts(exchange) for exchange in exchanges], dtype=np.float64).reshape(-1, 3)
+        usage = [exchange.usage or (None, None, None) for exchange in exchanges]
+        counts = np.array(usage, dtype=np.float64).reshape(-1, 3)  # NaN where there is None
         times = [np.frombuffer(exchange.events.times_ns, dtype=np.int64) for exchange in exchanges]
         chunks = np.array([len(t) for t in times], dtype=np.int64)
         none = np.empty(0, dtype=np.int64)
@@ -92,11 +93,6 @@ class RequestLog:
         )
 
     @property
-    def tally(self) -> dict[str, int]:
-        """How many requests ended in which way."""
-        return tally(self.outcomes)
-
-    @property
     def mean_lengths(self) -> tuple[float, float]:
         """Tokens per successful answer, and how many were asked for; zeros without any."""
         ok = self.records.ok
@@ -108,13 +104,6 @@ class RequestLog:
         """By what share the mean output length is off the one asked for, over successful requests; 0 without any."""
         written, expected = self.mean_lengths
         return abs(written / expected - 1) if expected else 0.0
-
-
-def _counts(exchange: Exchange) -> tuple[float, float, float]:
-    if exchange.usage is None:
-        return np.nan, np.nan, np.nan
-    read, written, cached = exchange.usage
-    return read, written, np.nan if cached is None else cached
 
 
 def _joined(parts: Sequence[RequestLog] | Sequence[RequestRecords], name: str) -> Any:

@@ -45,13 +45,11 @@ class FixedLengths(Part):
     def longest(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+    def draw(self, prompts: int, _generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
         """Always the same."""
-        del generator, tokenizer
         return Drawn(np.full(prompts, self.input_tokens), np.full(prompts, self.output_tokens))
 
-    def source(self, tokenizer: Tokenizer) -> str:
-        del tokenizer
+    def source(self, _tokenizer: Tokenizer) -> str:
         return "random tokens of fixed length"
 
 
@@ -80,15 +78,13 @@ class TableLengths(Part):
     def longest(self) -> int:
         return min(self.total_limit, int(self.input_quantiles[1.0] + self.output_quantiles[1.0]))
 
-    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+    def draw(self, prompts: int, generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
         """Lengths only."""
-        del tokenizer
         read = _stratified(self.input_quantiles, prompts, generator)
         written = _stratified(self.output_quantiles, prompts, generator)
         return Drawn(read, np.minimum(written, self.total_limit - read))
 
-    def source(self, tokenizer: Tokenizer) -> str:
-        del tokenizer
+    def source(self, _tokenizer: Tokenizer) -> str:
         if self.stand_in_for is None:
             return "random tokens with the lengths of a table of quantiles"
         return f"stand-in with {self.stand_in_for}'s length statistics (no dataset file given)"
@@ -130,9 +126,8 @@ class FileLengths(Part):
         """How many requests the file holds."""
         return len(self._rows())
 
-    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+    def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
         """Raises `BadInput` when the file holds too few: what is sent twice comes out of the prefix cache."""
-        del generator
         rows = self._rows()[:prompts]
         if len(rows) < prompts:
             raise BadInput(f"{self.file} holds {len(rows)} requests, but {prompts} prompts are asked for")
