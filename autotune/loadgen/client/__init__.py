@@ -5,8 +5,7 @@
     connections   kept-alive connections to one server, and timeouts
     stream        one HTTP exchange, stamped per read of the socket
     events        server-sent events, cut anywhere
-    responses     JSON, errors and token counts of a server
-    outcomes      how a request can end
+    outcomes      how a request can end, and what a server's answer says of it
     request_log   what the client saw, in columns
     health        whether the client itself kept up
     target        the server's address

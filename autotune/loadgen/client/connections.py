@@ -138,18 +138,16 @@ class StallTimeouts:
         """The requests to be ended at this moment, and how."""
         heard = [exchange.events.heard_ns for exchange in self._active]
         self._latest_ns = max([self._latest_ns, *heard])
-        judged = [(exchange, self._judge(exchange, now_ns)) for exchange in self._active]
-        return [(exchange, outcome) for exchange, outcome in judged if outcome is not None]
-
-    def _judge(self, exchange: Exchange, now_ns: int) -> RequestOutcome | None:
-        if exchange.runs_on:
-            return malformed("far more events than tokens asked for")
-        limit_s = min(self._limit_s, _AFTER_DONE_S) if exchange.events.done else self._limit_s
-        since_ns = exchange.events.heard_ns or max(self._latest_ns, exchange.sent_ns)
-        if now_ns - since_ns <= int(limit_s * 1e9):
-            return None
-        message = f"no further event for {self._limit_s:g} s, after {len(exchange.events.times_ns)} with text"
-        if not exchange.events.heard_ns:
-            begun = f"HTTP {exchange.status} and then no event" if exchange.status else "no answer"
-            message = f"{begun}, and none to any other request, for {self._limit_s:g} s"
-        return RequestOutcome(OutcomeKind.STALL_TIMEOUT, message)
+        over = []
+        for exchange in self._active:
+            limit_s = min(self._limit_s, _AFTER_DONE_S) if exchange.events.done else self._limit_s
+            since_ns = exchange.events.heard_ns or max(self._latest_ns, exchange.sent_ns)
+            if exchange.runs_on:
+                over.append((exchange, malformed("far more events than tokens asked for")))
+            elif now_ns - since_ns > int(limit_s * 1e9):
+                message = f"no further event for {self._limit_s:g} s, after {len(exchange.events.times_ns)} with text"
+                if not exchange.events.heard_ns:
+                    begun = f"HTTP {exchange.status} and then no event" if exchange.status else "no answer"
+                    message = f"{begun}, and none to any other request, for {self._limit_s:g} s"
+                over.append((exchange, RequestOutcome(OutcomeKind.STALL_TIMEOUT, message)))
+        return over

@@ -13,13 +13,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome, malformed
-from autotune.loadgen.client.responses import (
+from autotune.loadgen.client.outcomes import (
     MAX_KEPT,
+    OK,
+    OutcomeKind,
+    RequestOutcome,
     Usage,
     error_message,
     excerpt,
     is_error,
+    malformed,
     parsed,
     refusal,
     usage_counts,

@@ -12,8 +12,16 @@ from typing import cast
 import httptools
 
 from autotune.loadgen.client.events import EventStream
-from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, malformed
-from autotune.loadgen.client.responses import Usage, excerpt, one_line, whole_answer, why_refused
+from autotune.loadgen.client.outcomes import (
+    OutcomeKind,
+    RequestOutcome,
+    Usage,
+    excerpt,
+    malformed,
+    one_line,
+    whole_answer,
+    why_refused,
+)
 
 _MAX_WHOLE = 32 * 2**20
 """Bytes of an answer that is no stream; a longer one is ``malformed``."""
