@@ -35,31 +35,6 @@ _SAMPLE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class CounterSource:
-    """Where an engine of some versions publishes the counters of its prefix cache.
-
-    Attributes:
-        path: of the metrics page, below the server's URL.
-    """
-
-    engine: str
-    path: str
-    metrics: CacheMetrics
-
-    def read(self, page: Mapping[str, float]) -> CacheUse | None:
-        """The counters on a page that holds them; None when it is a page of something else, or has no hits."""
-        metrics = self.metrics
-        zero_with = metrics.hits_zero_with
-        has_hits = metrics.hits[0] in page or (zero_with is not None and zero_with in page)
-        if metrics.queries not in page or not has_hits:
-            return None
-        hits, hit_names = sum(page.get(name, 0.0) for name in metrics.hits), " + ".join(metrics.hits)
-        if metrics.queries_without_hits:
-            return CacheUse(hits, page[metrics.queries] + hits, f"{hit_names} of {metrics.queries} + {hit_names}")
-        return CacheUse(hits, page[metrics.queries], f"{hit_names} of {metrics.queries}")
-
-
-@dataclass(frozen=True, slots=True)
 class CacheUse:
     """Hits and lookups of the prefix cache in a load, or since the server's start.
 
@@ -141,32 +116,52 @@ class CacheReport:
         }
 
 
+def counters(metrics: CacheMetrics, page: Mapping[str, float]) -> CacheUse | None:
+    """The counters on a metrics page that holds them; None when it is a page of something else, or has no hits."""
+    zero_with = metrics.hits_zero_with
+    has_hits = metrics.hits[0] in page or (zero_with is not None and zero_with in page)
+    if metrics.queries not in page or not has_hits:
+        return None
+    hits, hit_names = sum(page.get(name, 0.0) for name in metrics.hits), " + ".join(metrics.hits)
+    if metrics.queries_without_hits:
+        return CacheUse(hits, page[metrics.queries] + hits, f"{hit_names} of {metrics.queries} + {hit_names}")
+    return CacheUse(hits, page[metrics.queries], f"{hit_names} of {metrics.queries}")
+
+
+def known_metrics(card: EngineCard, version: str | None = None) -> list[CacheMetrics]:
+    """The counters that an engine's card names for a version; None = for any."""
+    return [m for m in card.serving.cache_metrics if version is None or in_range(version, m.versions)]
+
+
 class CounterReader:
     """Reads the prefix cache counters of a server, each time it is called.
 
     Args:
-        sources: of the engine that serves, or of every engine where that is not known: the first that the server's
-            metrics pages have is taken, and kept.
+        cards: of the engine that serves, or of every engine where that is not known: the first whose counters the
+            server's metrics pages have is taken, and kept.
+        version: of the engine, where it is known and there is one.
 
     Attributes:
         engine: the engine whose counters the server has; None before the first reading that found any.
     """
 
-    def __init__(self, client: ServerClient, sources: Iterable[CounterSource]) -> None:
-        self._client, self._sources = client, tuple(sources)
+    def __init__(self, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None) -> None:
+        self._client = client
+        self._sources = [(card, metrics) for card in cards for metrics in known_metrics(card, version)]
         self.engine: str | None = None
 
     def __call__(self) -> CacheUse | None:
-        """A reading; None when the server has no such counters."""
+        """Hits and lookups since the server's start; None when the server has no such counters."""
         pages: dict[str, Mapping[str, float]] = {}
-        for source in self._sources:
-            if source.path not in pages:
-                pages[source.path] = sums(self._client.metrics_text(source.path) or "")
-            counters = source.read(pages[source.path])
-            if counters is not None:
+        for card, metrics in self._sources:
+            path = card.serving.metrics_path
+            if path not in pages:
+                pages[path] = sums(self._client.metrics_text(path) or "")
+            use = counters(metrics, pages[path])
+            if use is not None:
                 # A server stays what it is: another source that fits, too, would count from another zero.
-                self._sources, self.engine = (source,), source.engine
-                return counters
+                self._sources, self.engine = [(card, metrics)], card.engine
+                return use
         return None
 
 
@@ -192,7 +187,7 @@ class PrefixCache:
             version: of the engine, where there is only one and it is known.
         """
         by_engine = {card.engine: card for card in cards}
-        read = CounterReader(client, counter_sources(by_engine.values(), version))
+        read = CounterReader(client, by_engine.values(), version)
         read()
         engine = next(iter(by_engine)) if len(by_engine) == 1 else read.engine
         return cls(partial(reset_cache, client, by_engine[engine].serving) if engine else None, read)
@@ -213,20 +208,6 @@ class PrefixCache:
         use = CacheUse.between(before, self.read()) or CacheUse.of_answers(log)
         expected = expected_hit_rate(requests)
         return CacheReport(use, expected, emptied, stale(use, expected) if self.judged else "")
-
-
-def counter_sources(cards: Iterable[EngineCard], version: str | None = None) -> tuple[CounterSource, ...]:
-    """What the engines' cards say of their counters.
-
-    Args:
-        version: of the engine, where it is known and there is one; None = of any version.
-    """
-    return tuple(
-        CounterSource(card.engine, card.serving.metrics_path, metrics)
-        for card in cards
-        for metrics in card.serving.cache_metrics
-        if version is None or in_range(version, metrics.versions)
-    )
 
 
 def reset_cache(client: ServerClient, serving: Serving) -> CacheReset:

@@ -9,7 +9,6 @@ from autotune.loadgen.client.target import Target
 from autotune.loadgen.prefix_cache import (
     CacheUse,
     CounterReader,
-    counter_sources,
     expected_hit_rate,
     reset_cache,
     stale,
@@ -20,7 +19,7 @@ from autotune.space.library import Library
 from tests.simulator.emulator.servers import COMMANDS, V32, EmulatedServer, serving
 
 LIBRARY = Library()
-EVERY = counter_sources(LIBRARY.engines.values())
+EVERY = LIBRARY.engines.values()
 BLOCK = 64
 LENGTH = BLOCK * 20 + 10
 """A prompt that is found again is found but for its last, unfinished block."""

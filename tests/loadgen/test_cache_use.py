@@ -12,9 +12,9 @@ from autotune.loadgen.client.target import Target
 from autotune.loadgen.prefix_cache import (
     CacheUse,
     CounterReader,
-    CounterSource,
-    counter_sources,
+    counters,
     expected_hit_rate,
+    known_metrics,
     reset_cache,
     stale,
     sums,
@@ -28,7 +28,7 @@ from autotune.space.serving import CacheMetrics
 from tests.loadgen.server import Call, Server
 
 LIBRARY = Library()
-EVERY = counter_sources(LIBRARY.engines.values())
+EVERY = LIBRARY.engines.values()
 
 # The page
 
@@ -121,8 +121,8 @@ def test_the_engine_is_found_out_by_its_page(name):
     pages = {PATHS.get(engine, "/metrics"): PAGES[name]}
     with Server(serves(pages)) as server, ServerClient(Target.parse(server.url)) as client:
         probe = CounterReader(client, EVERY)
-        counters = probe()
-        assert (counters.queries, counters.hits, probe.engine) == (1000, 120, engine)
+        use = probe()
+        assert (use.queries, use.hits, probe.engine) == (1000, 120, engine)
 
 
 def test_a_server_without_counters_tells_nothing():
@@ -136,11 +136,11 @@ def test_a_server_without_counters_tells_nothing():
 
 def test_missing_hits_are_none_found_only_where_the_engine_counts_them():
     """SGLang has no counter of hits before the first; 0.4.3 never has one."""
-    (pattern,) = counter_sources([LIBRARY.engine("sglang")])
+    (metrics,) = LIBRARY.engine("sglang").serving.cache_metrics
     old = {"sglang:prompt_tokens_total": 9.0, "sglang:num_running_reqs": 0.0}
-    assert pattern.read(old) is None
-    counters = pattern.read({**old, "sglang:num_paused_reqs": 0.0})
-    assert (counters.queries, counters.hits) == (9.0, 0.0)
+    assert counters(metrics, old) is None
+    use = counters(metrics, {**old, "sglang:num_paused_reqs": 0.0})
+    assert (use.queries, use.hits) == (9.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,7 @@ def test_missing_hits_are_none_found_only_where_the_engine_counts_them():
     ],
 )
 def test_a_known_version_has_its_own_counters(engine, version, queries):
-    patterns = counter_sources([LIBRARY.engine(engine)], version)
-    assert [pattern.metrics.queries for pattern in patterns] == queries
+    assert [metrics.queries for metrics in known_metrics(LIBRARY.engine(engine), version)] == queries
 
 
 def reading(queries: float, hits: float, source: str = "hits of queries") -> CacheUse:
@@ -165,10 +164,8 @@ def reading(queries: float, hits: float, source: str = "hits of queries") -> Cac
 def test_prompt_tokens_that_are_counted_without_those_found_are_added_up():
     """llama-server's page; its two counters after 100 new tokens and 300 that were found."""
     metrics = CacheMetrics(queries="new_total", queries_without_hits=True, hits=["cached_total"], source="seen")
-    pattern = CounterSource("own", "/metrics", metrics)
-    use = CacheUse.between(
-        pattern.read({"new_total": 5, "cached_total": 0}), pattern.read(sums("new_total 105\ncached_total 300"))
-    )
+    before = counters(metrics, {"new_total": 5, "cached_total": 0})
+    use = CacheUse.between(before, counters(metrics, sums("new_total 105\ncached_total 300")))
     assert use == CacheUse(300, 400, "cached_total of new_total + cached_total")
     assert use.hit_rate == 0.75
 

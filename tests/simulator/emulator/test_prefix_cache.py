@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.prefix_cache import CounterReader, counter_sources
+from autotune.loadgen.prefix_cache import CounterReader
 from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.space.library import Library
 from tests.simulator.emulator.servers import COMMANDS, LIMIT_S, EmulatedServer, serving
@@ -47,7 +47,7 @@ def cached(server: EmulatedServer) -> int | None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_hits_are_counted_in_whole_blocks_from_the_beginning(engine):
-    patterns = counter_sources([Library().engine(engine)])
+    patterns = [Library().engine(engine)]
     with release(engine, Library().engine(engine).newest) as server, ServerClient(Target.parse(server.url)) as client:
         probe = CounterReader(client, patterns)
         server.complete(list(range(64 * 7)))
