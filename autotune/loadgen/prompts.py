@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -179,47 +178,35 @@ class Texts:
         return self._fitted(prefix, own, len(shared) + len(own)) if len(own) else prefix
 
     def _fitted(self, prefix: str, ids: Ints, tokens: int) -> str:
+        """Join words and cut them to so many tokens, or as near as possible: whole words, then letters of the last.
+
+        Tokens grow with words: each try goes to where the end would be if all words were of the length seen so far.
+        """
         words = [prefix] if prefix else []
         words += [self._words[i % len(self._words)] for i in ids.tolist()]
         if self._count is None or self._first is None:
             return " ".join(words)
-        # Every word but the first has a blank before it.
-        extra = 0 if prefix else self._first(words[0]) - 1
-        least = 2 if prefix else 1
-        return _cut(words, range(least, len(words) + 1), len(words) - extra, tokens, self._count)
-
-
-def _cut(words: Sequence[str], lengths: range, tried: int, tokens: int, count: Callable[[str], int]) -> str:
-    """Join words and cut them to so many tokens, or as near as possible: whole words first, then letters of the last.
-
-    Tokens grow with words: each try goes to where the end would be if all words were of the length seen so far.
-
-    Args:
-        lengths: how many words there may be.
-        tried: how many to try first.
-    """
-    excess: dict[str, int] = {}
-
-    def hits(text: str) -> bool:
-        excess[text] = count(text) - tokens
-        return excess[text] == 0
-
-    low, high = lengths.start, len(words)  # Fewer than `low` words are too short, more than `high` too long.
-    while low <= high:
-        tried = min(max(tried, low), high)
-        text = " ".join(words[:tried])
-        if hits(text):
-            return text
-        if excess[text] < 0:
-            low = tried + 1
-        else:
-            high = tried - 1
-        tried -= math.ceil(excess[text] * tried / max(tokens + excess[text], 1))
-    before, last = " ".join(words[:high]), words[high] if high < len(words) else ""
-    nearer = [f"{before} {last[:letters]}".strip() for letters in range(len(last) - 1, 0, -1)]
-    # A blank can be a token of its own: then a letter more of the word before makes one token, not two.
-    nearer += [f"{before}{letter}" for letter in _LETTERS if high in lengths]
-    for text in nearer:
-        if hits(text):
-            return text
-    return min(excess, key=lambda text: abs(excess[text]))
+        least, high = 2 if prefix else 1, len(words)
+        tried = high if prefix else high - self._first(words[0]) + 1  # every word but the first has a blank before it
+        excess: dict[str, int] = {}
+        low = least  # Fewer than `low` words are too short, more than `high` too long.
+        while low <= high:
+            tried = min(max(tried, low), high)
+            text = " ".join(words[:tried])
+            excess[text] = self._count(text) - tokens
+            if excess[text] == 0:
+                return text
+            if excess[text] < 0:
+                low = tried + 1
+            else:
+                high = tried - 1
+            tried -= math.ceil(excess[text] * tried / max(tokens + excess[text], 1))
+        before, last = " ".join(words[:high]), words[high] if high < len(words) else ""
+        nearer = [f"{before} {last[:letters]}".strip() for letters in range(len(last) - 1, 0, -1)]
+        # A blank can be a token of its own: then a letter more of the word before makes one token, not two.
+        nearer += [f"{before}{letter}" for letter in _LETTERS if high >= least]
+        for text in nearer:
+            excess[text] = self._count(text) - tokens
+            if excess[text] == 0:
+                return text
+        return min(excess, key=lambda text: abs(excess[text]))

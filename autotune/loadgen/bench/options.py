@@ -59,14 +59,6 @@ class BenchOptions:
         return [self.seed + (0 if self.same_prompts else repeat) for repeat in range(self.repeats)]
 
     @property
-    def slos(self) -> tuple[Slo, ...]:
-        """The limits; raises `BadInput` for one that is no limit on a metric."""
-        slos = tuple(Slo.parse(text) for text in self.slo)
-        for slo in slos:
-            check_metric(slo.metric)
-        return slos
-
-    @property
     def target(self) -> Target:
         """The server, with the API key that an environment variable holds."""
         key = os.environ.get(self.api_key_env, "").strip() if self.api_key_env is not None else None
@@ -100,7 +92,13 @@ class BenchOptions:
             raise BadInput(f"--save-result {path}: cannot be written; give a file in a folder that exists")
 
     def load_options(self, workload: Workload, target: Target) -> LoadOptions:
-        """How the workload is sent; only text, and no token ids, needs a tokenizer."""
+        """How the workload is sent; only text, and no token ids, needs a tokenizer.
+
+        Raises `BadInput` for an SLO that is no limit on a metric, or a file that is no tokenizer.
+        """
+        slos = tuple(Slo.parse(text) for text in self.slo)
+        for slo in slos:
+            check_metric(slo.metric)
         text = "chat" in self.endpoint or self.prompts == "text" or workload.has_text
         return LoadOptions(
             endpoint=self.endpoint,
@@ -109,7 +107,7 @@ class BenchOptions:
             tokenizer=tokenizer_for(self.tokenizer, target, self.model) if text or self.tokenizer else None,
             as_text=self.prompts == "text",
             workers=self.workers,
-            slos=self.slos,
+            slos=slos,
             min_success_rate=self.min_success_rate,
         )
 

@@ -47,6 +47,7 @@ def result(
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
     whole = to_json(runs)
     arrivals = [point.arrival for point in workload.points]
+    ways = list(dict.fromkeys(arrival.describe() for arrival in arrivals))
     cache = CacheReport.joined([load.cache for run in runs for load in run.points]).to_json()
     alone = len(whole["points"]) == len(runs) == 1  # only a single load has one steady state
     return {
@@ -64,7 +65,7 @@ def result(
         "schema": SCHEMA,
         "endpoint": options.endpoint,
         "workload": workload.name,
-        "load": load_words(workload),
+        "load": ways[0] if len(ways) == 1 else f"{len(arrivals)} load points, {ways[0]} to {ways[-1]}",
         "lengths_source": workload.lengths_source(tokenizer),
         "seed": options.seed,
         "evidence": evidence.value,
@@ -91,12 +92,6 @@ def result(
 
 def _common(values: Sequence[Any]) -> Any:
     return values[0] if len(set(values)) == 1 else None
-
-
-def load_words(workload: Workload) -> str:
-    """How the requests are sent; the load points of a sweep have different ways."""
-    ways = list(dict.fromkeys(point.arrival.describe() for point in workload.points))
-    return ways[0] if len(ways) == 1 else f"{len(workload.points)} load points, {ways[0]} to {ways[-1]}"
 
 
 def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> dict[str, Any]:
