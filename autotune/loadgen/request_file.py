@@ -55,9 +55,6 @@ class RequestTable:
     columns: dict[str, NDArray[Any]]
     metadata: dict[str, str]
 
-    def __len__(self) -> int:
-        return len(self.columns["request"])
-
 
 def requests_path(result: Path) -> Path:
     """Where the requests of a result lie: beside it."""

@@ -62,7 +62,7 @@ class LoadOptions:
     on_progress: Callable[[str, Progress], None] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LoadResult:
     """Result of one load point: its requests, and how the client fared.
 
@@ -82,12 +82,6 @@ class LoadResult:
     cache: CacheReport = field(default_factory=CacheReport)
     slos: Sequence[Slo] = ()
     discarded: tuple[tuple[int, str], ...] = ()
-
-    @cached_property
-    def metrics(self) -> Metrics:
-        """Of the whole run, under the names of `autotune.metrics.formulas.METRICS`, with ``client_bound``, and
-        ``cache_hit_rate`` when the server reports it."""
-        return _with_client(summarize(self.log.records, self.slos), [self])
 
 
 @dataclass(frozen=True)
@@ -110,7 +104,7 @@ class Measurement:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Of the whole workload, see `pooled_metrics`."""
+        """Of the whole workload, under the names of `autotune.metrics.formulas.METRICS`, see `pooled_metrics`."""
         return pooled_metrics([self])
 
     @property
@@ -131,11 +125,6 @@ class Measurement:
         return failure_sentence(outcomes) if good < needed_successes(self.min_success_rate, len(outcomes)) else ""
 
     @property
-    def client_bound(self) -> str:
-        """What of the client was beyond its limits, so that it and not the server may have set the numbers."""
-        return "; ".join(dict.fromkeys(point.client_bound for point in self.points if point.client_bound))
-
-    @property
     def invalid(self) -> str:
         """Why the numbers say nothing of the server: token counts that are missing or not as asked for, a client that
         did not keep up, prompts that an earlier load had left in the cache; empty when they are sound, or when requests
@@ -149,8 +138,9 @@ class Measurement:
                 return (
                     f"{written:.1f} tokens per answer instead of {expected:.1f}; the server may not honour ignore_eos"
                 )
-        if self.client_bound:
-            return f"the client did not keep up with the server: {self.client_bound}"
+        bound = dict.fromkeys(load.client_bound for load in self.points if load.client_bound)
+        if bound:
+            return f"the client did not keep up with the server: {'; '.join(bound)}"
         return next((point.cache.stale for point in self.points if point.cache.stale), "")
 
 
@@ -166,7 +156,7 @@ def _pooled(loads: Sequence[LoadResult]) -> Metrics:
 
 
 def _with_client(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
-    """Metrics of loads with what their requests' times do not tell."""
+    """Metrics of loads with ``client_bound``, and with ``cache_hit_rate`` where the server reports it."""
     use = CacheUse.total([load.cache.use for load in loads])
     hit_rate: Metrics = {} if use is None else {"cache_hit_rate": use.hit_rate}
     return {**metrics, "client_bound": any(load.client_bound for load in loads), **hit_rate}
@@ -199,7 +189,7 @@ def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
     return {
         "label": first.point.label,
         "load": first.point.arrival.describe(),
-        "metrics": first.metrics if alone else _pooled(loads),
+        "metrics": _with_client(summarize(first.log.records, first.slos), loads) if alone else _pooled(loads),
         "outcomes": tally(outcome for load in loads for outcome in load.log.outcomes),
         "client": worst_client(clients),
         "cache": CacheReport.joined([load.cache for load in loads]).to_json(),

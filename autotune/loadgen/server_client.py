@@ -79,10 +79,6 @@ class ServerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close its connections."""
         self._http.close()
 
     def check_model(self, model: str) -> None:

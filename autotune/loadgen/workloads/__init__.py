@@ -173,22 +173,18 @@ def _expanded(point: Any, number: int) -> list[LoadPoint]:
         one, numbers = deepcopy(point), {}
         for path, value in zip(swept, values, strict=True):
             _at(one, path[:-1])[path[-1]] = numbers[path[-1]] = value
-        checked = _checked(one, number)
+        try:
+            checked = LoadPoint.model_validate(one)
+        except ValidationError as error:
+            # A misspelt key is also a missing one: name what stands there.
+            first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+            where = ".".join(map(str, first["loc"]))
+            raise ValueError(f"load point {number}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
         labels = [f"{short}{numbers[name]}" for name, short in _LABELS.items() if name in numbers]
         points.append(checked.model_copy(update={"label": "-".join(filter(None, (checked.label, *labels)))}))
     if not points:
         raise ValueError(f"load point {number}: an empty list in place of a number makes no load")
     return points
-
-
-def _checked(point: Any, number: int) -> LoadPoint:
-    try:
-        return LoadPoint.model_validate(point)
-    except ValidationError as error:
-        # A misspelt key is also a missing one: name what stands there.
-        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"load point {number}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
 
 
 def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:

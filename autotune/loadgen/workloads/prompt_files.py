@@ -87,10 +87,10 @@ def read_rows(path: Path) -> tuple[Row, ...]:
 def _read_rows(path: Path, *_: int) -> tuple[Row, ...]:
     # Not splitlines: JSON text may hold other separators of lines than the line feed.
     lines = path.read_text(encoding="utf-8-sig").split("\n")
-    rows = tuple(_row(path, number, line) for number, line in enumerate(lines, start=1) if line.strip())
-    if not rows:
+    requests = tuple(_row(path, number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    if not requests:
         raise MalformedFile(path, f"holds no request, one JSON object per line: {_ROW_FORM}", 1)
-    return rows
+    return requests
 
 
 def _row(path: Path, number: int, line: str) -> Row:
@@ -166,7 +166,7 @@ def check_sharegpt(path: Path) -> None:
     """Raise what `conversations` would raise for a file that cannot be the right one, from its first row."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            next(iter(Rows(path, file)), None)
+            next(rows(path, file), None)
     except OSError as error:
         raise BadInput(f"workload file {path} cannot be read: {error.strerror}") from error
 
@@ -202,18 +202,18 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
 @lru_cache(maxsize=2)
 def _read_conversations(path: Path, *_: int) -> Conversations:
     pairs: list[tuple[str, str]] = []
-    rows = skipped = 0
+    count = skipped = 0
     with path.open(encoding="utf-8-sig") as file:
-        for row in Rows(path, file):
-            rows += 1
+        for row in rows(path, file):
+            count += 1
             turns = _turns(row)
             if turns is None:
                 skipped += 1
             elif len(turns) == 2:
                 pairs.append((turns[0], turns[1]))
     if not pairs:
-        raise MalformedFile(path, f"none of its {rows} rows is a conversation of two turns; {_SHAREGPT_FORM}")
-    return Conversations(pairs, rows, skipped)
+        raise MalformedFile(path, f"none of its {count} rows is a conversation of two turns; {_SHAREGPT_FORM}")
+    return Conversations(pairs, count, skipped)
 
 
 def _turns(row: Any) -> list[str] | None:
@@ -226,51 +226,41 @@ def _turns(row: Any) -> list[str] | None:
     return texts if len(texts) == len(said) else None
 
 
-class Rows:
+def rows(path: Path, file: TextIO, piece: int = _PIECE) -> Iterator[Any]:
     """The elements of a file's list, or the objects of its lines, one after the other; raises `MalformedFile`.
 
     Args:
         path: for messages.
         piece: characters to read at a time.
     """
-
-    def __init__(self, path: Path, file: TextIO, piece: int = _PIECE) -> None:
-        self._path, self._file, self._piece = path, file, piece
-        self._text, self._at = "", 0
-
-    def __iter__(self) -> Iterator[Any]:
-        listed = self._next_sign() == "["
-        self._at += listed
-        number = 0
-        while (sign := self._next_sign()) not in ("", "]"):
-            number += 1
-            yield self._row(number)
-        if listed and not sign:
-            raise MalformedFile(self._path, f"ends after row {number} without the end of its list: it is cut off")
-
-    def _next_sign(self) -> str:
-        """The first character of what comes next; empty at the end of the file."""
-        while True:
-            self._at = _BETWEEN_ROWS.match(self._text, self._at).end()  # type: ignore[union-attr]  # it matches nothing too
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._more():
-                return ""
-
-    def _row(self, number: int) -> Any:
-        while True:
-            try:
-                row, self._at = _DECODER.raw_decode(self._text, self._at)
-                return row
-            except (ValueError, RecursionError) as error:  # Mostly: the rest of the row is in the next piece.
-                if len(self._text) - self._at > _LONGEST_ROW or not self._more():
-                    raise MalformedFile(self._path, f"row {number} is not JSON or cut off; {_SHAREGPT_FORM}") from error
-
-    def _more(self) -> bool:
-        """Read the next piece; whether there was one."""
+    text, at, number, listed = "", 0, 1, False
+    while True:
+        at = _BETWEEN_ROWS.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        sign = text[at : at + 1]
+        if sign == "]":
+            return
+        if sign == "[" and number == 1 and not listed:
+            listed, at = True, at + 1
+            continue
         try:
-            piece = self._file.read(self._piece)
-        except UnicodeDecodeError as error:
-            raise MalformedFile(self._path, f"is not UTF-8 text; {_SHAREGPT_FORM}") from error
-        self._text, self._at = self._text[self._at :] + piece, 0
-        return bool(piece)
+            row, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:  # Mostly: the rest of the row is in the next piece.
+            more = _read_piece(path, file, piece) if len(text) - at <= _LONGEST_ROW else ""
+            if not more and sign:
+                raise MalformedFile(path, f"row {number} is not JSON or cut off; {_SHAREGPT_FORM}") from error
+            if not more and listed:
+                problem = f"ends after row {number - 1} without the end of its list: it is cut off"
+                raise MalformedFile(path, problem) from error
+            if not more:
+                return
+            text, at = text[at:] + more, 0
+        else:
+            number += 1
+            yield row
+
+
+def _read_piece(path: Path, file: TextIO, characters: int) -> str:
+    try:
+        return file.read(characters)
+    except UnicodeDecodeError as error:
+        raise MalformedFile(path, f"is not UTF-8 text; {_SHAREGPT_FORM}") from error
