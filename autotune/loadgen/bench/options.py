@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +97,9 @@ class BenchOptions:
 
         Raises `BadInput` for an SLO that is no limit on a metric, or a file that is no tokenizer.
         """
+        vocabulary = None
+        with suppress(BadInput):  # only of a model that the packaged library knows
+            vocabulary = Library().model(self.model).architecture.vocab_size
         slos = tuple(Slo.parse(text) for text in self.slo)
         for slo in slos:
             check_metric(slo.metric)
@@ -103,18 +107,10 @@ class BenchOptions:
         return LoadOptions(
             endpoint=self.endpoint,
             api_key=target.api_key,
-            vocabulary=_vocabulary(self.model),
+            vocabulary=vocabulary,
             tokenizer=tokenizer_for(self.tokenizer, target, self.model) if text or self.tokenizer else None,
             as_text=self.prompts == "text",
             workers=self.workers,
             slos=slos,
             min_success_rate=self.min_success_rate,
         )
-
-
-def _vocabulary(model: str) -> int | None:
-    """The vocabulary of a model that the packaged library knows."""
-    try:
-        return Library().model(model).architecture.vocab_size
-    except BadInput:
-        return None

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from autotune.loadgen.bench.intervals import mean_interval
+from autotune.loadgen.bench.compare import mean_interval
 from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.trial import Evidence
 
@@ -111,10 +111,8 @@ def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = ["Repeats, total token throughput (tok/s)".center(_WIDTH, "-")]
     lines += [_line(f"Seed {repeat['seed']}", f"{repeat['total_token_throughput']:.2f}") for repeat in repeats]
     lines.append(_line("Mean", f"{sum(values) / len(values):.2f}"))
-    interval = mean_interval(values)
-    if interval is not None:
-        lines.append(_line("95 % interval of the mean", f"{interval[0]:.2f} to {interval[1]:.2f}"))
-    return lines
+    low, high = mean_interval(values)
+    return [*lines, _line("95 % interval of the mean", f"{low:.2f} to {high:.2f}")]
 
 
 def _figures(values: Mapping[str, Any], shown: Sequence[tuple[str, str, str]]) -> list[str]:
