@@ -126,20 +126,17 @@ class ServerClient:
         """
         until_ns = time.perf_counter_ns() + int(patience_s * 1e9)
         while True:
-            done = self._reset_once(path)
-            again = done.outcome in (ResetOutcome.REFUSED, ResetOutcome.FAILED)
+            try:
+                answer = self._http.post(path)
+            except httpx.HTTPError as error:
+                return CacheReset(ResetOutcome.NO_ANSWER, f"POST {path}: no answer: {error}")
+            if answer.is_success and not _denies(answer):
+                return CacheReset(ResetOutcome.DONE)
+            outcome = _STATUSES.get(answer.status_code, ResetOutcome.FAILED)
+            again = outcome in (ResetOutcome.REFUSED, ResetOutcome.FAILED)
             if not again or time.perf_counter_ns() >= until_ns:
-                return done
+                break
             time.sleep(_PAUSE_S)
-
-    def _reset_once(self, path: str) -> CacheReset:
-        try:
-            answer = self._http.post(path)
-        except httpx.HTTPError as error:
-            return CacheReset(ResetOutcome.NO_ANSWER, f"POST {path}: no answer: {error}")
-        if answer.is_success and not _denies(answer):
-            return CacheReset(ResetOutcome.DONE)
-        outcome = _STATUSES.get(answer.status_code, ResetOutcome.FAILED)
         # SGLang's words for a refusal are those for a success, so they are not repeated.
         busy = outcome is ResetOutcome.REFUSED
         words = "refused, as it is while requests run" if busy else self._target.redacted(refusal(answer.content))

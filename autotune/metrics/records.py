@@ -11,6 +11,7 @@ from autotune.arrays import Bools, Floats
 from autotune.trial import Metrics
 
 COLUMNS = ("sent_s", "first_token_s", "finished_s", "input_tokens", "output_tokens", "ok")
+_TIMES = ("sent_s", "first_token_s", "finished_s", "token_s")
 SERIES = ("itl_ms", "token_s", "token_n")
 
 
@@ -56,18 +57,14 @@ class RequestRecords:
         """Only the requests that succeeded; the series are of these already."""
         return replace(self, **{name: getattr(self, name)[self.ok] for name in COLUMNS})
 
-    def shifted(self, seconds: float) -> RequestRecords:
-        """The same run, begun later by that many seconds."""
-        times = ("sent_s", "first_token_s", "finished_s", "token_s")
-        return replace(self, **{name: getattr(self, name) + seconds for name in times})
-
     @classmethod
     def one_after_another(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
         """Several runs on one server, such as the load points of a sweep, as one run without pauses."""
         placed, clock_s = [], 0.0
         for run in runs:
             if len(run):
-                placed.append(run.shifted(clock_s - float(run.sent_s.min())))
+                later_s = clock_s - float(run.sent_s.min())
+                placed.append(replace(run, **{name: getattr(run, name) + later_s for name in _TIMES}))
                 clock_s = float(placed[-1].finished_s.max())
         if not placed:
             return cls.empty()

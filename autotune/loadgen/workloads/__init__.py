@@ -21,8 +21,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
-from autotune.loadgen.workloads.arrivals import Arrival, arrival_of, send_times
-from autotune.loadgen.workloads.lengths import FileLengths, FixedLengths, Lengths, Part, ShareGPTLengths
+from autotune.loadgen.workloads.arrivals import Arrival, Part, arrival_of, send_times
+from autotune.loadgen.workloads.lengths import FileLengths, FixedLengths, Lengths, ShareGPTLengths
 from autotune.loadgen.workloads.prompt_files import check_sharegpt
 from autotune.space.library import Library, load
 
@@ -240,8 +240,8 @@ def _jsonl(text: str) -> Workload:
     if not file:
         raise BadInput(f"malformed workload {text!r}: write jsonl:FILE")
     lengths = FileLengths(kind="jsonl", file=file)
-    point = LoadPoint(prompts=lengths.rows, lengths=lengths)
-    description = f"the {lengths.rows} requests of {file}, all at once"
+    point = LoadPoint(prompts=len(lengths.rows), lengths=lengths)
+    description = f"the {point.prompts} requests of {file}, all at once"
     return Workload(name=text, description=description, origin=f"the file {file}", points=[point])
 
 

@@ -26,7 +26,13 @@ _NEEDS: dict[str, tuple[str, ...]] = {
 _WITH_BURSTINESS = ("gamma", "ramp")
 
 
-class Arrival(BaseModel):
+class Part(BaseModel):
+    """A part of a workload's file: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Arrival(Part):
     """When requests are sent; rates are in requests per second.
 
     ``all_at_once``: all in the same instant. ``closed_loop``: `concurrency` in flight, the next one when one ends.
@@ -38,8 +44,6 @@ class Arrival(BaseModel):
     Names and meaning are those of ``vllm bench serve`` (``--request-rate``, ``--burstiness``, ``--ramp-up-strategy
     linear``).
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["all_at_once", "closed_loop", "constant", "poisson", "gamma", "ramp"] = "all_at_once"
     concurrency: int | None = Field(default=None, gt=0)

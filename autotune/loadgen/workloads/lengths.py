@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from autotune.arrays import Ints
 from autotune.errors import BadInput
 from autotune.loadgen.requests import Content
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
+from autotune.loadgen.workloads.arrivals import Part
 from autotune.loadgen.workloads.prompt_files import MOST_TOTAL_TOKENS, Row, conversations, read_rows, sample
 
 
@@ -28,12 +29,6 @@ class Drawn(NamedTuple):
     contents: Sequence[Content | None] = ()
 
 
-class Part(BaseModel):
-    """A part of a workload's file: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class FixedLengths(Part):
     """Random tokens: every prompt and every answer has the same length."""
 
@@ -46,7 +41,6 @@ class FixedLengths(Part):
         return self.input_tokens + self.output_tokens
 
     def draw(self, prompts: int, _generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
-        """Always the same."""
         return Drawn(np.full(prompts, self.input_tokens), np.full(prompts, self.output_tokens))
 
     def source(self, _tokenizer: Tokenizer) -> str:
@@ -79,7 +73,6 @@ class TableLengths(Part):
         return min(self.total_limit, int(self.input_quantiles[1.0] + self.output_quantiles[1.0]))
 
     def draw(self, prompts: int, generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
-        """Lengths only."""
         read = _stratified(self.input_quantiles, prompts, generator)
         written = _stratified(self.output_quantiles, prompts, generator)
         return Drawn(read, np.minimum(written, self.total_limit - read))
@@ -119,26 +112,22 @@ class FileLengths(Part):
 
     @property
     def longest(self) -> int:
-        return max(row.input_tokens(Approximate()) + row.output_tokens for row in self._rows())
+        return max(row.input_tokens(Approximate()) + row.output_tokens for row in self.rows)
 
     @property
-    def rows(self) -> int:
-        """How many requests the file holds."""
-        return len(self._rows())
+    def rows(self) -> tuple[Row, ...]:
+        return read_rows(Path(self.file))
 
     def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
         """Raises `BadInput` when the file holds too few: what is sent twice comes out of the prefix cache."""
-        rows = self._rows()[:prompts]
+        rows = self.rows[:prompts]
         if len(rows) < prompts:
             raise BadInput(f"{self.file} holds {len(rows)} requests, but {prompts} prompts are asked for")
         return _drawn(rows, tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
-        counted = any(row.counted for row in self._rows())
+        counted = any(row.stated_tokens is None for row in self.rows)
         return f"{self.file}, {_counted(tokenizer) if counted else 'which gives the lengths'}"
-
-    def _rows(self) -> tuple[Row, ...]:
-        return read_rows(Path(self.file))
 
 
 Lengths = Annotated[FixedLengths | TableLengths | ShareGPTLengths | FileLengths, Field(discriminator="kind")]

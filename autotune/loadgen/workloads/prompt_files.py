@@ -47,17 +47,12 @@ class Row(NamedTuple):
 
     Attributes:
         content: what the prompt says; None = random tokens.
-        stated_tokens: the prompt's length where it is known already.
+        stated_tokens: the prompt's length where it is known already; else a tokenizer tells it.
     """
 
     content: Content | None
     stated_tokens: int | None
     output_tokens: int
-
-    @property
-    def counted(self) -> bool:
-        """Whether a tokenizer tells the prompt's length."""
-        return self.stated_tokens is None
 
     def input_tokens(self, tokenizer: Tokenizer) -> int:
         """The prompt's length; a chat's without its template."""
