@@ -151,7 +151,6 @@ class Texts:
     of a text are those of its words, and a shared prefix keeps its tokens whatever follows. A text of words that are
     one token each has the length asked for at once; others are corrected by counting.
 
-
     Args:
         tokenizer: counts; without an exact one a word stands for a token, which a foreign vocabulary and the chat
             template's own tokens make inexact: what counts is the server's usage.

@@ -43,20 +43,16 @@ class WorkerDied(Exception):
     """A worker process ended in the middle of a load, by something outside it; the load says nothing."""
 
 
-def processors() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def workers_for(streams: int, chunks_per_s: float = 0.0, cores: int | None = None) -> int:
     """How many workers a load needs: half the processors at most, as a server on this machine needs its own.
 
     Args:
         streams: requests in flight together.
         chunks_per_s: what the server is expected to send; 0 = not known.
+        cores: that this process may use; None = those of this machine.
     """
     needed = max(math.ceil(streams / STREAMS_PER_WORKER), math.ceil(chunks_per_s / CHUNKS_PER_WORKER), 1)
-    return min(needed, max((cores or processors()) // 2, 1), streams)
+    return min(needed, max((cores or len(os.sched_getaffinity(0))) // 2, 1), streams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +141,7 @@ class Workers:
         workers = workers_for(streams, self._chunks_per_stream * streams)
         for _ in range(_TRIES):
             yield workers
-            workers = max(workers, min(2 * workers, processors(), requests.concurrency))
+            workers = max(workers, min(2 * workers, len(os.sched_getaffinity(0)), requests.concurrency))
 
     def send(
         self, task: WorkerTask, workers: int, on_progress: Callable[[Progress], None] | None = None

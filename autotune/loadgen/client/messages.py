@@ -43,8 +43,6 @@ class Schedule:
         requests: whole HTTP requests, in the order of sending, n entries.
         send_s: seconds after the start at which each may be sent, shape (n,), ascending.
         output_tokens: how many tokens each must bring, shape (n,).
-        concurrency: how many may be in flight.
-        streaming: whether answers come as events.
     """
 
     requests: Sequence[bytes]
