@@ -266,9 +266,9 @@ def daemon(host: Host) -> Iterator[Finding]:
     path = _program(host, "docker")
     if path is None:
         return
-    found, why = server_version(path, host.environment, host.timeout_s)
-    if found:
-        yield ok(f"the daemon answers, version {found}")
+    server, why = server_version(path, host.environment, host.timeout_s)
+    if server:
+        yield ok(f"the daemon answers, version {server}")
     else:
         to_do = "start it: sudo systemctl start docker; or join the group docker, if permission is denied"
         yield missing(f"the daemon does not answer: {why}", to_do)
