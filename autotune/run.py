@@ -26,7 +26,7 @@ from autotune.recommend import recommend
 from autotune.search.budget import most_nodes
 from autotune.search.priors import keep, priors_of, sources_of
 from autotune.search.study import Study
-from autotune.serving.docker_engine import fetch_images
+from autotune.serving.docker_run import fetch_images
 from autotune.space.context import gpus_of
 from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation

@@ -20,8 +20,7 @@ from autotune.engines.detect import find
 from autotune.errors import BadInput
 from autotune.machine.gpu import driver_version, mec_firmware
 from autotune.machine.resources import disk_free_bytes, existing_folder, number, shared_memory_bytes, text
-from autotune.serving.docker_engine import server_version
-from autotune.serving.docker_run import models_folder
+from autotune.serving.docker_run import models_folder, server_version
 from autotune.space.library import Library
 
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}

@@ -25,8 +25,8 @@ def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Notif
         return Replayed(spec, library)
     if spec.on in ("process", "docker", "emulator") or spec.on.startswith("external:"):
         # Imported when asked for: HTTP clients and event loops take time that a simulated study need not spend.
-        from autotune.evaluate.launched import BackOff, Launched
+        from autotune.evaluate.launched import Launched
 
-        return Launched(spec, library, folder, back_off=BackOff(notify=notify))
+        return Launched(spec, library, folder, notify=notify)
     known = ["simulator", "emulator", "process", "docker", "external:URL", "replay:FILE"]
     raise UnknownName("way to run trials", spec.on, known)

@@ -63,21 +63,6 @@ def measured(times_s: dict[str, float], phase: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class BackOff:
-    """How often a launch is tried again that failed for a reason that is not the configuration's.
-
-    Attributes:
-        waits_s: before each further try.
-        pause: waits so many seconds.
-        notify: called before each wait.
-    """
-
-    waits_s: tuple[float, ...] = (1.0, 10.0, 60.0)
-    pause: Callable[[float], None] = time.sleep
-    notify: Notify = silent
-
-
-@dataclass(frozen=True, slots=True)
 class Launched:
     """Launches each trial's command, measures its workloads on the warm server, and stops the server.
 
@@ -85,6 +70,9 @@ class Launched:
         spec: says where: ``process``, ``docker``, ``emulator`` or ``external:URL``.
         folder: the study's; each trial gets ``trials/<number>/`` in it.
         ports: those that servers may be given; None: any of `autotune.serving.ports.RANGE`.
+        waits_s: before each further try of a launch that failed for a reason that is not the configuration's.
+        pause: waits so many seconds.
+        notify: called before each wait.
         node: the machine that is looked at before and after each launch; None: this one, as far as `spec` needs it.
     """
 
@@ -93,7 +81,9 @@ class Launched:
     folder: Path
     startup: StartupTimeouts = field(default_factory=StartupTimeouts)
     shutdown: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
-    back_off: BackOff = field(default_factory=BackOff)
+    waits_s: tuple[float, ...] = (1.0, 10.0, 60.0)
+    pause: Callable[[float], None] = time.sleep
+    notify: Notify = silent
     ports: Sequence[int] | None = None
     node: Node | None = None
 
@@ -113,7 +103,7 @@ class Launched:
         # Of all tries; the waits between them count as ``launch``.
         times_s = dict.fromkeys(PHASES, 0.0)
         node = self.node or node_of(self.spec)
-        waits_s = self.back_off.waits_s if self._ours else ()
+        waits_s = self.waits_s if self._ours else ()
         for i, wait_s in enumerate((*waits_s, None)):
             unfit = node.unfit(self.folder) if self._ours else None
             result = self._failed(unfit) if unfit else self._launch(trial, node, times_s)
@@ -121,9 +111,9 @@ class Launched:
             if wait_s is None or failure is None or not _is_blameless(result) or result.quarantine or failure.lasting:
                 break
             tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
-            self.back_off.notify(f"launch {trial.number}: {failure.message} ({tries})")
+            self.notify(f"launch {trial.number}: {failure.message} ({tries})")
             with measured(times_s, "launch"):
-                self.back_off.pause(wait_s)
+                self.pause(wait_s)
         # Where the next trial would fare no better, the study stops; this trial is made again on resuming.
         if failure is not None and self._ours and _is_blameless(result) and not result.quarantine:
             if unfit:

@@ -89,7 +89,6 @@ class LocalExecutor:
         self._evaluator = evaluator
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
-        """See `Executor`."""
         while (trial := ask()) is not None:
             yield Launch(trial, self._evaluator(trial))
 

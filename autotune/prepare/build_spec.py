@@ -23,7 +23,7 @@ from autotune.prepare.goals import goals_of
 from autotune.replay import PLAIN, REPLAY, Table, digest, file_of, table_of
 from autotune.replay.candidates import setting, shortened
 from autotune.replay.table import engine_name
-from autotune.serving.docker_engine import asked_images, choose_images
+from autotune.serving.docker_run import asked_images, choose_images
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
 from autotune.space.cards import HardwareCard, ModelCard

@@ -18,8 +18,7 @@ from autotune.notify import Notify, silent
 from autotune.replay import file_of, table_of
 from autotune.replay.candidates import candidates_of, known_engines
 from autotune.replay.candidates import command_of as replayed_command
-from autotune.serving.docker_engine import no_image, version_of
-from autotune.serving.docker_run import in_container
+from autotune.serving.docker_run import in_container, no_image, version_of
 from autotune.serving.external import connect
 from autotune.serving.secrets import read_secret, resolve_references
 from autotune.space.context import Context

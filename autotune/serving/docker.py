@@ -16,8 +16,7 @@ from typing import ClassVar
 
 from autotune.errors import BadInput
 from autotune.serving import StopReport
-from autotune.serving.docker_engine import docker_program
-from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card, models_folder
+from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card, docker_program, models_folder
 from autotune.serving.logs import LogPatterns, known_failure, unknown_exit
 from autotune.serving.process import ProcessLauncher, ProcessServer
 from autotune.serving.processes import (
@@ -123,7 +122,7 @@ class DockerLauncher(ProcessLauncher):
 
     def _command(
         self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
-    ) -> tuple[list[str], list[str]]:
+    ) -> tuple[list[str], list[str], Mapping[str, str]]:
         """``docker run …`` with a name and a label, without ``--rm``: its end can be inspected afterwards."""
         models = Path(models_folder({**os.environ, **command.env}))
         try:
@@ -143,15 +142,9 @@ class DockerLauncher(ProcessLauncher):
             f"./{name}:{FILES_FOLDER}/{name}:ro": f"{folder / name}:{FILES_FOLDER}/{name}:ro" for name in command.files
         }
         words += [mounts.get(word, word) for word in command.container[len(DOCKER_RUN) :]]
-        return words, list(command.argv)
-
-    def _engine_environment(self, command: Command, environment: Mapping[str, str]) -> Mapping[str, str]:
-        """The variables that this machine passes into the container."""
-        del environment
         passed = {name: os.environ[name] for name in docker_card().variables if name in os.environ}
-        return {**passed, **self.environment, **command.env}
+        return words, list(command.argv), {**passed, **self.environment, **command.env}
 
 
 def container_name(marker: str) -> str:
-    """The name of a launch's container."""
     return f"autotune-{marker[:16]}"

@@ -50,8 +50,15 @@ class Node:
         Args:
             study: folder in which the launch will leave its files.
         """
-        gone = "" if study.is_dir() else f"The folder {study} is gone, and with it what was measured."
-        lasting = gone or self._files()
+        hard = open_file_limit().hard
+        lasting = ""
+        if not study.is_dir():
+            lasting = f"The folder {study} is gone, and with it what was measured."
+        elif hard is not None and hard < self.open_files:
+            lasting = (
+                f"A server may open {hard} files here and needs {self.open_files}, one for each request at least; "
+                f"raise the limit with `ulimit -Hn {self.open_files}`."
+            )
         problems = [lasting] if lasting else [self._disk(study), *map(self._busy, self._used_gpus())]
         message = " ".join(problem for problem in problems if problem)
         return Failure(FailureKind.INFRASTRUCTURE, message, lasting=bool(lasting)) if message else None
@@ -99,15 +106,6 @@ class Node:
         if free >= self.disk_bytes:
             return ""
         return f"Only {_gb(free)} are free in {study}, {_gb(self.disk_bytes)} are needed for a launch; make room there."
-
-    def _files(self) -> str:
-        hard = open_file_limit().hard
-        if hard is None or hard >= self.open_files:
-            return ""
-        return (
-            f"A server may open {hard} files here and needs {self.open_files}, one for each request at least; raise "
-            f"the limit with `ulimit -Hn {self.open_files}`."
-        )
 
 
 def _name(gpu: Gpu) -> str:

@@ -274,10 +274,10 @@ class ProcessLauncher:
         asked, command, folder = command, resolve_references(command, os.environ), folder.absolute()
         marker = uuid.uuid4().hex
         environment = {**server_environment(command, card.serving, marker), **self.environment}
-        front, argv = self._command(command, environment, folder, card)
+        front, argv, engine_environment = self._command(command, environment, folder, card)
         log = prepare_folder(folder, command.files)
         secrets = secret_values(asked, command, environment)
-        api_key = api_key_of(command.argv, self._engine_environment(command, environment), card.serving)
+        api_key = api_key_of(command.argv, engine_environment, card.serving)
         lease = lease_port(self.ports)
         request = Request(
             argv=[*front, *with_serving(argv, card.serving, LOOPBACK, lease.port)],
@@ -298,13 +298,11 @@ class ProcessLauncher:
 
     def _command(
         self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
-    ) -> tuple[list[str], list[str]]:
-        """The words of the docker command, empty for a process, and the engine's own command; raises `BadInput`."""
+    ) -> tuple[list[str], list[str], Mapping[str, str]]:
+        """The words of the docker command, empty for a process; the engine's own command; and its variables.
+
+        Raises `BadInput`.
+        """
         del folder
         program = find_program(command.argv[0], environment, card.title)
-        return [], [program, *absolute_paths(command.argv[1:], command.files)]
-
-    def _engine_environment(self, command: Command, environment: Mapping[str, str]) -> Mapping[str, str]:
-        """The variables that the engine's own process has."""
-        del command
-        return environment
+        return [], [program, *absolute_paths(command.argv[1:], command.files)], environment

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import BadInput
-from autotune.serving.docker_engine import check_docker, fetch_images, version_in
+from autotune.serving.docker_run import check_docker, fetch_images, version_in
 from tests.product.cli import Finished, new_home, rows
 from tests.product.cli import autotune as run
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from autotune.engines import engine
-from autotune.serving.docker_engine import known_version
-from autotune.serving.docker_run import in_container, models_folder, mounted_paths, newest_image
+from autotune.serving.docker_run import in_container, known_version, models_folder, mounted_paths, newest_image
 from autotune.space.library import Library
 from autotune.trial import Command
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import BadInput, CannotGoOn
-from autotune.evaluate.launched import BackOff, Launched, node_of
+from autotune.evaluate.launched import Launched, node_of
 from autotune.serving import ShutdownTimeouts
 from autotune.serving.ports import lease_port
 from autotune.serving.preflight import Node
@@ -33,10 +33,6 @@ class Waits:
         self.seconds: list[float] = []
         self.told: list[str] = []
 
-    @property
-    def back_off(self) -> BackOff:
-        return BackOff(pause=self.seconds.append, notify=self.told.append)
-
 
 @pytest.fixture
 def waits() -> Waits:
@@ -53,9 +49,8 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def launched(tmp_path: Path, waits: Waits, **more: Any) -> Launched:
     spec = SPEC.model_copy(update={"on": "process"})
     node = more.pop("node", Node(gpus=tuple))
-    return Launched(
-        spec, LIBRARY, tmp_path, shutdown=ShutdownTimeouts(2.0, 10.0), back_off=waits.back_off, node=node, **more
-    )
+    more |= {"shutdown": ShutdownTimeouts(2.0, 10.0), "pause": waits.seconds.append, "notify": waits.told.append}
+    return Launched(spec, LIBRARY, tmp_path, node=node, **more)
 
 
 def failing(tmp_path: Path, times: int, words: str, number: int = 3) -> Trial:

@@ -72,7 +72,7 @@ def test_a_node_that_is_gone_or_left_out_gets_nothing() -> None:
     chosen = pool.assign("1", 8, wanted="a")
     assert chosen is not None
     assert chosen.name == "b"
-    pool.retire("b", "dirty")
+    pool.retired["b"] = "dirty"
     assert pool.assign("2", 8) is None
     assert not pool.has_room(1)
     assert pool.used == []
@@ -91,7 +91,7 @@ def test_no_more_nodes_than_the_budget_is_worth() -> None:
     pool = fresh("a", "b", "c", most=2)
     assert [p.name for p in pool.used] == ["a", "b"]
     assert pool.unused == 1
-    pool.retire("a", "dirty")
+    pool.retired["a"] = "dirty"
     assert [p.name for p in pool.used] == ["b", "c"]
 
 

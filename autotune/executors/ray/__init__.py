@@ -97,16 +97,13 @@ class RayExecutor:
 
     @property
     def nodes(self) -> Sequence[str]:
-        """See `Executor`."""
         return [node.name for node in self._pool.used if self._pool.free_gpus(node) >= self._least]
 
     @property
     def busy(self) -> Sequence[str]:
-        """See `Executor`."""
         return [node.name for node in self._pool.used if self._pool.free_gpus(node) < self._least]
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
-        """See `Executor`."""
         while True:
             while self._has_room() and (trial := ask()) is not None:
                 self._start(trial, 1)
@@ -140,9 +137,8 @@ class RayExecutor:
         return self._finished.pop(0)
 
     def retire(self, node: str, why: str) -> bool:
-        """See `Executor`."""
         if node not in self._pool.retired:
-            self._pool.retire(node, why)
+            self._pool.retired[node] = why
             self._setup.notify(f"node {node} is left out: {why}")
         return bool(self._pool.used)
 

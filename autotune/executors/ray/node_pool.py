@@ -39,13 +39,14 @@ class NodePool:
         self._most = most
         self._present: dict[str, Node] = {}
         self._order: list[str] = []
-        self._retired: dict[str, str] = {}
+        self.retired: dict[str, str] = {}
+        """Names of nodes that are used no more, and why."""
         self._assigned: dict[str, tuple[str, int]] = {}
 
     @property
     def used(self) -> list[Node]:
         """The nodes that trials may run on: the first that were seen of those that are present."""
-        fit = [self._present[name] for name in self._order if name in self._present and name not in self._retired]
+        fit = [self._present[name] for name in self._order if name in self._present and name not in self.retired]
         return fit[: self._most]
 
     @property
@@ -56,21 +57,12 @@ class NodePool:
     @property
     def unused(self) -> int:
         """How many present nodes would do and are not used."""
-        return sum(name not in self._retired for name in self._present) - len(self.used)
-
-    @property
-    def retired(self) -> dict[str, str]:
-        """Nodes that are used no more, and why."""
-        return dict(self._retired)
+        return sum(name not in self.retired for name in self._present) - len(self.used)
 
     def update(self, nodes: Iterable[Node]) -> None:
         """Set the present nodes. A node that came back under another id is the same one."""
         self._present = {node.name: node for node in nodes}
         self._order += sorted(name for name in self._present if name not in self._order)
-
-    def retire(self, name: str, why: str) -> None:
-        """Use a node no more."""
-        self._retired[name] = why
 
     def free_gpus(self, node: Node) -> int:
         """GPUs of a node that no trial has or waits for; below zero where trials wait."""

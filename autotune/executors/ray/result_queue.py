@@ -64,7 +64,6 @@ class ResultQueue:
         self._not_empty = asyncio.Event()
 
     async def put(self, event: Event) -> None:
-        """Append an event."""
         self._events.append(event)
         self._not_empty.set()
 
