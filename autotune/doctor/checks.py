@@ -99,23 +99,20 @@ def present(host: Host) -> Iterator[Finding]:
             lost = "its memory and processes cannot be asked for, so a trial cannot prove that it gave them back"
             to_do = "install the driver's library (libnvidia-ml.so.1) and pip install nvidia-ml-py"
             yield warning(f"{count} x {name}{with_driver}; {lost}", to_do)
-    if not host.gpus:
-        yield _without(host)
-
-
-def _without(host: Host) -> Finding:
-    vendor = next((name for vendor, name in _VENDORS.items() if _on_the_bus(host, vendor)), None)
-    if vendor is None:
-        return warning(
-            "no GPU: only engines built for a CPU run here (--hw local)",
-            "for a node with GPUs, tune on it, or predict it with --on simulator",
-        )
-    return missing(f"an {vendor} GPU is on the PCI bus, but no driver shows it", f"install and load {vendor}'s driver")
-
-
-def _on_the_bus(host: Host, vendor: str) -> bool:
-    devices = (host.root / "sys/bus/pci/devices").glob("*")
-    return any(text(d / "vendor") == vendor and text(d / "class").startswith(_ACCELERATORS) for d in devices)
+    if host.gpus:
+        return
+    accelerators = [
+        text(device / "vendor")
+        for device in (host.root / "sys/bus/pci/devices").glob("*")
+        if text(device / "class").startswith(_ACCELERATORS)
+    ]
+    maker = next((name for vendor_id, name in _VENDORS.items() if vendor_id in accelerators), None)
+    if maker is None:
+        to_do = "for a node with GPUs, tune on it, or predict it with --on simulator"
+        yield warning("no GPU: only engines built for a CPU run here (--hw local)", to_do)
+    else:
+        problem = f"an {maker} GPU is on the PCI bus, but no driver shows it"
+        yield missing(problem, f"install and load {maker}'s driver")
 
 
 def idle(host: Host) -> Iterator[Finding]:

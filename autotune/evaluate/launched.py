@@ -30,7 +30,7 @@ from autotune.loadgen.results import LoadOptions, Measurement, to_json
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
-from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
+from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.command import cache_variables
 from autotune.serving.docker import DockerLauncher
 from autotune.serving.external import connect
@@ -38,6 +38,7 @@ from autotune.serving.ports import NoFreePort
 from autotune.serving.preflight import Node
 from autotune.serving.process import ProcessLauncher
 from autotune.serving.secrets import read_secret
+from autotune.serving.server import Server
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.space.context import Context
 from autotune.space.library import Library

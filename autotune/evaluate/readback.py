@@ -19,8 +19,8 @@ from autotune.engines.parse_repr import settings
 from autotune.engines.report_back import compare, parse_reported
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.server_client import ServerClient
-from autotune.serving import Server
 from autotune.serving.logs import read_head
+from autotune.serving.server import Server
 from autotune.space.context import Context
 from autotune.space.entry import in_range
 from autotune.space.serving import ResolvedSource

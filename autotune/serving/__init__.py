@@ -5,8 +5,8 @@
         ...  # load it, asking `failure()` when requests fail
         report = server.stop()
 
-`process.ProcessLauncher` starts a process of this machine, `docker.DockerLauncher` a container, and `external.connect`
-finds a server that somebody else runs. Three kinds of outcome are kept apart:
+`process.ProcessLauncher` starts a `server.Server` as a process of this machine, `docker.DockerLauncher` in a container,
+and `external.connect` finds one that somebody else runs. Three kinds of outcome are kept apart:
 
 * a configuration that cannot run is a *value*: `Server.wait_ready` and `Server.failure` return a `trial.Failure`;
 * what the user has to put right (a program that is not there, a folder that cannot be written, a URL that does not
@@ -19,10 +19,7 @@ The watchdog's process imports this module, so it imports nothing that takes tim
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
 
 from autotune.trial import Failure, FailureKind
 
@@ -81,52 +78,3 @@ class StopReport:
         if not self.port_free:
             return Failure(FailureKind.INFRASTRUCTURE, "The server is gone, but another process holds its port.")
         return None
-
-
-class Server(ABC):
-    """One launched server. Leaving its ``with`` block stops it.
-
-    Attributes:
-        url: where it serves, without a trailing slash and without ``/v1``.
-        model: the name under which the model is served; empty until `wait_ready` succeeded.
-        api_key: the bearer token that it wants of its clients; None when it wants none.
-        secrets: values that it was given and may repeat, to be masked in whatever it prints.
-        emulated: whether a server that we did not start says that it stands in for an engine.
-        log: the file of what it prints; None when that is not ours to read.
-        log_offset: bytes that the log held before this launch.
-    """
-
-    url: str
-    model: str = ""
-    api_key: str | None = None
-    secrets: frozenset[str] = frozenset()
-    emulated: bool = False
-    log: Path | None = None
-    log_offset: int = 0
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process ids of the server; after its end those seen last. Empty for a server that somebody else runs."""
-        return ()
-
-    @abstractmethod
-    def wait_ready(self, timeouts: StartupTimeouts = ...) -> Failure | None:
-        """Wait until the server answers its health check and has generated a token; None when it has."""
-
-    @abstractmethod
-    def failure(self, within_s: float = 0.0) -> Failure | None:
-        """Explain why the server died; None while it lives. Cheap: may be called between requests.
-
-        Args:
-            within_s: how long to wait for its end, for a caller whose requests have just been cut off.
-        """
-
-    @abstractmethod
-    def stop(self) -> StopReport:
-        """End the server and prove that nothing is left; a second call returns the same report."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

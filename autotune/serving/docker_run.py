@@ -39,8 +39,6 @@ DOCKER_RUN = ("docker", "run", "--rm")
 """How every command in a container begins."""
 FILES_FOLDER = "/autotune"
 """The container's folder of a command's own files; its working folder, where there are any."""
-
-
 _ANSWER_S = 30.0
 _VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)(?![\d.])")
 _NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)")
@@ -66,7 +64,6 @@ class DockerCard(Entry):
 
 @cache
 def docker_card() -> DockerCard:
-    """The packaged card."""
     text = files("autotune.serving").joinpath("docker.yaml").read_text(encoding="utf-8")
     return DockerCard.model_validate(yaml.safe_load(text))
 

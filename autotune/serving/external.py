@@ -9,7 +9,7 @@ import httpx
 
 from autotune.errors import BadInput, UnknownName
 from autotune.serving import StartupTimeouts, StopReport
-from autotune.serving.readiness import PATHS, HttpServer, authorization, served_models
+from autotune.serving.server import PATHS, Server, authorization, served_models
 from autotune.trial import EMULATOR_NAME, Failure, FailureKind
 
 _ANSWER_S = 10.0
@@ -27,8 +27,7 @@ def connect(url: str, model: str | None = None, api_key: str | None = None) -> E
         BadInput: the URL does not answer, or does not serve the model.
     """
     url = normalised(url)
-    answer = _ask_models(url, api_key)
-    served = served_models(answer.json())
+    answer, served = _ask_models(url, api_key)
     if model is not None and model not in served:
         raise UnknownName(f"model at {url}:", model, served)
     server = ExternalServer(url, model or served[0], api_key)
@@ -37,7 +36,7 @@ def connect(url: str, model: str | None = None, api_key: str | None = None) -> E
     return server
 
 
-class ExternalServer(HttpServer):
+class ExternalServer(Server):
     """A server of which only the URL is known. `stop` leaves it running.
 
     Attributes:
@@ -90,7 +89,7 @@ def normalised(url: str) -> str:
     return text.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _ask_models(url: str, api_key: str | None) -> httpx.Response:
+def _ask_models(url: str, api_key: str | None) -> tuple[httpx.Response, list[str]]:
     try:
         answer = httpx.get(f"{url}/v1/models", headers=authorization(api_key), timeout=_ANSWER_S)
     except httpx.TransportError as error:
@@ -106,7 +105,7 @@ def _ask_models(url: str, api_key: str | None) -> httpx.Response:
         raise BadInput(f"{url} answers, but not as an OpenAI-compatible server ({problem}); correct the URL") from error
     if not served:
         raise BadInput(f"{url} serves no model (its /v1/models is empty)")
-    return answer
+    return answer, served
 
 
 def _reason(error: httpx.TransportError) -> str:

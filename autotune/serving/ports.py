@@ -15,7 +15,6 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from autotune.errors import BadInput
 
@@ -30,20 +29,14 @@ class NoFreePort(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class PortLease:
-    """A port that is ours until `release`."""
+    """A port that is ours until `close`."""
 
     port: int
     lock: socket.socket
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Give it back; may be called again."""
         self.lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 def lease_port(ports: Iterable[int] | None = None) -> PortLease:

@@ -22,8 +22,8 @@ from autotune.serving.command import absolute_paths, find_program, prepare_folde
 from autotune.serving.logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
 from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
 from autotune.serving.processes import Membership, end
-from autotune.serving.readiness import PATHS, HttpServer
 from autotune.serving.secrets import api_key_of, masked, resolve_references, secret_values
+from autotune.serving.server import PATHS, Server
 from autotune.serving.watchdog import Request, mask_file
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Failure, FailureKind
@@ -127,7 +127,7 @@ class WatchdogClient:
             self._helper.wait()
 
 
-class ProcessServer(HttpServer):
+class ProcessServer(Server):
     """A server that runs as a process group of this machine, from its start on.
 
     Args:
@@ -190,7 +190,7 @@ class ProcessServer(HttpServer):
             deadline = time.monotonic() + _PORT_S
             while not (port_free := is_free(self._lease.port)) and time.monotonic() < deadline:
                 time.sleep(0.05)
-            self._lease.release()
+            self._lease.close()
             self._report = replace(report, seconds=time.monotonic() - began, port_free=port_free)
         return self._report
 
@@ -293,7 +293,7 @@ class ProcessLauncher:
         try:
             return self.server(request, lease, card, self.timeouts, api_key)
         except BaseException:
-            lease.release()
+            lease.close()
             raise
 
     def _command(

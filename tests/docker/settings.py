@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.serving import Server, ShutdownTimeouts
+from autotune.serving import ShutdownTimeouts
 from autotune.serving.docker import DockerLauncher
 from autotune.serving.docker_run import in_container
+from autotune.serving.server import Server
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 from autotune.trial import Command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ def test_what_the_configuration_breaks_is_not_tried_again(tmp_path: Path, waits:
 
 
 def test_ports_that_are_all_taken(tmp_path: Path, waits: Waits) -> None:
-    with lease_port() as lease:
+    with closing(lease_port()) as lease:
         result = launched(tmp_path, waits, ports=[lease.port])(failing(tmp_path, 0, ""))
     assert result.state is State.INVALID
     assert result.failure is not None

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.serving import Server, StartupTimeouts
+from autotune.serving import StartupTimeouts
 from autotune.serving.process import ProcessLauncher
+from autotune.serving.server import Server
 from autotune.space.library import Library
 from autotune.trial import Command
 

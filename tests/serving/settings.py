@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune.machine.gpu import Gpu
-from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
+from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.process import ProcessLauncher
+from autotune.serving.server import Server
 from autotune.space.schema import EngineCard
 from autotune.space.serving import LogPattern, Serving
 from autotune.trial import Command, FailureKind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_it_is_used_and_not_stopped(tmp_path: Path) -> None:
 
 
 def test_a_url_that_does_not_answer() -> None:
-    with lease_port() as lease, pytest.raises(BadInput, match=r"nothing answers at .*Connection refused"):
+    with closing(lease_port()) as lease, pytest.raises(BadInput, match=r"nothing answers at .*Connection refused"):
         connect(f"http://127.0.0.1:{lease.port}")
 
 

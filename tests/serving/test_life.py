@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from autotune.errors import BadInput
-from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
+from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.ports import NoFreePort, is_free, lease_port
 from autotune.serving.process import ProcessLauncher
+from autotune.serving.server import Server
 from autotune.trial import FailureKind, Phase
 from tests.processes import until
 
@@ -96,13 +98,16 @@ def test_a_full_disk_is_not_the_configuration_s_fault(tmp_path: Path, token: str
 
 
 def test_a_narrow_range_of_ports_that_is_full(tmp_path: Path, token: str) -> None:
-    with lease_port() as one, pytest.raises(NoFreePort, match=r"none of 1 ports .* end the servers that hold them"):
+    with (
+        closing(lease_port()) as one,
+        pytest.raises(NoFreePort, match=r"none of 1 ports .* end the servers that hold them"),
+    ):
         ProcessLauncher(ports=[one.port]).launch(stand_in(), tmp_path, CARD)
     assert alive_with(token) == []
 
 
 def test_a_range_of_one_port_is_kept_to(tmp_path: Path, token: str) -> None:
-    with lease_port() as lease:
+    with closing(lease_port()) as lease:
         port = lease.port
     with ProcessLauncher(ports=[port], timeouts=ShutdownTimeouts(0.3, 10.0)).launch(
         stand_in(), tmp_path, CARD

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_twenty_processes_never_share_a_port() -> None:
 
 
 def test_a_port_in_use_is_passed_over() -> None:
-    with lease_port() as free:
+    with closing(lease_port()) as free:
         neighbour = free.port
     with socket.create_server(("127.0.0.1", neighbour)):
         assert not is_free(neighbour)
@@ -45,7 +46,7 @@ def test_a_port_in_use_is_passed_over() -> None:
 
 
 def test_a_lease_comes_back() -> None:
-    with lease_port() as first, pytest.raises(BadInput):
+    with closing(lease_port()) as first, pytest.raises(BadInput):
         lease_port([first.port])
-    with lease_port([first.port]) as second:
+    with closing(lease_port([first.port])) as second:
         assert second.port == first.port

@@ -13,9 +13,10 @@ from uuid import uuid4
 import pytest
 
 from autotune.errors import BadInput
-from autotune.serving import Server, ShutdownTimeouts, StartupTimeouts
+from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.ports import is_free
 from autotune.serving.process import ProcessLauncher
+from autotune.serving.server import Server
 from autotune.trial import Command, FailureKind
 from tests.processes import until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from autotune.serving import Server
+from autotune.serving.server import Server
 from tests.serving.settings import PATIENT, launch
 
 

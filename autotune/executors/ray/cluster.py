@@ -128,7 +128,6 @@ class Cluster:
         wait_for_head(self._head, HEAD_S)
 
     def answers(self) -> bool:
-        """Whether the head node answers."""
         host, _, port = self._head.rpartition(":")
         return listens(host.strip("[]"), int(port))
 
@@ -250,9 +249,22 @@ def _resources(info: NodeInfo) -> str:
 
 
 def _join(address: str) -> None:
+    """Join the cluster of a head node.
+
+    It is greeted in HTTP/2 first, as Ray's gRPC speaks it: Ray would ask anything else for a quarter of an hour.
+    Source: RFC 9113, sections 3.4 (the first frame is SETTINGS) and 4.1.
+    """
     host, _, port = address.rpartition(":")
+    problem = ""
     try:
-        problem = "" if _speaks_http2(host, int(port)) else "what listens there is something else"
+        with socket.create_connection((host, int(port)), CONNECT_S) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") == "0":
+                connection.settimeout(ANSWER_S)
+                connection.sendall(_HTTP2)
+                with connection.makefile("rb") as answer:
+                    head = answer.read(_FRAME_HEAD)
+                if len(head) < _FRAME_HEAD or head[3] != _SETTINGS:
+                    problem = "what listens there is something else"
     except (OSError, ValueError) as error:
         problem = str(error)
     if problem:
@@ -264,21 +276,6 @@ def _join(address: str) -> None:
             _init(address=address, **here)
     except _NOT_JOINED as error:
         raise _cannot_be_joined(f"at {address}", address, error) from error
-
-
-def _speaks_http2(host: str, port: int) -> bool:
-    """Whether a server speaks HTTP/2, as Ray's gRPC does; Ray itself would ask anything else for a quarter of an hour.
-
-    Raises ``OSError`` where nothing answers. Source: RFC 9113, sections 3.4 (the first frame is SETTINGS) and 4.1.
-    """
-    with socket.create_connection((host, port), CONNECT_S) as connection:
-        if os.environ.get("RAY_USE_TLS", "0") != "0":
-            return True
-        connection.settimeout(ANSWER_S)
-        connection.sendall(_HTTP2)
-        with connection.makefile("rb") as answer:
-            head = answer.read(_FRAME_HEAD)
-    return len(head) == _FRAME_HEAD and head[3] == _SETTINGS
 
 
 @contextlib.contextmanager

@@ -1,13 +1,15 @@
-"""Waiting for a server by its progress: health check, served model, one generated token."""
+"""A server, and waiting for it by its progress: health check, served model, one generated token."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, Self
 
 import httpx
 
-from autotune.serving import Server, StartupTimeouts
+from autotune.serving import StartupTimeouts, StopReport
 from autotune.serving.secrets import masked
 from autotune.trial import Failure, FailureKind
 
@@ -21,23 +23,42 @@ PATHS = ("/v1/models", "/v1/completions")
 _LATER = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
 
 
-class HttpServer(Server):
-    """A server that is waited for over HTTP.
+class Server(ABC):
+    """One launched server. Leaving its ``with`` block stops it.
 
     Attributes:
+        url: where it serves, without a trailing slash and without ``/v1``.
+        model: the name under which the model is served; empty until `wait_ready` succeeded.
         title: the engine's, for messages.
         health: path of the health check.
+        api_key: the bearer token that it wants of its clients; None when it wants none.
+        secrets: values that it was given and may repeat, to be masked in whatever it prints.
+        emulated: whether a server that we did not start says that it stands in for an engine.
+        log: the file of what it prints; None when that is not ours to read.
+        log_offset: bytes that the log held before this launch.
     """
 
+    url: str
     title: str
     health: str
+    model: str = ""
+    api_key: str | None = None
+    secrets: frozenset[str] = frozenset()
+    emulated: bool = False
+    log: Path | None = None
+    log_offset: int = 0
     _use_proxy = True
     _served = False
     _generated = False
     _broken_answers = 0
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the server; after its end those seen last. Empty for a server that somebody else runs."""
+        return ()
+
     def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
-        """See `Server.wait_ready`."""
+        """Wait until the server answers its health check and has generated a token; None when it has."""
         clock, pause_s = _Clock(timeouts, self._progress()), _POLL_S[0]
         with httpx.Client(base_url=self.url, headers=authorization(self.api_key), trust_env=self._use_proxy) as client:
             while True:
@@ -53,6 +74,24 @@ class HttpServer(Server):
         failure = failure or self._ended()
         self._served = failure is None
         return masked(failure, self.secrets)
+
+    @abstractmethod
+    def failure(self, within_s: float = 0.0) -> Failure | None:
+        """Explain why the server died; None while it lives. Cheap: may be called between requests.
+
+        Args:
+            within_s: how long to wait for its end, for a caller whose requests have just been cut off.
+        """
+
+    @abstractmethod
+    def stop(self) -> StopReport:
+        """End the server and prove that nothing is left; a second call returns the same report."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def _ended(self) -> Failure | None:
         """Explain why it has ended; None while it lives, as far as that can be seen."""
