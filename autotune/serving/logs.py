@@ -118,8 +118,9 @@ class Progress:
 
     def __call__(self) -> int:
         with suppress(OSError), self._path.open("rb") as stream:
+            size = stream.seek(0, 2)
             stream.seek(self._read)
-            while data := stream.read(_BLOCK_BYTES):
+            while self._read < size and (data := stream.read(_BLOCK_BYTES)):
                 self._read += len(data)
                 lines = (line for line in data.splitlines() if not any(text in line for text in self._ours))
                 self._bytes += sum(map(len, lines))
