@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import click
-from rich.console import Console
-
+from autotune.cli.output import MESSAGES, answer
 from autotune.errors import LoadFailed
 from autotune.loadgen.bench import printing, results
 from autotune.loadgen.bench.compare import compare as compare_results
@@ -21,8 +18,6 @@ from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.workloads import Workload
 from autotune.space.library import Library
 from autotune.trial import Evidence
-
-_messages = Console(stderr=True, soft_wrap=True)
 
 
 def bench(options: BenchOptions, as_json: bool) -> None:
@@ -47,11 +42,8 @@ def bench(options: BenchOptions, as_json: bool) -> None:
     result = results.result(options, workload, evidence, runs, load_options.tokenizer)
     if options.save_result is not None:
         result = results.save(options.save_result, result, runs)
-        _messages.print(f"wrote {options.save_result} and {result['requests_file']}", highlight=False, markup=False)
-    if as_json:
-        click.echo(json.dumps(result, indent=2, allow_nan=False))
-    else:
-        click.echo("\n".join(printing.table(result)))
+        MESSAGES.print(f"wrote {options.save_result} and {result['requests_file']}", highlight=False, markup=False)
+    answer(as_json, result, printing.table(result))
     problem = result["failure"] or next((run.invalid for run in runs if run.invalid), "")
     if problem:
         raise LoadFailed(problem)
@@ -61,7 +53,7 @@ def _measured(
     options: BenchOptions, workload: Workload, seeds: list[int], load_options: LoadOptions
 ) -> list[Measurement]:
     runs: list[Measurement] = []
-    with printing.LiveLine(_messages) as live:
+    with printing.LiveLine(MESSAGES) as live:
         for number, seed in enumerate(seeds, start=1):
             name = f"repeat {number} of {len(seeds)}" if len(seeds) > 1 else ""
 
@@ -79,7 +71,4 @@ def _measured(
 def compare(path_a: Path, path_b: Path, as_json: bool) -> None:
     """Print the comparison of two result files; raises `BadInput` for a file that is no result."""
     comparison = compare_results(path_a, path_b)
-    if as_json:
-        click.echo(json.dumps(comparison.to_json(), indent=2, allow_nan=False))
-    else:
-        click.echo("\n".join(comparison.lines()))
+    answer(as_json, comparison.to_json(), comparison.lines())

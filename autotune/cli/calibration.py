@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import click
 import yaml
 
-from autotune.cli.output import print_json, say
+from autotune.cli.output import answer, say
 from autotune.errors import BadInput
 from autotune.simulator.fit.calibrate import Predicted, fitted_calibration, predicted_by
 from autotune.simulator.fit.points import MeasuredPoint, points_of, shape
@@ -63,16 +62,12 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
         text = yaml.safe_dump(calibration.model_dump(mode="json"), sort_keys=False, width=120)
         _write(path, f"{_HEADING}{text}")
     summary, order = errors(points, predictions), rankings(points, predictions)
-    if as_json:
-        answer = {"wrote": None if path is None else str(path), "read": _read_json(reading, points)}
-        predicted = _predictions_json(points, predictions)
-        print_json({**answer, "errors": asdict(summary), **asdict(order), "predictions": predicted})
-        return
-    click.echo(f"\n{table(points, predictions)}\n")
-    for line in (*error_lines(summary), *ranking_lines(order)):
-        click.echo(f"- {line}")
-    if path is not None:
-        click.echo(f"\nwrote {path}")
+    wrote = {"wrote": None if path is None else str(path), "read": _read_json(reading, points)}
+    predicted = _predictions_json(points, predictions)
+    lines = ["", table(points, predictions), ""]
+    lines += [f"- {line}" for line in (*error_lines(summary), *ranking_lines(order))]
+    lines += [] if path is None else ["", f"wrote {path}"]
+    answer(as_json, {**wrote, "errors": asdict(summary), **asdict(order), "predictions": predicted}, lines)
 
 
 def _output(asked: CalibrateOptions, home: Path) -> Path:

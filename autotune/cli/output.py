@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -15,6 +15,14 @@ MESSAGES = Console(stderr=True, soft_wrap=True)
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     """The answer of a command with ``--json``."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def answer(as_json: bool, value: Mapping[str, Any] | Sequence[Any], lines: Iterable[str]) -> None:
+    """Print what a command found: one JSON object, or lines for people."""
+    if as_json:
+        print_json(value)
+    else:
+        click.echo("\n".join(lines))
 
 
 def say(text: str) -> None:

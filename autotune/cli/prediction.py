@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
-from autotune.cli.output import print_json, say
+from autotune.cli.output import answer, say
 from autotune.engines import command_of, split_command
 from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput
@@ -41,10 +39,7 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
         other = _resolve([asked.versus], asked.versus_version, asked, library, load)
         theirs = prediction(other, load, asked.seed)
         predicted |= against((resolved.setup, predicted), (other.setup, theirs), load)
-    if as_json:
-        print_json(predicted)
-    else:
-        _print_prediction(predicted)
+    answer(as_json, predicted, _lines(predicted))
 
 
 def _resolve(
@@ -93,46 +88,43 @@ def memory_line(predicted: Mapping[str, Any]) -> str:
     return f"KV cache: {tokens:,} tokens per attention replica ({cache:.1f} GB per GPU); {verdict}"
 
 
-def _print_prediction(predicted: Mapping[str, Any]) -> None:
-
-    click.echo(f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}")
+def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
+    yield f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}"
     for reason in predicted["effects"]:
-        click.echo(f"note: {reason}")
+        yield f"note: {reason}"
     if predicted["memory_verdict"] is not None:
-        click.echo(memory_line(predicted))
+        yield memory_line(predicted)
     failure = predicted["failure"]
     if failure is not None:
-        click.echo(f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip())
-        _print_gain(predicted)
-        return
-    hidden = {*MEMORY_KEYS, "gain_percent"}
-    for name, value in predicted.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
-            click.echo(f"  {name:<32}{value:>14,.2f}")
-    for key, name in _INTERVALS.items():
-        if key in predicted:
-            low, high = predicted[key]
-            click.echo(f"90 % interval of {name} on a real node: {low:,.0f} to {high:,.0f}")
-    unread = [name for name in predicted["unseen"] if name.startswith("knob ")]
-    unmeasured = [name for name in predicted["unseen"] if name not in unread]
-    if unmeasured:
-        click.echo(f"wider because nothing like it was measured: {', '.join(unmeasured)}")
-    if unread:
-        click.echo(f"not simulated, so without effect here: {', '.join(unread)}")
-    _print_gain(predicted)
-
-
-def _print_gain(predicted: Mapping[str, Any]) -> None:
+        yield f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip()
+    else:
+        yield from _figures(predicted)
     if "gain_percent" not in predicted:
         return
     if predicted["versus_failure"] is not None:
-        click.echo(f"the other does not run: {predicted['versus_failure']['message']}")
-        return
-    if predicted["gain_percent"] is None:
-        click.echo(f"the other runs, at {predicted['versus_total_token_throughput']:,.0f} total tokens/s")
-        return
-    gain, (low, high) = predicted["gain_percent"], predicted["gain_interval90"]
-    click.echo(f"gain over the other: {gain:+.1f} % (90 % interval {low:+.1f} % to {high:+.1f} %)")
+        yield f"the other does not run: {predicted['versus_failure']['message']}"
+    elif predicted["gain_percent"] is None:
+        yield f"the other runs, at {predicted['versus_total_token_throughput']:,.0f} total tokens/s"
+    else:
+        gain, (low, high) = predicted["gain_percent"], predicted["gain_interval90"]
+        yield f"gain over the other: {gain:+.1f} % (90 % interval {low:+.1f} % to {high:+.1f} %)"
+
+
+def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:
+    hidden = {*MEMORY_KEYS, "gain_percent"}
+    for name, value in predicted.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
+            yield f"  {name:<32}{value:>14,.2f}"
+    for key, name in _INTERVALS.items():
+        if key in predicted:
+            low, high = predicted[key]
+            yield f"90 % interval of {name} on a real node: {low:,.0f} to {high:,.0f}"
+    unread = [name for name in predicted["unseen"] if name.startswith("knob ")]
+    unmeasured = [name for name in predicted["unseen"] if name not in unread]
+    if unmeasured:
+        yield f"wider because nothing like it was measured: {', '.join(unmeasured)}"
+    if unread:
+        yield f"not simulated, so without effect here: {', '.join(unread)}"
 
 
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from pydantic import BaseModel
 
-from autotune.cli.output import print_json
+from autotune.cli.output import answer
 from autotune.prepare.build_spec import build_spec
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_for
@@ -36,22 +35,21 @@ def space_show(options: RunOptions, as_json: bool) -> None:
     }
     excluded = {e.engine: e.reason for e in prepared.excluded}
     figures = _figures(spec.model)
-    if as_json:
-        names = {"model": spec.model.id, "hardware": spec.hardware.name}
-        print_json({**names, "figures": figures, "engines": report, "excluded": excluded})
-        return
-    click.echo(
+    lines = [
         f"{spec.model.id}: {figures['parameters'] / 1e9:,.1f} billion parameters, "
         f"{figures['active'] / 1e9:,.1f} billion active per token, {figures['weight_gb']:,.0f} GB of weights"
-    )
+    ]
     for name, row in report.items():
-        click.echo(f"{name} {row['version']}: {row['candidates']:,} candidates of {row['combinations']:,} combinations")
+        lines.append(
+            f"{name} {row['version']}: {row['candidates']:,} candidates of {row['combinations']:,} combinations"
+        )
         if row["twins"]:
-            click.echo(f"  {row['twins']:>12,}  equivalents of another one under the engine's own effects")
-        for rule, count in sorted(row["removed"].items(), key=lambda item: -item[1]):
-            click.echo(f"  {count:>12,}  removed by {rule}")
-    for name, reason in excluded.items():
-        click.echo(f"{name}: excluded, {reason}")
+            lines.append(f"  {row['twins']:>12,}  equivalents of another one under the engine's own effects")
+        removed = sorted(row["removed"].items(), key=lambda item: -item[1])
+        lines += [f"  {count:>12,}  removed by {rule}" for rule, count in removed]
+    lines += [f"{name}: excluded, {reason}" for name, reason in excluded.items()]
+    names = {"model": spec.model.id, "hardware": spec.hardware.name}
+    answer(as_json, {**names, "figures": figures, "engines": report, "excluded": excluded}, lines)
 
 
 def _figures(model: ModelCard) -> dict[str, float]:
@@ -79,8 +77,4 @@ def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> Non
         "emulation": EmulationCard,
     }
     checked = check(path, engines, schemas)
-    if as_json:
-        print_json({"checked": [str(p) for p in checked]})
-        return
-    for file in checked:
-        click.echo(f"{file}: valid")
+    answer(as_json, {"checked": [str(p) for p in checked]}, [f"{file}: valid" for file in checked])

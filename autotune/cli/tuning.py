@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from autotune.cli.output import MESSAGES, print_json, say
+from autotune.cli.output import MESSAGES, answer, say
 from autotune.errors import MalformedFile, NothingFeasible, StudyLocked, UnknownName
 from autotune.prepare.build_spec import build_spec
 from autotune.replay import file_of
@@ -120,20 +118,16 @@ def _announce(spec: StudySpec, on: str | None) -> None:
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
-    chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
-    if as_json:
-        print_json(recommendation.to_json())
-    else:
-        from autotune.outputs.report.words import conclusion
-        from autotune.study.tracking_uri import ui_command
+    from autotune.outputs.report.words import conclusion
+    from autotune.study.tracking_uri import ui_command
 
-        click.echo(f"\n{conclusion(recommendation)}\n")
-        if chosen is not None:
-            click.echo(f"{chosen.command}\n")
-            if not chosen.external and not chosen.stand_in:
-                click.echo(f"serve    {folder / 'serve.sh'}")
-        click.echo(f"report   {folder / 'report.md'}")
-        click.echo(f"mlflow   {ui_command(home.path)}")
+    chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
+    lines = ["", conclusion(recommendation), ""]
+    if chosen is not None:
+        lines += [chosen.command, ""]
+        lines += [] if chosen.external or chosen.stand_in else [f"serve    {folder / 'serve.sh'}"]
+    lines += [f"report   {folder / 'report.md'}", f"mlflow   {ui_command(home.path)}"]
+    answer(as_json, recommendation.to_json(), lines)
     if chosen is None:
         raise NothingFeasible(f"nothing feasible was found ({recommendation.stop_reason}); see {folder / 'report.md'}")
 
@@ -147,15 +141,9 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     items, command_of = prepared.candidates.items, prepared.command_of
     baseline = command_of(items[prepared.candidates.baseline]).shell()
     starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
-    counts = prepared.counts()
-    if as_json:
-        excluded = [e.model_dump() for e in prepared.excluded]
-        notes = list(prepared.spec.notes)
-        print_json({"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts, "notes": notes})
-        return
-    for name, count in counts.items():
-        click.echo(f"{name}: {count} candidates")
-    for exclusion in prepared.excluded:
-        click.echo(f"{exclusion.engine}: excluded, {exclusion.reason}")
-    click.echo(f"\nbaseline\n{baseline}\n\ndefaults and good starts")
-    click.echo("\n".join(dict.fromkeys(starts)))
+    counts, excluded = prepared.counts(), [e.model_dump() for e in prepared.excluded]
+    told = {"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts}
+    lines = [f"{name}: {count} candidates" for name, count in counts.items()]
+    lines += [f"{e.engine}: excluded, {e.reason}" for e in prepared.excluded]
+    lines += ["", "baseline", baseline, "", "defaults and good starts", *dict.fromkeys(starts)]
+    answer(as_json, {**told, "notes": list(prepared.spec.notes)}, lines)

@@ -19,16 +19,18 @@ AUTO = "auto"
 """As a pinned value: what the engine does by itself."""
 
 
-class EngineChoice(BaseModel):
-    """An engine to search, with the version whose parser and defaults hold."""
-
+class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EngineChoice(_Value):
+    """An engine to search, with the version whose parser and defaults hold."""
 
     name: str
     version: str
 
 
-class InstalledEngine(BaseModel):
+class InstalledEngine(_Value):
     """An engine as it was found on this machine.
 
     Attributes:
@@ -37,14 +39,12 @@ class InstalledEngine(BaseModel):
         asked: whether its own help tells its options; else a shipped table stands in.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     program: tuple[str, ...]
     version: str
     asked: bool = True
 
 
-class StudySpec(BaseModel):
+class StudySpec(_Value):
     """A study's question, enough to ask it again.
 
     Attributes:
@@ -66,8 +66,6 @@ class StudySpec(BaseModel):
         calibration: the simulator's coefficients, where they are not the packaged ones: the file's content.
         space: path of the user's own space file or folder, read again on resume; None = the packaged ones.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     study: str
     model: ModelCard

@@ -26,7 +26,7 @@ class Format:
         render: makes the text; raises `BadInput` where this winner cannot be written so.
         filename: what the file is usually called.
         engine: the only engine that reads it; None: any.
-        executable: whether the file is to be run.
+        mode: the file's permissions.
         without_command: whether it can say something of a replayed row of which no command is known.
         container: whether it runs a container image.
     """
@@ -34,14 +34,9 @@ class Format:
     render: Callable[[Winner], str]
     filename: str
     engine: str | None = None
-    executable: bool = False
+    mode: int = 0o644
     without_command: bool = False
     container: bool = False
-
-    @property
-    def mode(self) -> int:
-        """The file's permissions."""
-        return 0o755 if self.executable else 0o644
 
     def fits(self, winner: Winner) -> bool:
         """Whether a winner of this engine, and with what is known of its command, has this form."""
@@ -49,8 +44,8 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
-    "shell": Format(shell.render, "serve.sh", executable=True, without_command=True),
-    "docker": Format(shell.render_docker, "docker-run.sh", executable=True, container=True),
+    "shell": Format(shell.render, "serve.sh", mode=0o755, without_command=True),
+    "docker": Format(shell.render_docker, "docker-run.sh", mode=0o755, container=True),
     "compose": Format(compose.render, "compose.yaml", container=True),
     "k8s": Format(kubernetes.render, "kubernetes.yaml", container=True),
     "dstack": Format(dstack.service, "service.dstack.yml", container=True),

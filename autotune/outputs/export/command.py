@@ -15,12 +15,23 @@ from autotune.trial import Command
 
 
 def in_image(winner: Winner) -> list[str]:
-    """The winner's command, secrets as ``${NAME}``; raises `BadInput` when an image cannot run it."""
+    """The winner's command, secrets as ``${NAME}``, the program as the image has it on its path.
+
+    Raises `BadInput` when an image cannot run it.
+    """
     kind = winner.engine
-    argv = model_first(winner.choice, kind)
+    argv, installed = model_first(winner.choice, kind), winner.spec.installed.get(kind.name)
+    arguments = kind.arguments(argv)
+    if arguments is not None:
+        name, *rest = argv[: len(argv) - len(arguments)]
+        name = PurePosixPath(name).name
+        program = ["python3" if name.startswith("python") else name, *rest]
+    elif installed is not None and tuple(argv[: len(installed.program)]) == installed.program:
+        program, arguments = list(kind.card.program), tuple(argv[len(installed.program) :])
+    else:
+        raise BadInput(f"{argv[0]!r} is not how {kind.card.title} is started, so its command in an image is not known")
     # A folder named from where the study was made lies elsewhere in a container.
-    arguments = absolute_paths(_arguments(winner, kind, argv), winner.choice.files)
-    return words.without_secrets([*_program(kind, argv), *arguments])
+    return words.without_secrets([*program, *absolute_paths(arguments, winner.choice.files)])
 
 
 def model_first(choice: Choice, kind: Engine) -> list[str]:
@@ -54,26 +65,6 @@ def text_of(parsed: ParsedCommand | None, option: str) -> str | None:
     if isinstance(value, list):
         value = value[0] if value else None
     return value if isinstance(value, str) else None
-
-
-def _program(kind: Engine, argv: Sequence[str]) -> list[str]:
-    """The program as the image has it on its path, whatever it was called on the machine that measured it."""
-    arguments = kind.arguments(argv)
-    if arguments is None:
-        return list(kind.card.program)
-    name, *rest = argv[: len(argv) - len(arguments)]
-    name = PurePosixPath(name).name
-    return ["python3" if name.startswith("python") else name, *rest]
-
-
-def _arguments(winner: Winner, kind: Engine, argv: Sequence[str]) -> Sequence[str]:
-    installed = winner.spec.installed.get(kind.name)
-    arguments = kind.arguments(argv)
-    if arguments is not None:
-        return arguments
-    if installed is not None and tuple(argv[: len(installed.program)]) == installed.program:
-        return argv[len(installed.program) :]
-    raise BadInput(f"{argv[0]!r} is not how {kind.card.title} is started, so its command in an image is not known")
 
 
 def model_named(argv: Sequence[str], kind: Engine) -> str | None:

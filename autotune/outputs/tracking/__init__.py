@@ -9,11 +9,12 @@ MLflow answers again, at the next launch, at the end, or by ``autotune resume``.
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
+
+from pydantic import BaseModel, Field
 
 from autotune.notify import Notify, silent
 from autotune.outputs.tracking.outage import Outage, is_refusal, is_trouble, reason
@@ -24,42 +25,35 @@ from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import database_file, shown, tracking_uri
 from autotune.trial import Launch
 
+_STATE = "mlflow.json"
 
-class SyncState:
+
+class SyncState(BaseModel):
     """``mlflow.json`` in a study's folder: who the study is to MLflow, and where all of it has arrived.
 
     A server is shared: two people may give their studies one name. The id tells them apart, and it is on disk before
     the first run is made. An unreadable file is begun anew.
 
-    Args:
-        folder: the study's; made where it is missing.
+    Attributes:
+        sent_to: the places that have the finished study with everything, as far as was seen from here.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "mlflow.json"
-        self.sent_to: list[str] = []
-        """The places that have the finished study with everything, as far as was seen from here."""
+    study_id: str = Field(min_length=1)
+    sent_to: list[str]
+
+    @classmethod
+    def load(cls, folder: Path) -> SyncState:
+        """The state in a study's folder, which is made where it is missing."""
         try:
-            stored = json.loads(self._path.read_text(encoding="utf-8"))
-            self.study_id, self.sent_to = str(stored["study_id"]), [str(place) for place in stored["sent_to"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            self.study_id = ""
-        if not self.study_id:
-            self.study_id = uuid.uuid4().hex
+            return cls.model_validate_json((folder / _STATE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             folder.mkdir(parents=True, exist_ok=True)
-            self._write()
+            state = cls(study_id=uuid.uuid4().hex, sent_to=[])
+            state.save(folder)
+            return state
 
-    def sent(self, place: str, whole: bool) -> None:
-        """Remember whether a place has the finished study."""
-        others = [one for one in self.sent_to if one != place]
-        wanted = [*others, place] if whole else others
-        if wanted != self.sent_to:
-            self.sent_to = wanted
-            self._write()
-
-    def _write(self) -> None:
-        content = {"study_id": self.study_id, "sent_to": self.sent_to}
-        write_atomically(self._path, json.dumps(content, indent=2) + "\n")
+    def save(self, folder: Path) -> None:
+        write_atomically(folder / _STATE, self.model_dump_json(indent=2) + "\n")
 
 
 class Tracker:
@@ -78,7 +72,8 @@ class Tracker:
         self.home = home.resolve()
         self._spec, self._note = spec, note
         self._uri = tracking_uri(self.home)
-        self._sync_state = SyncState(self.home / "studies" / spec.study)
+        self._folder = self.home / "studies" / spec.study
+        self._sync_state = SyncState.load(self._folder)
         self._runs = StudyRuns(self._uri, self.home, spec, self._sync_state.study_id)
         self._outage = Outage(self._uri, note)
         self._launches: dict[int, Launch] = {}
@@ -101,7 +96,7 @@ class Tracker:
     def sync(self, launches: Iterable[Launch]) -> None:
         """Make the child runs exactly these launches: add, complete, and delete what belongs to no launch."""
         self._note(f"runs go to MLflow at {shown(self._uri)}")
-        self._sync_state.sent(shown(self._uri), whole=False)
+        self._mark_sent(False)
         self._launches.clear()
         self._runs.disconnect()
         self.record(*launches)
@@ -138,7 +133,7 @@ class Tracker:
             if self._outcome is not None:
                 self._runs.finish(*self._outcome, self._launches.values())
                 self._finished = True
-                self._sync_state.sent(shown(self._uri), whole=not (self._refused or self._runs.without_files))
+                self._mark_sent(not (self._refused or self._runs.without_files))
         except Exception as error:
             if not is_trouble(error):
                 raise
@@ -151,6 +146,13 @@ class Tracker:
             self._files_noted = True
             why = self._runs.without_files
             self._note(f"MLflow at {shown(self._uri)} lacks logs or reports of this study: they are not taken ({why})")
+
+    def _mark_sent(self, whole: bool) -> None:
+        """Remember whether MLflow has the whole of the finished study."""
+        place, sent_to = shown(self._uri), self._sync_state.sent_to
+        if (place in sent_to) != whole:
+            self._sync_state.sent_to = [*sent_to, place] if whole else [one for one in sent_to if one != place]
+            self._sync_state.save(self._folder)
 
     def close(self) -> None:
         """Let go of MLflow; a study that was not finished is shown as killed until it is resumed."""
