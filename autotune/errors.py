@@ -83,8 +83,6 @@ class MalformedFile(BadInput):
     def __init__(self, path: Path | str, problem: str, line: int | None = None) -> None:
         where = f"{path}:{line}" if line is not None else str(path)
         super().__init__(f"{where}: {problem}")
-        self.path = Path(path)
-        self.line = line
 
 
 class RefusedCommand(BadInput):

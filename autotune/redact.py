@@ -8,7 +8,7 @@ plain text (logs, YAML, JSON, shell).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 MASK = "REDACTED"
@@ -65,6 +65,14 @@ def _is_secret(name: str, value: str) -> bool:
 def argv(arguments: Sequence[str]) -> list[str]:
     """Mask the secret values of arguments, which stay as many."""
     return [MASK if hidden else shown for shown, hidden in _split(arguments)]
+
+
+def hidden(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each argument with the option under which it is, or holds, a secret; None where it does not."""
+    option = ""
+    for argument, masked in zip(arguments, argv(arguments), strict=True):
+        option = argument.partition("=")[0] if argument.startswith("-") else option
+        yield argument, option if masked != argument else None
 
 
 def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -145,10 +145,29 @@ def referenced(value: str) -> str | None:
     return match[1] if match else None
 
 
+def reference_in(word: str) -> tuple[str, str | None]:
+    """What stands before a reference, and its variable: ``--key=${A}`` is ``("--key=", "A")``; None where none is."""
+    option, equals, value = word.rpartition("=")
+    name = referenced(value)
+    return (f"{option}{equals}", name) if name else (word, None)
+
+
+def written(word: str, plain: Callable[[str], str], reference: Callable[[str], str]) -> str:
+    """A word in some notation.
+
+    Args:
+        plain: writes text in which nothing is replaced.
+        reference: writes the value of a variable.
+    """
+    prefix, variable = reference_in(word)
+    if variable is None:
+        return plain(word)
+    return f"{plain(prefix) if prefix else ''}{reference(variable)}"
+
+
 def _quoted(word: str) -> str:
     """A word for a shell, in which a reference stays one."""
-    option, equals, value = word.rpartition("=")
-    return f'{shlex.quote(option) if option else ""}{equals}"{value}"' if referenced(value) else shlex.quote(word)
+    return written(word, shlex.quote, '"${{{}}}"'.format)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,18 @@ SLOW_FIRST = (
 """Files that take long, the longest first; those that are not here take a few seconds each."""
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database with a study of another node; making one takes seconds."""
+    from autotune.outputs.tracking import Tracker
+    from tests import small_study
+
+    home = tmp_path_factory.mktemp("database")
+    with Tracker(home, small_study.spec(gpus=4)) as tracker:
+        tracker.sync([])
+    return home / "mlflow.db"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let xdist hand files out as they are collected.
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from autotune.errors import UnknownName
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
@@ -292,8 +291,3 @@ def test_secrets_are_masked(tmp_path: Path) -> None:
         text = render(study, format)
         for secret in (SECRET, "my-own-key", "short-one"):
             assert secret not in text
-
-
-def test_an_unknown_format_is_answered_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="Known: html, md"):
-        render(record(tmp_path), "pdf")

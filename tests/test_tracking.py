@@ -22,15 +22,6 @@ from tests import small_study
 from tests.small_study import SECRET
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database with a study of another node; making one takes seconds."""
-    home = tmp_path_factory.mktemp("database")
-    with Tracker(home, small_study.spec(gpus=4)) as tracker:
-        tracker.sync([])
-    return home / "mlflow.db"
-
-
 @pytest.fixture
 def home(tmp_path: Path, database: Path) -> Path:
     """A home folder with an MLflow database in which there is no run."""

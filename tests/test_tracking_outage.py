@@ -34,15 +34,6 @@ EVERY_LAUNCH = [str(launch.trial.number) for launch in LAUNCHES]
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An MLflow database with a study of another node; making one takes seconds."""
-    home = tmp_path_factory.mktemp("database")
-    with Tracker(home, small_study.spec(gpus=4)) as tracker:
-        tracker.sync([])
-    return home / "mlflow.db"
-
-
-@pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, database: Path) -> Iterator[ServerInside]:
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(database, folder / "server.db")
@@ -67,24 +58,26 @@ def server(running: ServerInside, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
     running.start()
 
 
-def children(url: str, study: str, states: Collection[str] = ("FINISHED", "FAILED")) -> list[str]:
-    """Numbers of the child runs of the only parent of a study, as any other client sees them."""
+def parent_of(url: str, study: str) -> tuple[Any, Any]:
+    """The only parent run of a study, with the client that any other reader would use."""
     from mlflow import MlflowClient
 
     client = MlflowClient(url)
     (experiment,) = client.search_experiments(filter_string=f"name = '{experiment_name(small_study.spec())}'")
     (parent,) = client.search_runs([experiment.experiment_id], f"tags.study = '{study}' and tags.kind = 'study'")
-    found = client.search_runs([experiment.experiment_id], f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
+    return client, parent
+
+
+def children(url: str, study: str, states: Collection[str] = ("FINISHED", "FAILED")) -> list[str]:
+    """Numbers of the child runs of the only parent of a study."""
+    client, parent = parent_of(url, study)
+    found = client.search_runs([parent.info.experiment_id], f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
     assert {run.info.status for run in found} <= set(states)
     return sorted(run.data.tags["number"] for run in found)
 
 
 def artifacts(url: str, study: str, path: str | None = None) -> set[str]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(url)
-    (experiment,) = client.search_experiments(filter_string=f"name = '{experiment_name(small_study.spec())}'")
-    (parent,) = client.search_runs([experiment.experiment_id], f"tags.study = '{study}' and tags.kind = 'study'")
+    client, parent = parent_of(url, study)
     return {item.path for item in client.list_artifacts(parent.info.run_id, path)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -239,7 +239,7 @@ def calibrate(home: Path, as_json: bool, **options: Any) -> None:
 @click.argument("study")
 @click.option("--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True)
 @_common(home_is_used=True)
-def report(study: str, format_: str, home: Path, as_json: bool) -> None:
+def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
     """Print a study's report."""
     from autotune.cli import studies
 
@@ -328,7 +328,3 @@ def main() -> None:
     except BrokenPipeError:
         # The reader of our output went away (`autotune list | head`); nothing is wrong.
         sys.stderr.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.output import MESSAGES, print_json
+from autotune.cli.output import print_json, say
 from autotune.errors import BadInput
 from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation, Verdict
@@ -31,7 +31,7 @@ _NARROW = 78
 """Columns of a terminal that leave no room for names beside the figures."""
 
 
-def report(study: str, format_: str, home: Path, as_json: bool) -> None:
+def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
     """``autotune report``; raises `BadInput` that says how far an unfinished study is."""
     folder = Home(home)
     spec = folder.spec(study)
@@ -87,7 +87,7 @@ def export(study: str, format_: str, output: Path | None, image: str | None, hom
         output = None
     if output is not None:
         _write(output, text, form.mode)
-        MESSAGES.print(f"wrote {output}", highlight=False)
+        say(f"wrote {output}")
         answer["file"] = str(output)
     if as_json:
         print_json({**answer, "text": text})
@@ -172,31 +172,27 @@ def _age(hours: float) -> str:
 
 
 def _row(home: Home, name: str) -> dict[str, Any]:
+    row: dict[str, Any] = {**dict.fromkeys(_KEYS), "study": name}
     try:
-        return _readable(home, name, home.spec(name), home.recommendation(name))
+        path = home.study_folder(name)
+        spec, done, launches = home.spec(name), home.recommendation(name), home.launches(name)
+        age_h = (datetime.now(UTC).timestamp() - (path / "study.yaml").stat().st_mtime) / 3600
     except (BadInput, OSError) as error:
-        MESSAGES.print(f"autotune: {error}", highlight=False, markup=False)
-        return {**dict.fromkeys(_KEYS), "study": name, "verdict": "unreadable", "state": "unreadable"}
-
-
-def _readable(home: Home, name: str, spec: StudySpec, done: Recommendation | None) -> dict[str, Any]:
-    path = home.study_folder(name)
-    results = [launch.result for launch in home.launches(name)]
-    nodes = list(dict.fromkeys(result.node for result in results if result.node))
-    age_h = (datetime.now(UTC).timestamp() - (path / "study.yaml").stat().st_mtime) / 3600
-    gained = done if done is not None and _has_gain(done) else None
-    state = "finished" if done else "running" if is_held(path) else "interrupted"
-    values = (
-        *(name, spec.model.id, f"{spec.gpus}x{spec.hardware.name}"),
-        done.evidence.value if done else results[0].evidence.value if results else None,
-        done.verdict.value if done else "unfinished",
-        f"{gained.gain_percent:+.1f} %" if gained else None,
-        *(len(results), round(age_h, 1), state, spec.launches, nodes),
-        done.recommended.engine if done and done.recommended else None,
-        gained.gain_percent if gained else None,
-        gained.gain_ci95 if gained else None,
-    )
-    return dict(zip(_KEYS, values, strict=True))
+        say(f"autotune: {error}")
+        return row | {"verdict": "unreadable", "state": "unreadable"}
+    results = [launch.result for launch in launches]
+    row |= {"model": spec.model.id, "hardware": f"{spec.gpus}x{spec.hardware.name}", "age_hours": round(age_h, 1)}
+    row |= {"launches": len(results), "budget": spec.launches, "verdict": "unfinished"}
+    row["evidence"] = results[0].evidence.value if results else None
+    row["nodes"] = list(dict.fromkeys(result.node for result in results if result.node))
+    row["state"] = "finished" if done else "running" if is_held(path) else "interrupted"
+    if done:
+        row |= {"evidence": done.evidence.value, "verdict": done.verdict.value}
+        row["engine"] = done.recommended.engine if done.recommended else None
+        if _has_gain(done):
+            row |= {"gain_percent": done.gain_percent, "gain_ci95": done.gain_ci95}
+            row["gain"] = f"{done.gain_percent:+.1f} %"
+    return row
 
 
 def _has_gain(done: Recommendation) -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from autotune.outputs.export import FORMATS, all_of, winner_of
 from autotune.outputs.report import StudyRecord
-from autotune.outputs.report.render import FORMATS as REPORTS
 from autotune.outputs.report.render import render
 from autotune.study.home import write_atomically
 from autotune.study.recommendation import Recommendation
@@ -30,8 +29,8 @@ def write_artefacts(
     record = StudyRecord(spec, tuple(launches), recommendation, folder)
     text = json.dumps(recommendation.to_json(), indent=2, allow_nan=False)
     write_atomically(folder / "recommendation.json", text + "\n")
-    for format_ in REPORTS:
-        write_atomically(folder / f"report.{format_}", render(record, format_))
+    write_atomically(folder / "report.md", render(record, "md"))
+    write_atomically(folder / "report.html", render(record, "html"))
     texts: dict[str, str] = {}
     denied: dict[str, list[str]] = {}
     if recommendation.recommended is not None and not recommendation.recommended.external:

@@ -16,7 +16,7 @@ from typing import Any
 from autotune import redact
 from autotune.errors import BadInput
 from autotune.space.serving import Serving
-from autotune.trial import Command, Failure, referenced
+from autotune.trial import Command, Failure, reference_in
 
 _INHERITED = 8
 """An inherited variable with a secret's name may hold "none" or "EMPTY": only longer values are masked."""
@@ -78,11 +78,7 @@ def _absolute(path: str | None) -> str | None:
 def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> None:
     """Raise `BadInput` when a command line holds a secret's value, which would be written down with it."""
     named = [name for name, value in env.items() if redact.env({name: value})[name] != value]
-    under = ""
-    for word, masked in zip(argv, redact.argv(argv), strict=True):
-        under = word.partition("=")[0] if word.startswith("-") else under
-        if masked != word:
-            named.append(under or "a word")
+    named += [option or "a word" for _, option in redact.hidden(argv) if option is not None]
     if not named:
         return
     right = "leave it out and export it" if named[0] in env else f"write {named[0]} '${{NAME}}' and export NAME"
@@ -96,13 +92,10 @@ def resolve_references(command: Command, environment: Mapping[str, str]) -> Comm
     """Fill in the values of ``${NAME}`` in a command; raises `BadInput` for a variable that is not set."""
 
     def fill(word: str) -> str:
-        option, equals, value = word.rpartition("=")
-        name = referenced(value)
-        if name is None:
-            return word
-        if not environment.get(name):
+        prefix, name = reference_in(word)
+        if name is not None and not environment.get(name):
             raise BadInput(f"the command refers to ${{{name}}}, and this environment variable is not set")
-        return f"{option}{equals}{environment[name]}"
+        return word if name is None else f"{prefix}{environment[name]}"
 
     env = {name: fill(value) for name, value in command.env.items()}
     return Command(tuple(map(fill, command.argv)), env, command.files, command.container)

@@ -12,6 +12,7 @@ from autotune.outputs.export.container import PORT, Container, chooses_gpus, con
 from autotune.outputs.export.text import yaml_file
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
+from autotune.trial import written
 
 # Not by urllib, which would ask the proxy that Docker names in every container's environment where one is configured.
 _ASK = f"import sys; from http.client import HTTPConnection; asked = HTTPConnection('127.0.0.1', {PORT}, timeout=20); "
@@ -105,4 +106,4 @@ def _set_option(service: dict[str, Any], option: str, value: str) -> None:
 
 
 def _value(word: str) -> str:
-    return words.written(word, words.doubled, words.required)
+    return written(word, words.doubled, words.required)

@@ -21,7 +21,7 @@ from autotune.serving import StartupTimeouts
 from autotune.serving.command import with_serving
 from autotune.serving.docker_run import docker_card, image_of, mounted_paths, own_entrypoint, volume_name
 from autotune.simulator.node.weights import weight_bytes_per_gpu
-from autotune.trial import Evidence
+from autotune.trial import Evidence, reference_in
 
 PORT = 8000
 """Where every container's server listens."""
@@ -96,7 +96,7 @@ class Container:
     @property
     def plain_env(self) -> dict[str, str]:
         """The variables that are no secret."""
-        return {name: value for name, value in self.env.items() if words.reference_in(value)[1] is None}
+        return {name: value for name, value in self.env.items() if reference_in(value)[1] is None}
 
     @property
     def secrets(self) -> list[str]:

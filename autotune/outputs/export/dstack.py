@@ -15,6 +15,7 @@ from autotune.outputs.export.text import yaml_file
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 from autotune.space.library import Library
+from autotune.trial import written
 
 _TOKEN = "HF_TOKEN"
 _INSTANCE = "/var/cache/autotune"
@@ -77,7 +78,7 @@ def _commands(container: Container) -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    return words.written(word, shlex.quote, lambda variable: f'"${variable}"')
+    return written(word, shlex.quote, lambda variable: f'"${variable}"')
 
 
 def _resources(container: Container) -> dict[str, Any]:

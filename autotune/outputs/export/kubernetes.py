@@ -16,6 +16,7 @@ from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container
 from autotune.outputs.export.text import yaml_file
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
+from autotune.trial import reference_in, written
 
 _TOKEN = "HF_TOKEN"
 _GPUS = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
@@ -153,7 +154,7 @@ def _security(vendor: str) -> dict[str, Any]:
 
 def _environment(container: Container) -> list[dict[str, Any]]:
     """The variables; those to which arguments and other variables refer come first."""
-    given = {name: words.reference_in(value) for name, value in container.env.items()}
+    given = {name: reference_in(value) for name, value in container.env.items()}
     rows: list[dict[str, Any]] = [{"name": "HF_HOME", "value": docker_card().models}]
     behind = dict.fromkeys((_TOKEN, *container.secrets))
     rows += [_secret(container, name, name) for name in behind if name not in given]
@@ -187,4 +188,4 @@ def _volumes(container: Container) -> list[dict[str, Any]]:
 
 
 def _value(word: str) -> str:
-    return words.written(word, words.doubled, "$({})".format)
+    return written(word, words.doubled, "$({})".format)

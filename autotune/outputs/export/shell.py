@@ -16,7 +16,7 @@ from autotune.outputs.export.text import comment, heading
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 from autotune.study.recommendation import Choice
-from autotune.trial import referenced
+from autotune.trial import referenced, written
 
 _LOOPBACK = ("--host", "127.0.0.1")
 
@@ -137,4 +137,4 @@ def _word(argument: str, files: Mapping[str, str]) -> str:
 
 def quoted(word: str) -> str:
     """A word for the shell; the script stops with a message where a variable that it refers to is not set."""
-    return words.written(word, shlex.quote, lambda variable: f'"{words.required(variable)}"')
+    return written(word, shlex.quote, lambda variable: f'"{words.required(variable)}"')

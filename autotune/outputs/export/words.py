@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from autotune import redact
-from autotune.trial import referenced
+from autotune.trial import reference_in
 
 _NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 
@@ -20,15 +20,10 @@ def variable_of(name: str) -> str:
 def without_secrets(argv: Sequence[str]) -> list[str]:
     """As many words, with ``${NAME}`` in place of a secret; a word that holds one in its midst is a secret itself."""
     words: list[str] = []
-    option = ""
-    for word, masked in zip(argv, redact.argv(argv), strict=True):
+    for word, option in redact.hidden(argv):
         name, equals, _ = word.partition("=")
-        option = name if word.startswith("-") else option
-        if word == masked:
-            words.append(word)
-        else:
-            reference = f"${{{variable_of(option)}}}"
-            words.append(f"{name}={reference}" if equals and word.startswith("-") else reference)
+        reference = f"${{{variable_of(option)}}}" if option is not None else word
+        words.append(f"{name}={reference}" if option is not None and equals and word.startswith("-") else reference)
     return words
 
 
@@ -36,26 +31,6 @@ def settings_without_secrets(env: Mapping[str, str]) -> dict[str, str]:
     """The variables, with ``${NAME}`` in place of a secret."""
     secret = {name for name, value in redact.env(env).items() if value != env[name]}
     return {name: f"${{{variable_of(name)}}}" if name in secret else value for name, value in env.items()}
-
-
-def reference_in(word: str) -> tuple[str, str | None]:
-    """What stands before a reference, and its variable: ``--key=${A}`` is ``("--key=", "A")``; None where none is."""
-    option, equals, value = word.rpartition("=")
-    name = referenced(value)
-    return (f"{option}{equals}", name) if name else (word, None)
-
-
-def written(word: str, plain: Callable[[str], str], reference: Callable[[str], str]) -> str:
-    """A word in a format's own writing.
-
-    Args:
-        plain: writes text in which nothing is replaced.
-        reference: writes the value of a variable.
-    """
-    prefix, variable = reference_in(word)
-    if variable is None:
-        return plain(word)
-    return f"{plain(prefix) if prefix else ''}{reference(variable)}"
 
 
 def doubled(text: str) -> str:

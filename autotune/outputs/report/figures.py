@@ -24,16 +24,11 @@ def broken_slos(study: StudyRecord, launch: Launch) -> list[str]:
     return broken
 
 
-def joined(study: StudyRecord) -> dict[str, str]:
-    """Fingerprint of a configuration to that of its equivalent, by the engines' own word."""
-    launched = {launch.trial.configuration.fingerprint for launch in study.launches}
-    baseline = next((row.trial for row in study.launches if row.trial.role is Role.BASELINE), None)
-    return canonical_of(study.launches, launched, baseline.configuration.fingerprint if baseline else None)
-
-
 def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
     """Fingerprint to its launches, equivalents included, in the order of the first."""
-    canonical = joined(study)
+    launched = {launch.trial.configuration.fingerprint for launch in study.launches}
+    own = (row.trial.configuration.fingerprint for row in study.launches if row.trial.role is Role.BASELINE)
+    canonical = canonical_of(study.launches, launched, next(own, None))
     groups: dict[str, list[Launch]] = {}
     for launch in launches:
         fingerprint = launch.trial.configuration.fingerprint

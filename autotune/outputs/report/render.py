@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
+from typing import Literal
 
 from markdown_it import MarkdownIt
 
-from autotune.errors import UnknownName
 from autotune.outputs.report import StudyRecord, outcome, setup, tables, text, words
-
-FORMATS = ("md", "html")
 
 _SECTIONS: tuple[tuple[str, Callable[[StudyRecord], list[str]]], ...] = (
     ("Conclusion ({evidence})", outcome.conclusion),
@@ -57,13 +55,11 @@ th { background: var(--soft); text-align: left; }
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def render(study: StudyRecord, format: str) -> str:
+def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
     """The study's report as Markdown with GitHub's tables (``md``) or as one self-contained page (``html``).
 
-    Raises `UnknownName` for another format. Secrets are masked.
+    Secrets are masked.
     """
-    if format not in FORMATS:
-        raise UnknownName("report format", format, FORMATS)
     goals = {"objective": text.title(study.spec.objective), "second": text.title(study.spec.pareto or "")}
     parts = outcome.opening(study)
     for heading, section in _SECTIONS:
