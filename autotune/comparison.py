@@ -107,16 +107,15 @@ class Sheet:
 
     def workloads(self) -> dict[str, WorkloadComparison]:
         """Every workload before and after."""
-        return {name: self._comparison(name) for name in self._spec.workloads}
-
-    def _comparison(self, workload: str) -> WorkloadComparison:
-        winner = self._judgement.winner
-        gain = self._gain(winner, workload, self._judgement.spread) if winner is not None else None
-        return WorkloadComparison(
-            baseline=self._metrics(self._base, workload),
-            recommended=self._metrics(winner, workload) if winner is not None else None,
-            gain_percent=percent(gain.log) if gain else None,
-        )
+        winner, rows = self._judgement.winner, {}
+        for name in self._spec.workloads:
+            gain = self._gain(winner, name, self._judgement.spread) if winner is not None else None
+            rows[name] = WorkloadComparison(
+                baseline=self._metrics(self._base, name),
+                recommended=self._metrics(winner, name) if winner is not None else None,
+                gain_percent=percent(gain.log) if gain else None,
+            )
+        return rows
 
     def _metrics(self, position: int, workload: str) -> Metrics | None:
         """Means over the launches of every metric that is a number in all of them."""

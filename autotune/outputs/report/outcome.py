@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune import redact
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.outputs.report.figures import broken_slos
+from autotune.outputs.report.tables import broken_slos
 from autotune.search.objective import maximises
 from autotune.study.recommendation import Choice, MatrixCell, NoEffect, Objective
 from autotune.trial import Evidence, Metrics, Role

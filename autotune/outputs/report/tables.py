@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from statistics import mean, stdev
+from collections.abc import Iterable, Sequence
+from statistics import geometric_mean, mean, stdev
 
 from autotune import redact
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.outputs.report.figures import (
-    average,
-    best_per_engine,
-    broken_slos,
-    by_configuration,
-    differing,
-    references,
-    values_of,
-)
+from autotune.search.equivalents import canonical_of
 from autotune.search.objective import achieved, maximises
 from autotune.study.recommendation import NodeShare
-from autotune.trial import Launch, Role, State
+from autotune.trial import Launch, Role, Scalar, State
 
 
 def engines(study: StudyRecord) -> list[str]:
     """The best configuration of each engine, and the engines that were not searched."""
-    usual = references(study.launches)
+    usual = _references(study.launches)
     rows = []
-    for launch, value, count in best_per_engine(study):
+    for launch, value, count in _best_per_engine(study):
         engine = launch.trial.configuration.engine
-        changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"
+        changed = text.knobs(_differing(launch, usual[engine])) or "its reference configuration"
         rows.append((f"{engine} {launch.trial.engine_version}", text.number(value), str(count), changed))
     best = "Best configuration, where it differs from the reference"
     table = text.table(("Engine", text.title(study.spec.objective), "Launches", best), rows, " rr")
@@ -41,12 +34,12 @@ def finals(study: StudyRecord) -> list[str]:
         return []
     compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.CONTROL))
     rows = []
-    for fingerprint, group in by_configuration(study, compared).items():
-        values = values_of(study, group)
+    for fingerprint, group in _by_configuration(study, compared).items():
+        values = _values_of(study, group)
         each = ", ".join(f"{text.number(achieved(study.spec, row))} (#{row.trial.number})" for row in group)
         spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
         name = f"{_who(study, fingerprint, group)} {text.code(fingerprint)}"
-        rows.append((name, each, text.number(average(values)), spread))
+        rows.append((name, each, text.number(_average(values)), spread))
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
     note = (
         f"{text.title(study.spec.objective)}, {words.label(study.recommendation.evidence)}. Every repeat is a fresh "
@@ -86,14 +79,14 @@ def resolutions(study: StudyRecord) -> list[str]:
 
 def launches(study: StudyRecord) -> list[str]:
     """Every launch in its order."""
-    usual = references(study.launches)
-    values = values_of(study, study.launches)
+    usual = _references(study.launches)
+    values = _values_of(study, study.launches)
     best = (max if maximises(study.spec.objective) else min)(values, default=0.0)
     rows = []
     for launch in study.launches:
         engine = launch.trial.configuration.engine
         is_reference = launch.trial.configuration == usual[engine].trial.configuration
-        knobs = "reference" if is_reference else text.knobs(differing(launch, usual[engine]))
+        knobs = "reference" if is_reference else text.knobs(_differing(launch, usual[engine]))
         value = achieved(study.spec, launch)
         share = f"{value / best * 100:.0f} %" if value is not None and best else "–"
         head = (str(launch.trial.number), launch.trial.role.value, engine, knobs)
@@ -131,7 +124,7 @@ def failures(study: StudyRecord) -> list[str]:
 
 
 def _failure(study: StudyRecord, kind: str, message: str, group: list[Launch]) -> str:
-    usual = references(study.launches)
+    usual = _references(study.launches)
     lines = [f"### {kind}", text.plain(redact.text(message))]
     excerpt = next((row.result.failure.log_excerpt for row in group if row.result.failure), "")
     if excerpt:
@@ -139,7 +132,7 @@ def _failure(study: StudyRecord, kind: str, message: str, group: list[Launch]) -
     rows = []
     for launch in group:
         engine = launch.trial.configuration.engine
-        knobs = text.knobs(differing(launch, usual[engine])) or "reference"
+        knobs = text.knobs(_differing(launch, usual[engine])) or "reference"
         rows.append(f"- launch {launch.trial.number}, {engine} {launch.trial.engine_version}: {knobs}")
     return "\n\n".join([*lines, "\n".join(rows)])
 
@@ -176,3 +169,86 @@ def _sentence(share: NodeShare) -> str:
         f"- Node {text.code(share.node)} is {abs(share.offset_percent):.0f} % {how} than the others, which noise does "
         "not explain: nothing more was launched there, and scores of its launches are corrected."
     )
+
+
+def broken_slos(study: StudyRecord, launch: Launch) -> list[str]:
+    """The SLOs that a launch breaks, each with its value; a metric that is missing breaks its SLO."""
+    metrics = launch.result.metrics.get(study.spec.workloads[0], {})
+    broken = []
+    for slo in study.spec.slos:
+        value = metrics.get(slo.metric)
+        if not isinstance(value, int | float):
+            broken.append(f"{slo} (not measured)")
+        elif slo.violation(value) > 0:
+            broken.append(f"{slo} (was {text.number(value)})")
+    return broken
+
+
+def _by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
+    """Fingerprint to its launches, equivalents included, in the order of the first."""
+    launched = {launch.trial.configuration.fingerprint for launch in study.launches}
+    own = (row.trial.configuration.fingerprint for row in study.launches if row.trial.role is Role.BASELINE)
+    canonical = canonical_of(study.launches, launched, next(own, None))
+    groups: dict[str, list[Launch]] = {}
+    for launch in launches:
+        fingerprint = launch.trial.configuration.fingerprint
+        groups.setdefault(canonical.get(fingerprint, fingerprint), []).append(launch)
+    return groups
+
+
+def _counted(group: Sequence[Launch]) -> list[Launch]:
+    """The launches of one configuration that count as evidence: of the finals, and the baseline's own.
+
+    Those of the search decided what came into the finals, so they are biased; they count where there are no others.
+    """
+    chosen = [launch for launch in group if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.CONTROL)]
+    return chosen or list(group)
+
+
+def _average(values: Sequence[float]) -> float | None:
+    """The geometric mean, as in the recommendation; None of nothing."""
+    positive = [value for value in values if value > 0]
+    return geometric_mean(positive) if positive else None
+
+
+def _values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
+    """The objective of each launch that has a valid figure."""
+    return [value for launch in group if (value := achieved(study.spec, launch)) is not None]
+
+
+def _best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
+    """Per engine the best configuration that keeps the SLOs: a launch, the mean, how many launches.
+
+    The best engine comes first.
+    """
+    sign = 1 if maximises(study.spec.objective) else -1
+    best: dict[str, tuple[Launch, float, int]] = {}
+    for launches in _by_configuration(study, study.launches).values():
+        group = [launch for launch in _counted(launches) if launch.result.state is State.COMPLETE]
+        values = _values_of(study, group)
+        middle = _average(values)
+        if middle is None or any(broken_slos(study, launch) for launch in group):
+            continue
+        engine = group[0].trial.configuration.engine
+        if engine not in best or sign * middle > sign * best[engine][1]:
+            best[engine] = (group[0], middle, len(values))
+    return sorted(best.values(), key=lambda row: -sign * row[1])
+
+
+def _references(launches: Sequence[Launch]) -> dict[str, Launch]:
+    """Per engine the launch that the others are described against: its default, else the baseline, else its first."""
+    order = {Role.DEFAULT: 0, Role.BASELINE: 1}
+    chosen: dict[str, Launch] = {}
+    for launch in sorted(launches, key=lambda row: (order.get(row.trial.role, 2), row.trial.number)):
+        chosen.setdefault(launch.trial.configuration.engine, launch)
+    return chosen
+
+
+def _differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
+    """The knobs in which a launch differs from the reference."""
+    usual = reference.trial.configuration.knobs
+    return {
+        name: value
+        for name, value in launch.trial.configuration.knobs.items()
+        if name not in usual or usual[name] != value
+    }
