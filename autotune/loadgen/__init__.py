@@ -7,7 +7,6 @@
 
     measure        one workload on one warm server -> `Measurement`
     load_workload  a workload by its name or form -> `Workload`
-    compare        two result files of ``autotune bench`` or ``vllm bench serve`` -> `Comparison`
 
     workloads      what is sent and when: lengths, arrivals, files
     requests, prompts, tokenizers   the requests of one load in numbers, and what they say
@@ -15,7 +14,7 @@
     workers        processes that send a load together; client: what runs in them
     prefix_cache   emptied before a load, its hits counted during it
     server_client  single calls to a server; request_file: one row per request, in a columnar file
-    bench          ``autotune bench`` and ``autotune compare``
+    bench          ``autotune bench``, and ``autotune compare`` of two of its results or ``vllm bench serve``'s
 
 Names are imported when they are asked for: a worker process must start fast.
 """
@@ -26,18 +25,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotune.loadgen.bench.compare import compare as compare
     from autotune.loadgen.measuring import measure as measure
     from autotune.loadgen.results import LoadOptions as LoadOptions
     from autotune.loadgen.results import LoadResult as LoadResult
     from autotune.loadgen.results import Measurement as Measurement
-    from autotune.loadgen.workloads import Workload as Workload
     from autotune.loadgen.workloads import load_workload as load_workload
 
 _MODULES = {
     **dict.fromkeys(("LoadOptions", "LoadResult", "Measurement"), "results"),
-    **dict.fromkeys(("Workload", "load_workload"), "workloads"),
-    "compare": "bench.compare",
+    "load_workload": "workloads",
     "measure": "measuring",
 }
 

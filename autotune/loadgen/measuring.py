@@ -79,7 +79,7 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
             else:
                 discarded.pop()  # the last one stays, for what it is worth
             loads.append(replace(load, discarded=tuple(discarded)))
-    return Measurement(workload.name, seed, tuple(loads), warm_up.seconds, warm_up.failed, options.min_success_rate)
+    return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed, options.min_success_rate)
 
 
 class _WarmUp:

@@ -95,7 +95,6 @@ class Measurement:
         min_success_rate: see `LoadOptions`.
     """
 
-    workload: str
     seed: int
     points: tuple[LoadResult, ...]
     warm_up_s: float = 0.0

@@ -27,7 +27,7 @@ def measured(
     log = RequestLog(records, tuple(outcomes), counts * 0, ones * 0, ones * np.nan, counts, counts * 4)
     point = LoadPoint(prompts=n, lengths=FixedLengths(input_tokens=1, output_tokens=4))
     load = LoadResult(point, log, (ClientHealth(),), client_bound)
-    return Measurement("w", 0, (load,), min_success_rate=rate)
+    return Measurement(0, (load,), min_success_rate=rate)
 
 
 NO_USAGE = RequestOutcome(OutcomeKind.NO_USAGE, "none")
