@@ -36,8 +36,7 @@ class LoadOptions:
     """How a workload is sent.
 
     Attributes:
-        as_text: random prompts are text where token ids are possible.
-        vocabulary: tokens of the model; None = not known, ids that every model has.
+        endpoint, as_text, vocabulary, tokenizer: see `Prompts`.
         cache: the server's prefix cache, emptied before each load and watched during it; by default only new prompts
             keep one load from finding another's.
         warm_up: whether to send requests that are not counted before a load of more streams than any before.

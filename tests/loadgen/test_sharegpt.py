@@ -163,5 +163,4 @@ def test_where_a_piece_of_the_file_ends_makes_no_difference(
         written = json.dumps(said, ensure_ascii=ascii_only, indent=2 if form == "indented" else None)
     path = tmp_path_factory.mktemp("pieces") / "file.json"
     path.write_text(written, encoding="utf-8")
-    with path.open(encoding="utf-8") as file:
-        assert list(prompt_files.rows(path, file, piece)) == said
+    assert list(prompt_files.rows(path, piece)) == said

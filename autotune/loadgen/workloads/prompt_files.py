@@ -160,8 +160,7 @@ def conversations(path: Path) -> Conversations:
 def check_sharegpt(path: Path) -> None:
     """Raise what `conversations` would raise for a file that cannot be the right one, from its first row."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            next(rows(path, file), None)
+        next(rows(path), None)
     except OSError as error:
         raise BadInput(f"workload file {path} cannot be read: {error.strerror}") from error
 
@@ -198,14 +197,13 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
 def _read_conversations(path: Path, *_: int) -> Conversations:
     pairs: list[tuple[str, str]] = []
     count = skipped = 0
-    with path.open(encoding="utf-8-sig") as file:
-        for row in rows(path, file):
-            count += 1
-            turns = _turns(row)
-            if turns is None:
-                skipped += 1
-            elif len(turns) == 2:
-                pairs.append((turns[0], turns[1]))
+    for row in rows(path):
+        count += 1
+        turns = _turns(row)
+        if turns is None:
+            skipped += 1
+        elif len(turns) == 2:
+            pairs.append((turns[0], turns[1]))
     if not pairs:
         raise MalformedFile(path, f"none of its {count} rows is a conversation of two turns; {_SHAREGPT_FORM}")
     return Conversations(pairs, count, skipped)
@@ -221,37 +219,41 @@ def _turns(row: Any) -> list[str] | None:
     return texts if len(texts) == len(said) else None
 
 
-def rows(path: Path, file: TextIO, piece: int = _PIECE) -> Iterator[Any]:
-    """The elements of a file's list, or the objects of its lines, one after the other; raises `MalformedFile`.
+def rows(path: Path, piece: int = _PIECE) -> Iterator[Any]:
+    """The elements of a file's list, or the objects of its lines, one after the other.
 
     Args:
-        path: for messages.
         piece: characters to read at a time.
+
+    Raises:
+        OSError: the file cannot be read.
+        MalformedFile: it is not JSON.
     """
     text, at, number, listed = "", 0, 1, False
-    while True:
-        at = _BETWEEN_ROWS.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
-        sign = text[at : at + 1]
-        if sign == "]":
-            return
-        if sign == "[" and number == 1 and not listed:
-            listed, at = True, at + 1
-            continue
-        try:
-            row, at = _DECODER.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:  # Mostly: the rest of the row is in the next piece.
-            more = _read_piece(path, file, piece) if len(text) - at <= _LONGEST_ROW else ""
-            if not more and sign:
-                raise MalformedFile(path, f"row {number} is not JSON or cut off; {_SHAREGPT_FORM}") from error
-            if not more and listed:
-                problem = f"ends after row {number - 1} without the end of its list: it is cut off"
-                raise MalformedFile(path, problem) from error
-            if not more:
+    with path.open(encoding="utf-8-sig") as file:
+        while True:
+            at = _BETWEEN_ROWS.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+            sign = text[at : at + 1]
+            if sign == "]":
                 return
-            text, at = text[at:] + more, 0
-        else:
-            number += 1
-            yield row
+            if sign == "[" and number == 1 and not listed:
+                listed, at = True, at + 1
+                continue
+            try:
+                row, at = _DECODER.raw_decode(text, at)
+            except (ValueError, RecursionError) as error:  # Mostly: the rest of the row is in the next piece.
+                more = _read_piece(path, file, piece) if len(text) - at <= _LONGEST_ROW else ""
+                if not more and sign:
+                    raise MalformedFile(path, f"row {number} is not JSON or cut off; {_SHAREGPT_FORM}") from error
+                if not more and listed:
+                    problem = f"ends after row {number - 1} without the end of its list: it is cut off"
+                    raise MalformedFile(path, problem) from error
+                if not more:
+                    return
+                text, at = text[at:] + more, 0
+            else:
+                number += 1
+                yield row
 
 
 def _read_piece(path: Path, file: TextIO, characters: int) -> str:
