@@ -185,4 +185,4 @@ def test_a_difference_is_told_once_with_what_it_repeats() -> None:
     note = Resolved(FINGERPRINTS[0], {"kv_cache_dtype": ("fp8", "auto")}, "toy", {"kv_cache_dtype": "it did nothing"})
     launches = [plain, *(Launch(replace(odd.trial, number=n), replace(odd.result, resolved=note)) for n in (2, 1))]
     (found,) = differences(launches, canonical_of(launches, CANDIDATES))
-    assert (found.note, found.launches, found.repeats_of) == ("it did nothing", (1, 2), 0)
+    assert (found.note, found.launches, found.repeats_of) == ("it did nothing", [1, 2], 0)
