@@ -1,4 +1,4 @@
-"""The checks of ``autotune doctor``: engines and Python packages, GPUs, limits, Docker.
+"""The checks of ``autotune doctor``: engines, GPUs, limits, Docker.
 
 A check is one small function from a `Host` to what it finds; `CHECKS` lists them all.
 """
@@ -9,10 +9,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-
-from packaging.requirements import Requirement
 
 from autotune.doctor import DOCKER, PROCESS, TARGETS, Check, Finding, Host, Status, missing, ok, warning
 from autotune.engines import engine, names
@@ -60,32 +57,6 @@ def _engines(host: Host) -> Iterator[Finding]:
         yield missing(f"none of {', '.join(found)} can be started", to_do)
     for name, (description, reason) in found.items():
         yield ok(description, name) if reason is None else warning(reason, "install it if it is to be searched", name)
-
-
-def _packages(host: Host) -> Iterator[Finding]:
-    """The packages that autotune says it needs, in the versions that it needs."""
-    del host
-    try:
-        needed = [Requirement(line) for line in requires("autotune") or []]
-    except PackageNotFoundError:
-        yield warning("autotune runs from a folder, so what it needs is not known", "install it: pip install .")
-        return
-    lacking = [
-        str(need)
-        for need in needed
-        if (need.marker is None or need.marker.evaluate({"extra": ""})) and not _satisfied(need)
-    ]
-    if lacking:
-        yield missing(f"not there, or in another version: {', '.join(lacking)}", "pip install --upgrade autotune")
-    else:
-        yield ok("everything that autotune needs is installed")
-
-
-def _satisfied(need: Requirement) -> bool:
-    try:
-        return need.specifier.contains(version(need.name), prereleases=True)
-    except PackageNotFoundError:
-        return False
 
 
 def present(host: Host) -> Iterator[Finding]:
@@ -300,7 +271,6 @@ def _program(host: Host, name: str) -> str | None:
 
 
 CHECKS = (
-    Check("Python packages", TARGETS, _packages, "pyproject.toml"),
     Check("engine", (PROCESS,), _engines, "search_spaces/*/engine.yaml"),
     Check("GPUs", TARGETS, present, "NVML and /proc/driver/nvidia; amdgpu in /sys/class/drm"),
     Check("GPU idle", TARGETS, idle, "NVML; amdgpu and amdkfd in /sys/class"),
