@@ -253,19 +253,6 @@ def nvidia_toolkit(host: Host) -> Iterator[Finding]:
         yield missing("NVIDIA's container toolkit is not there: containers get no GPU", f"install it: {_TOOLKIT}")
 
 
-def amd_devices(host: Host) -> Iterator[Finding]:
-    """Containers get AMD's GPUs as plain devices."""
-    if not host.gpus_of("amd"):
-        return
-    lacking = [name for name in ("dev/kfd", "dev/dri") if not (host.root / name).exists()]
-    if lacking:
-        yield missing(
-            f"not there to be passed on: {', '.join(f'/{name}' for name in lacking)}", "load amdgpu on the host"
-        )
-    else:
-        yield ok("/dev/kfd and /dev/dri can be passed on")
-
-
 def _program(host: Host, name: str) -> str | None:
     return shutil.which(name, path=host.environment.get("PATH"))
 
@@ -291,7 +278,6 @@ CHECKS = (
     Check("Docker command", (DOCKER,), command, "https://docs.docker.com/engine"),
     Check("Docker daemon", (DOCKER,), daemon, "https://docs.docker.com/reference/cli/docker/version"),
     Check("NVIDIA container toolkit", (DOCKER,), nvidia_toolkit, _TOOLKIT),
-    Check("AMD devices", (DOCKER,), amd_devices, "ROCm documentation, Running ROCm Docker containers"),
 )
 
 
