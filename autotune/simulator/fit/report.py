@@ -196,29 +196,11 @@ class BestEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaGain:
-    """What attention replicas bring an engine: geometric mean of the points with data parallelism over the others'.
-
-    Points with speculation are left out on both sides.
-
-    Attributes:
-        measured, predicted: the factor; above 1 = replicas are faster. None where a side is predicted not to run.
-        spread: standard deviation of ln(measured) within the two sides: a gain below it is none.
-    """
-
-    name: str
-    measured: float
-    predicted: float | None
-    spread: float
-
-
-@dataclass(frozen=True, slots=True)
 class Rankings:
     """Everything that can be said of order."""
 
     rankings: tuple[Ranking, ...]
     best_engine: tuple[BestEngine, ...]
-    replica_gain: tuple[ReplicaGain, ...]
 
 
 def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> Rankings:
@@ -241,7 +223,6 @@ def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) 
     return Rankings(
         rankings=tuple(_ranking(name, pairs) for name, pairs in subsets if len(pairs) >= _LEAST),
         best_engine=tuple(_best(name, pairs) for name, pairs in of_several),
-        replica_gain=tuple(gain for name, pairs in of_one if (gain := _gain(name, pairs)) is not None),
     )
 
 
@@ -263,28 +244,6 @@ def _best(name: str, pairs: Sequence[Pair]) -> BestEngine:
     return BestEngine(name, measured.engine, predicted.engine)
 
 
-def _gain(name: str, pairs: Sequence[Pair]) -> ReplicaGain | None:
-    """None where either side is empty."""
-    plain = [pair for pair in pairs if not _knob(pair[0], "speculative_tokens")]
-    several = [pair for pair in plain if _knob(pair[0], "data_parallel") > 1]
-    one = [pair for pair in plain if _knob(pair[0], "data_parallel") <= 1]
-    if not several or not one:
-        return None
-    sides = (several, one)
-    measured = [np.log([point.metrics[HEADLINE] for point, _ in side]) for side in sides]
-    predicted = [[math.log(its.throughput) for _, its in side if its.failure is None] for side in sides]
-    within = np.concatenate([side - side.mean() for side in measured])
-    spread = math.sqrt(float((within**2).sum()) / max(len(within) - 2, 1))
-    gain = math.exp(float(measured[0].mean() - measured[1].mean()))
-    foreseen = math.exp(float(np.mean(predicted[0]) - np.mean(predicted[1]))) if all(predicted) else None
-    return ReplicaGain(name, gain, foreseen, spread)
-
-
-def _knob(point: MeasuredPoint, name: str) -> int:
-    value = point.resolved.effective.configuration.knobs.get(name)
-    return value if isinstance(value, int) else 0
-
-
 def ranking_lines(order: Rankings) -> list[str]:
     """The orders in words, one sentence a line."""
     lines = [
@@ -295,8 +254,4 @@ def ranking_lines(order: Rankings) -> list[str]:
     for best in order.best_engine:
         verdict = "right" if best.right else f"wrong: {best.predicted} is predicted"
         lines.append(f"best engine, {best.name}: {best.measured} measured, {verdict}")
-    for gain in order.replica_gain:
-        foreseen = "predicted not to run" if gain.predicted is None else f"{gain.predicted - 1:+.0%} predicted"
-        change = f"{gain.measured - 1:+.0%} measured (spread {gain.spread:.0%}), {foreseen}"
-        lines.append(f"attention replicas, {gain.name}: {change}")
     return lines

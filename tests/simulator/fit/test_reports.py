@@ -93,13 +93,4 @@ def test_order_is_judged_at_one_load_for_all_engines_and_for_each(tmp_path):
     assert everything.spearman == pytest.approx(0.3)
     (best,) = found.best_engine
     assert (best.measured, best.predicted, best.right) == ("sglang", "vllm", False)
-    (gain,) = found.replica_gain
-    assert gain.measured == pytest.approx((2000 * 1900 * 2100) ** (1 / 3) / 1000)
-    assert gain.predicted == pytest.approx((1800 * 1700 * 1750) ** (1 / 3) / 900)
     assert "wrong: vllm is predicted" in "\n".join(ranking_lines(found))
-
-
-def test_replicas_that_are_predicted_not_to_run_are_said_to(tmp_path):
-    points = own_points(tmp_path, {SGLANG: 1000, f"{SGLANG} {DP}": 2000})
-    (gain,) = rankings(points, [told(900), Predicted({}, failure="out_of_memory")]).replica_gain
-    assert (gain.measured, gain.predicted) == (pytest.approx(2.0), None)

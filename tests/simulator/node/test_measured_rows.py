@@ -3,7 +3,6 @@
 These are the rows that it was fitted to; what it predicts for rows that it has not seen is in docs/simulator.md.
 """
 
-import numpy as np
 import pytest
 
 from autotune.simulator.fit.calibrate import predicted_by
@@ -45,5 +44,3 @@ def test_configurations_rank_as_they_were_measured(compared):
     # R1's two best engines on ShareGPT are 7 % apart once the cold start is taken off; that one is predicted wrong.
     wrong = [one.name for one in found.best_engine if not one.right and "3200" not in one.name]
     assert wrong in ([], ["DeepSeek-R1-0528 8×h200 sharegpt"])
-    vllm = next(gain for gain in found.replica_gain if gain.name.startswith("vllm") and "V3.2" in gain.name)
-    assert 1.0 < vllm.predicted < np.exp(2 * np.log(vllm.measured))
