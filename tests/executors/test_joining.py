@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import ALL_COMPLETED, Future
-from typing import Any
-
-import pytest
 
 import autotune
 from autotune.executors.ray.cluster import VersionCheck
-from autotune.executors.ray.node_pool import Node, RebootDetector, names_of
+from autotune.executors.ray.node_pool import Node
 
 A, B, C = (Node(name, f"id-{name}", 8) for name in "abc")
 
@@ -42,28 +39,3 @@ def test_a_node_that_cannot_run_autotune_is_left_out_until_its_ray_is_started_ag
     told[repaired] = Future()
     told[repaired].set_result(autotune.__version__)
     assert versions.admit([A, repaired]) == ([A, repaired], [])
-
-
-def row(node_id: str, host: str, port: int, alive: bool = True) -> dict[str, Any]:
-    address = {"NodeManagerAddress": f"10.0.0.{host}", "NodeManagerPort": port}
-    return {"NodeID": node_id, "NodeManagerHostname": host, "NodeName": f"10.0.0.{host}", "Alive": alive, **address}
-
-
-@pytest.mark.parametrize("port", [7001, 7002], ids=["the same port", "another port"])
-def test_a_machine_that_is_back_before_ray_saw_it_go_is_one_node_with_its_name(port: int) -> None:
-    nodes = RebootDetector(lambda host, at: (host, at) in {("10.0.0.1", port), ("10.0.0.2", 7001)})
-    before = [row("old", "1", 7001), row("other", "2", 7001)]
-    assert names_of(nodes.without_ghosts(before)) == {"old": "1", "other": "2"}
-    for old_is_alive in (True, False):
-        rows = [row("new", "1", port), row("old", "1", 7001, alive=old_is_alive), row("other", "2", 7001)]
-        found = nodes.without_ghosts(rows)
-        assert [one["NodeID"] for one in found if one["Alive"]] == ["new", "other"]
-        assert names_of(found)["new"] == "1"
-
-
-def test_two_rays_of_one_machine_are_two_nodes() -> None:
-    rows = [row("one", "1", 7001), row("two", "1", 7002)]
-    for answers in (True, False):
-        found = RebootDetector(lambda host, port, answers=answers: answers).without_ghosts(rows)
-        assert found == rows
-        assert len(set(names_of(found).values())) == 2

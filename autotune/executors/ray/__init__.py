@@ -1,6 +1,6 @@
 """Trials on the nodes of a Ray cluster, through Ray Tune.
 
-    node_pool     which node runs which trial; names and reboots of nodes
+    node_pool     which node runs which trial; names of nodes
     cluster       the connection, which nodes fit, and which autotune they have
     searcher      Ray Tune in a thread, fed from a queue, and the evaluation of a trial on its node
     result_queue  brings results and files back

@@ -19,7 +19,7 @@ import ray
 
 import autotune
 from autotune.errors import BadInput, CannotGoOn
-from autotune.executors.ray.node_pool import Node, NodeInfo, RebootDetector, host_of, names_of
+from autotune.executors.ray.node_pool import Node, NodeInfo, host_of, names_of
 from autotune.machine.gpu import is_kind
 from autotune.study.spec import StudySpec
 
@@ -64,7 +64,7 @@ class Cluster:
     def __init__(self, address: str, own: bool, spec: StudySpec) -> None:
         self._spec = spec
         self._needs_gpus = spec.hardware.vendor != "cpu"
-        self._versions, self._reboots = VersionCheck(), RebootDetector(listens)
+        self._versions = VersionCheck()
         logging.getLogger("ray").setLevel(logging.CRITICAL)
         if address:
             _join(address)
@@ -86,7 +86,7 @@ class Cluster:
     def nodes(self) -> list[Node]:
         """The nodes that have the study's hardware now."""
         self.check_head()
-        infos = self._reboots.without_ghosts(_node_infos())
+        infos = _node_infos()
         names, kind = names_of(infos), self._spec.hardware.name
         return [
             Node(names[info["NodeID"]], info["NodeID"], self._gpus(info), kind if kind in info["Resources"] else "")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,41 +117,3 @@ def names_of(infos: Sequence[NodeInfo]) -> dict[str, str]:
         name = host if hosts[host] == 1 else ray_name
         names[info["NodeID"]] = name if alive[host, ray_name] <= 1 else f"{name}-{info['NodeID'][:6]}"
     return names
-
-
-class RebootDetector:
-    """Tells nodes from those that were on the same machine before it was started again.
-
-    Ray takes half a minute to see that a node is gone; a machine that is back before that is listed as two nodes.
-
-    Args:
-        answers: whether something listens at a host's port.
-    """
-
-    def __init__(self, answers: Callable[[str, int], bool]) -> None:
-        self._answers = answers
-        self._first_seen: dict[str, int] = {}
-
-    def without_ghosts(self, infos: Sequence[NodeInfo]) -> list[NodeInfo]:
-        """The nodes, of which only those that really run are ``Alive``.
-
-        Several Rays may run on one machine, so what decides is whether each answers at its own port. Two ids at one
-        port cannot: the one that was seen last counts.
-        """
-        for info in infos:
-            self._first_seen.setdefault(info["NodeID"], len(self._first_seen))
-        by_machine = defaultdict[tuple[str, str], list[NodeInfo]](list)
-        for info in infos:
-            if info["Alive"]:
-                by_machine[host_of(info), info["NodeName"]].append(info)
-        ghosts = {info["NodeID"] for same in by_machine.values() if len(same) > 1 for info in self._ghosts(same)}
-        return [{**info, "Alive": False} if info["NodeID"] in ghosts else info for info in infos]
-
-    def _ghosts(self, same: Sequence[NodeInfo]) -> list[NodeInfo]:
-        by_port = defaultdict[tuple[str, int], list[NodeInfo]](list)
-        for info in same:
-            by_port[info["NodeManagerAddress"], int(info["NodeManagerPort"])].append(info)
-        open_ports = {port for port in by_port if self._answers(*port)}
-        latest = [max(by_port[port], key=lambda info: self._first_seen[info["NodeID"]]) for port in open_ports]
-        # Where none can be reached from here, nothing is known.
-        return [info for info in same if open_ports and info not in latest]
