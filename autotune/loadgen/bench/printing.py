@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
@@ -16,7 +15,6 @@ from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.trial import Evidence
 
 _PLAIN_EVERY_NS = 5_000_000_000
-_WINDOW_NS = 1_000_000_000
 _WIDTH = 50
 _TITLE = 40
 
@@ -125,44 +123,14 @@ def _line(title: str, value: str) -> str:
     return f"{title + ':':<{_TITLE}} {value}"
 
 
-class Throughput:
-    """Chunks per second of one load, from cumulative counts."""
-
-    def __init__(self) -> None:
-        self._first: tuple[int, int] | None = None
-        self._recent: deque[tuple[int, int]] = deque()
-
-    def add(self, now_ns: int, chunks: int) -> None:
-        """Take the count of a moment; moments ascend."""
-        self._first = self._first or (now_ns, chunks)
-        self._recent.append((now_ns, chunks))
-        while len(self._recent) > 2 and now_ns - self._recent[1][0] >= _WINDOW_NS:
-            self._recent.popleft()
-
-    @property
-    def last_second(self) -> float | None:
-        """Over the second before the last count, or what comes nearest; None before there are two counts."""
-        return self._rate(self._recent[0]) if self._recent else None
-
-    @property
-    def overall(self) -> float | None:
-        """Since the first count; None before there are two counts."""
-        return self._rate(self._first) if self._first else None
-
-    def _rate(self, since: tuple[int, int]) -> float | None:
-        now_ns, chunks = self._recent[-1]
-        return (chunks - since[1]) / (now_ns - since[0]) * 1e9 if now_ns > since[0] else None
-
-
-def progress_line(label: str, progress: LoadProgress, speed: Throughput) -> str:
-    """One line, e.g. ``c8: 412 of 1000 done, 588 in flight, 6,120 chunks/s (5,980 overall)``."""
+def progress_line(label: str, progress: LoadProgress) -> str:
+    """One line, e.g. ``c8: 412 of 1000 done, 588 in flight, 6,120 chunks``."""
     name = f"{label}: " if label else ""
     failed = f", {progress.failed} failed" if progress.failed else ""
-    now, overall = speed.last_second, speed.overall
-    rate = f"{progress.chunks:,} chunks" if now is None else f"{now:,.0f} chunks/s"
-    rate += "" if overall is None else f" ({overall:,.0f} overall)"
     in_flight = progress.sent - progress.finished
-    return f"{name}{progress.finished} of {progress.total} done, {in_flight} in flight{failed}, {rate}"
+    return (
+        f"{name}{progress.finished} of {progress.total} done, {in_flight} in flight{failed}, {progress.chunks:,} chunks"
+    )
 
 
 class LiveLine:
@@ -176,8 +144,6 @@ class LiveLine:
             columns = (words, BarColumn(bar_width=12), TimeElapsedColumn())
             self._bar = Progress(*columns, console=console, transient=True)
             self._task = self._bar.add_task("warming up", total=None)
-        self._load, self._sent = "", 0
-        self._speed = Throughput()
         self._printed_ns = perf_counter_ns()
 
     def __enter__(self) -> LiveLine:
@@ -190,15 +156,11 @@ class LiveLine:
             self._bar.stop()
 
     def show(self, label: str, progress: LoadProgress) -> None:
-        """Show how far the load of this label is; another label, or fewer requests sent, is another load."""
+        """Show how far the load of this label is."""
         now_ns = perf_counter_ns()
-        if label != self._load or progress.sent < self._sent:
-            self._speed = Throughput()
-        self._load, self._sent = label, progress.sent
-        self._speed.add(now_ns, progress.chunks)
         if self._bar is not None:
-            line = progress_line(label, progress, self._speed)
+            line = progress_line(label, progress)
             self._bar.update(self._task, description=line, completed=progress.finished, total=progress.total)
         elif now_ns - self._printed_ns >= _PLAIN_EVERY_NS:
             self._printed_ns = now_ns
-            self._console.print(progress_line(label, progress, self._speed), highlight=False, markup=False)
+            self._console.print(progress_line(label, progress), highlight=False, markup=False)
