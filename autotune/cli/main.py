@@ -169,9 +169,6 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--repeats", type=int, default=1, show_default=True, help="Measure so often, each under the next seed.")
 @click.option("--workers", type=int, help="Processes that send the load; default: as many as it needs.")
 @click.option("--slo", multiple=True, help="Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.")
-@click.option(
-    "--min-success-rate", type=float, default=1.0, show_default=True, help="Fewer successes: the load failed."
-)
 @click.option("--keep-cache", is_flag=True, help="Do not empty the server's prefix cache before each load.")
 @click.option("--same-prompts", is_flag=True, help="Every repeat sends the same prompts.")
 @click.option("--endpoint", type=click.Choice(["/v1/completions", "/v1/chat/completions"]), default="/v1/completions")

@@ -15,7 +15,7 @@ from autotune.loadgen.client.outcomes import RequestOutcome
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
-from autotune.loadgen.results import LoadOptions, LoadResult, Measurement, needed_successes
+from autotune.loadgen.results import LoadOptions, LoadResult, Measurement
 from autotune.loadgen.workers import WorkerDied, Workers, workers_for
 from autotune.loadgen.workloads import Workload
 
@@ -72,14 +72,13 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
                     bound = ClientHealth.of_all(clients).excess()
                     cache = options.cache.report(requests, log, *cache_before)
                     load = LoadResult(point, log, clients, bound, cache, options.slos)
-                    good = sum(outcome.ok for outcome in log.outcomes)
-                    if not bound or good < needed_successes(options.min_success_rate, len(log)):
-                        break  # with too few successes the server, not the client, is to blame
+                    if not bound or not all(outcome.ok for outcome in log.outcomes):
+                        break  # where requests failed the server, not the client, is to blame
                 discarded.append((count, load.client_bound))
             else:
                 discarded.pop()  # the last one stays, for what it is worth
             loads.append(replace(load, discarded=tuple(discarded)))
-    return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed, options.min_success_rate)
+    return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed)
 
 
 class _WarmUp:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,11 +25,6 @@ _MAX_LENGTH_ERROR = 0.01
 did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
 
 
-def needed_successes(success_rate: float, requests: int) -> int:
-    """How many of the requests must succeed; a rate that is a whole number of requests but for rounding is that."""
-    return math.ceil(success_rate * requests - 1e-9)
-
-
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How a workload is sent.
@@ -43,7 +37,6 @@ class LoadOptions:
         slos: limits for ``request_goodput``.
         workers: worker processes that send each load; None = as many as it needs, and more when the client did not
             keep up.
-        min_success_rate: with a smaller share of requests that succeed the load has failed.
         on_progress: called about twice a second with the load point's label.
     """
 
@@ -57,7 +50,6 @@ class LoadOptions:
     warm_up: bool = True
     slos: Sequence[Slo] = ()
     workers: int | None = None
-    min_success_rate: float = 1.0
     on_progress: Callable[[str, Progress], None] | None = None
 
 
@@ -91,14 +83,12 @@ class Measurement:
         points: in order; fewer than the workload has when the server answered no request of a warm-up.
         warm_up_s: seconds spent on requests that are not counted.
         warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing else was sent.
-        min_success_rate: see `LoadOptions`.
     """
 
     seed: int
     points: tuple[LoadResult, ...]
     warm_up_s: float = 0.0
     warm_up_failed: tuple[RequestOutcome, ...] = ()
-    min_success_rate: float = 1.0
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -117,10 +107,8 @@ class Measurement:
 
     @property
     def failure(self) -> str:
-        """One sentence on the requests that failed; empty when enough succeeded."""
-        outcomes = self.outcomes
-        good = sum(outcome.ok for outcome in outcomes)
-        return failure_sentence(outcomes) if good < needed_successes(self.min_success_rate, len(outcomes)) else ""
+        """One sentence on the requests that failed; empty when all succeeded."""
+        return "" if all(outcome.ok for outcome in self.outcomes) else failure_sentence(self.outcomes)
 
     @property
     def invalid(self) -> str:

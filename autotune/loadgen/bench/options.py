@@ -47,7 +47,6 @@ class BenchOptions:
     api_key_env: str | None
     workers: int | None
     slo: tuple[str, ...]
-    min_success_rate: float
     keep_cache: bool
     same_prompts: bool
     save_result: Path | None
@@ -83,10 +82,6 @@ class BenchOptions:
             raise BadInput(f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions")
         if self.workers is not None and self.workers < 1:
             raise BadInput(f"--workers {self.workers}: at least one process must send the load")
-        if not 0 < self.min_success_rate <= 1:
-            raise BadInput(
-                f"--min-success-rate {self.min_success_rate:g}: give a share of the requests, more than 0 to 1"
-            )
         path = self.save_result  # now, as a result that cannot be kept is an hour lost
         other = path is not None and path.exists() and not path.is_file()
         if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):
@@ -112,5 +107,4 @@ class BenchOptions:
             as_text=self.prompts == "text",
             workers=self.workers,
             slos=slos,
-            min_success_rate=self.min_success_rate,
         )
