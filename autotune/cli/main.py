@@ -163,7 +163,6 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--concurrency", type=int, multiple=True, help="Closed loop: so many in flight; repeated, a sweep.")
 @click.option("--request-rate", type=float, help="Open loop: so many requests per second, Poisson arrivals.")
 @click.option("--burstiness", type=float, default=1.0, help="Of a request rate: 1 is Poisson, inf evenly spaced.")
-@click.option("--ramp-from", type=float, help="Of a request rate: it rises from this to --request-rate.")
 @click.option("--prompts", type=click.Choice(["ids", "text"]), help="Random prompts as token ids or as text.")
 @click.option("--seed", type=click.IntRange(0, 2**62), default=0, show_default=True, help="Another seed, new prompts.")
 @click.option("--repeats", type=int, default=1, show_default=True, help="Measure so often, each under the next seed.")

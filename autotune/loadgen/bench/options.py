@@ -24,7 +24,6 @@ class BenchOptions:
     Attributes:
         concurrency: requests in flight; several make a sweep, none leaves the workload as it is.
         repeats: how often the workload is measured, under the seeds ``seed``, ``seed + 1`` …
-        ramp_from: a rate, in requests per s, from which it rises to `request_rate`.
         prompts: ``ids`` or ``text``; None leaves it to the endpoint.
         workers: processes that send the load; None = as many as it needs.
         slo: limits as texts.
@@ -38,7 +37,6 @@ class BenchOptions:
     concurrency: tuple[int, ...]
     request_rate: float | None
     burstiness: float
-    ramp_from: float | None
     prompts: str | None
     seed: int
     repeats: int
@@ -73,7 +71,7 @@ class BenchOptions:
             raise BadInput("--concurrency and --request-rate exclude each other: a load is closed or open")
         if self.concurrency:
             return workload.with_concurrencies(self.concurrency)
-        arrival = arrival_of(None, self.request_rate, self.burstiness, self.ramp_from)
+        arrival = arrival_of(None, self.request_rate, self.burstiness)
         return workload if self.request_rate is None else workload.with_arrival(arrival)
 
     def check(self) -> None:

@@ -21,9 +21,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "constant": ("request_rate",),
     "poisson": ("request_rate",),
     "gamma": ("request_rate",),
-    "ramp": ("start_rate", "request_rate"),
 }
-_WITH_BURSTINESS = ("gamma", "ramp")
 
 
 class Part(BaseModel):
@@ -38,30 +36,25 @@ class Arrival(Part):
     ``all_at_once``: all in the same instant. ``closed_loop``: `concurrency` in flight, the next one when one ends.
     ``constant``: `request_rate`, evenly spaced. ``poisson``: `request_rate` with exponentially distributed gaps.
     ``gamma``: gaps of a gamma distribution whose shape is `burstiness`: below 1 is burstier than Poisson, above 1 more
-    even. ``ramp``: the rate rises from `start_rate` to `request_rate`, by the same step from each request to the
-    next; its gaps are random with `burstiness`, as above.
+    even.
 
-    Names and meaning are those of ``vllm bench serve`` (``--request-rate``, ``--burstiness``, ``--ramp-up-strategy
-    linear``).
+    Names and meaning are those of ``vllm bench serve`` (``--request-rate``, ``--burstiness``).
     """
 
-    kind: Literal["all_at_once", "closed_loop", "constant", "poisson", "gamma", "ramp"] = "all_at_once"
+    kind: Literal["all_at_once", "closed_loop", "constant", "poisson", "gamma"] = "all_at_once"
     concurrency: int | None = Field(default=None, gt=0)
     request_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    start_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     burstiness: float = Field(default=1.0, ge=0.001, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _check(self) -> Arrival:
         needed = _NEEDS[self.kind]
-        given = [name for name in ("concurrency", "start_rate", "request_rate") if getattr(self, name) is not None]
+        given = [name for name in ("concurrency", "request_rate") if getattr(self, name) is not None]
         if sorted(given) != sorted(needed):
             wanted, found = (" and ".join(names) or "no number" for names in (needed, given))
             raise ValueError(f"{self.kind} needs {wanted}; given: {found}")
-        if self.burstiness != 1 and self.kind not in _WITH_BURSTINESS:
-            raise ValueError(f"{self.kind} has no burstiness; {' and '.join(_WITH_BURSTINESS)} have")
-        if self.start_rate is not None and self.request_rate is not None and self.start_rate >= self.request_rate:
-            raise ValueError("a ramp rises: start_rate must be below request_rate")
+        if self.burstiness != 1 and self.kind != "gamma":
+            raise ValueError(f"{self.kind} has no burstiness; gamma has")
         return self
 
     @property
@@ -78,16 +71,10 @@ class Arrival(Part):
             "constant": f"{self.request_rate or 0:g} requests per second, evenly spaced",
             "poisson": f"{self.request_rate or 0:g} requests per second, Poisson arrivals",
             "gamma": f"{self.request_rate or 0:g} requests per second, gamma arrivals{bursts}",
-            "ramp": f"{self.start_rate or 0:g} rising to {self.request_rate or 0:g} requests per second{bursts}",
         }[self.kind]
 
 
-def arrival_of(
-    concurrency: int | None = None,
-    request_rate: float | None = None,
-    burstiness: float = 1.0,
-    start_rate: float | None = None,
-) -> Arrival:
+def arrival_of(concurrency: int | None = None, request_rate: float | None = None, burstiness: float = 1.0) -> Arrival:
     """Arrival process by the numbers of a command line; none at all = all at once.
 
     Args:
@@ -98,18 +85,16 @@ def arrival_of(
     """
     if concurrency is not None and request_rate is not None:
         raise BadInput("a concurrency and a request rate exclude each other: a load is closed or open")
-    if request_rate is None and (burstiness != 1 or start_rate is not None):
-        raise BadInput("burstiness and a rising rate belong to a request rate: give one")
+    if request_rate is None and burstiness != 1:
+        raise BadInput("burstiness belongs to a request rate: give one")
     kind, numbers = "all_at_once", {"burstiness": burstiness}
     if concurrency is not None:
         kind = "closed_loop"
-    elif start_rate is not None:
-        kind = "ramp"
     elif request_rate is not None and burstiness == math.inf:
         kind, numbers = "constant", {}
     elif request_rate is not None:
         kind = "poisson" if burstiness == 1 else "gamma"
-    given = {"concurrency": concurrency, "request_rate": request_rate, "start_rate": start_rate, **numbers}
+    given = {"concurrency": concurrency, "request_rate": request_rate, **numbers}
     try:
         return Arrival.model_validate({"kind": kind, **given})
     except ValidationError as error:
@@ -122,15 +107,14 @@ def send_times(arrival: Arrival, requests: int, workload: str, point: int, seed:
     """When each request is sent, seconds after the first, shape (requests,), ascending; zeros for a closed loop.
 
     The same for the same (seed, workload, load point). Random gaps are stretched so that together they take as long as
-    the rates ask for, as ``vllm bench serve`` does for a fixed rate: a seed moves the bursts, not the mean rate.
+    the rate asks for, as ``vllm bench serve`` does: a seed moves the bursts, not the mean rate.
     """
-    if not arrival.open_loop:
+    rate = arrival.request_rate
+    if rate is None:
         return np.zeros(requests)
-    end = arrival.request_rate or 0.0
-    start = end if arrival.start_rate is None else arrival.start_rate
     if arrival.kind == "constant":
-        return np.arange(requests) / end
-    means = 1 / np.linspace(start, end, requests)[1:]
+        return np.arange(requests) / rate
+    means = np.full(requests - 1, 1 / rate)
     generator = np.random.default_rng([seed, zlib.crc32(workload.encode()), point, _STREAM])
     gaps = means * generator.gamma(arrival.burstiness, 1 / arrival.burstiness, len(means))
     total = float(gaps.sum())
