@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from autotune.machine.gpu import Gpu, gpus
-from autotune.machine.resources import Limit, locked_memory_limit, open_file_limit
+from autotune.machine.resources import open_file_limit
 from autotune.space.library import Library
 
 PROCESS, DOCKER = "process", "docker"
@@ -38,6 +38,7 @@ class Host:
         home: where studies will lie.
         root: where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are looked for.
         environment: that servers would inherit.
+        open_files: see `open_file_limit`.
         timeout_s: how long a program that is asked may take to answer.
     """
 
@@ -45,8 +46,7 @@ class Host:
     root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     library: Library = field(default_factory=Library)
-    open_files: Limit = field(default_factory=open_file_limit)
-    locked_memory: Limit = field(default_factory=locked_memory_limit)
+    open_files: int | None = field(default_factory=open_file_limit)
     timeout_s: float = 10.0
 
     @cached_property

@@ -174,7 +174,7 @@ def shared_memory(host: Host) -> Iterator[Finding]:
 
 def open_files(host: Host) -> Iterator[Finding]:
     """One per request in flight, in the tuner and in the server; the tuner raises the soft limit by itself."""
-    hard = host.open_files.hard
+    hard = host.open_files
     if hard is None or hard >= OPEN_FILES:
         yield ok(f"up to {hard or 'any number of'} open files")
     else:
@@ -182,18 +182,6 @@ def open_files(host: Host) -> Iterator[Finding]:
             f"raise the hard limit: a line '* hard nofile {OPEN_FILES}' in /etc/security/limits.conf, or LimitNOFILE="
         )
         yield warning(f"at most {hard} open files; vLLM wants {OPEN_FILES}", to_do)
-
-
-def locked_memory(host: Host) -> Iterator[Finding]:
-    """Transfers between GPUs pin memory."""
-    soft = host.locked_memory.soft
-    if len(host.gpus) < 2:
-        return
-    if soft is None:
-        yield ok("memory may be locked without limit")
-    else:
-        to_do = "ulimit -l unlimited, or a line '* - memlock unlimited' in /etc/security/limits.conf"
-        yield warning(f"at most {soft / 1e6:.0f} MB may be locked; NCCL and RCCL may fail to register buffers", to_do)
 
 
 def home(host: Host) -> Iterator[Finding]:
@@ -272,7 +260,6 @@ CHECKS = (
     Check("IOMMU", TARGETS, iommu, _TUNING),
     Check("shared memory", (PROCESS,), shared_memory, _NCCL),
     Check("open files", (PROCESS,), open_files, "vllm/utils/system_utils.py set_ulimit (0.32)"),
-    Check("locked memory", (PROCESS,), locked_memory, _NCCL),
     Check("disk for studies", TARGETS, home, "docs/files.md"),
     Check("disk for caches", TARGETS, caches, "huggingface_hub documentation, Environment variables, HF_HOME"),
     Check("Docker command", (DOCKER,), command, "https://docs.docker.com/engine"),

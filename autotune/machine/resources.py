@@ -14,7 +14,6 @@ import resource
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 ROOT = Path("/")
 """This machine itself; every other root is another one, laid out in a folder."""
@@ -92,13 +91,6 @@ def _clock_ghz(root: Path, now_mhz: str) -> float:
     return round(float(now_mhz) / 1e3, 1) if re.fullmatch(r"\d+(?:\.\d+)?", now_mhz) else _GHZ
 
 
-class Limit(NamedTuple):
-    """A limit of this process, which its children inherit; None = unlimited."""
-
-    soft: int | None
-    hard: int | None
-
-
 def memory_bytes(root: Path = ROOT) -> int:
     """Main memory that processes here may have: all of it, or less where a control group limits it; 0 = not known.
 
@@ -142,19 +134,10 @@ def shared_memory_bytes(root: Path = ROOT) -> int:
         return 0
 
 
-def open_file_limit() -> Limit:
-    """How many files, sockets among them, a process may have open."""
-    return _limit(resource.RLIMIT_NOFILE)
-
-
-def locked_memory_limit() -> Limit:
-    """How many bytes a process may lock into memory, as transfers between GPUs and to the network do."""
-    return _limit(resource.RLIMIT_MEMLOCK)
-
-
-def _limit(kind: int) -> Limit:
-    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(kind))
-    return Limit(soft, hard)
+def open_file_limit() -> int | None:
+    """How many files, sockets among them, a process may have open at most; None: any number."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
 
 
 def _cgroup_files(root: Path, controller: str, unified: str, legacy: str) -> list[Path]:

@@ -50,7 +50,7 @@ class Node:
         Args:
             study: folder in which the launch will leave its files.
         """
-        hard = open_file_limit().hard
+        hard = open_file_limit()
         lasting = ""
         if not study.is_dir():
             lasting = f"The folder {study} is gone, and with it what was measured."

@@ -9,17 +9,14 @@ import pytest
 
 from autotune.doctor import Finding, Host, Status
 from autotune.doctor.checks import CHECKS, examine, ready
-from autotune.machine.resources import Limit
 from tests.machine.machines import GIB, amd, busy, nvidia, processor, write
 from tests.processes import alive, until
-
-UNLIMITED = Limit(None, None)
 
 
 def host(root: Path, **changes: object) -> Host:
     (root / "home").mkdir(exist_ok=True)
-    given = {"environment": {"PATH": str(root / "bin"), "HOME": str(root / "home")}, "locked_memory": UNLIMITED}
-    return Host(root / "home", root, **{**given, "open_files": UNLIMITED, **changes})  # type: ignore[arg-type]
+    given = {"environment": {"PATH": str(root / "bin"), "HOME": str(root / "home")}}
+    return Host(root / "home", root, **{**given, "open_files": None, **changes})  # type: ignore[arg-type]
 
 
 def program(root: Path, name: str, text: str) -> None:
@@ -46,7 +43,7 @@ def test_what_is_not_ok_says_what_to_do(tmp_path: Path) -> None:
     amd(tmp_path, 2, mec=166)
     busy(tmp_path, pid=77, gpu=1, held=40 * GIB)
     write(tmp_path, {"proc/sys/kernel/numa_balancing": 1, "sys/kernel/iommu_groups/0/type": "DMA"})
-    findings = list(examine(host(tmp_path, locked_memory=Limit(65536, 65536), open_files=Limit(1024, 4096))))
+    findings = list(examine(host(tmp_path, open_files=4096)))
     assert all(finding.message for finding in findings)
     assert all(bool(finding.to_do) != (finding.status is Status.OK) for finding in findings)
     warned = {finding.name for finding in findings if finding.status is Status.WARNING}
@@ -56,7 +53,6 @@ def test_what_is_not_ok_says_what_to_do(tmp_path: Path) -> None:
         "IOMMU",
         "GPU idle 1",
         "open files",
-        "locked memory",
         "shared memory",
     }
     assert tuning <= warned
@@ -107,7 +103,7 @@ def test_a_gpu_in_use_names_its_processes(tmp_path: Path) -> None:
     ("hard", "expected"), [(None, "ok"), (1_048_576, "ok"), (65535, "ok"), (65534, "warning"), (1024, "warning")]
 )
 def test_open_files(tmp_path: Path, hard: int | None, expected: str) -> None:
-    assert status(host(tmp_path, open_files=Limit(1024, hard)), "open files") == [expected]
+    assert status(host(tmp_path, open_files=hard), "open files") == [expected]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
