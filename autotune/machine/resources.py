@@ -94,11 +94,10 @@ def _clock_ghz(root: Path, now_mhz: str) -> float:
 def memory_bytes(root: Path = ROOT) -> int:
     """Main memory that processes here may have: all of it, or less where a control group limits it; 0 = not known.
 
-    Sources: proc(5) for ``MemTotal``; kernel documentation, "Control Group v2" (``memory.max``) and "Memory Resource
-    Controller" (``memory.limit_in_bytes`` of version 1).
+    Sources: proc(5) for ``MemTotal``; kernel documentation, "Control Group v2" (``memory.max``).
     """
     match = re.search(r"^MemTotal:\s+(\d+) kB", text(root / "proc/meminfo"), re.MULTILINE)
-    limits = [number(path) for path in _cgroup_files(root, "memory", "memory.max", "memory.limit_in_bytes")]
+    limits = [number(path) for path in _cgroup_files(root, "memory.max")]
     known = [int(match[1]) * 1024] if match else []
     return min([*known, *(limit for limit in limits if limit)], default=0)
 
@@ -109,8 +108,8 @@ def cores(root: Path = ROOT) -> int:
     counts = [float(listed)] if listed else []
     if root == ROOT:
         counts.append(len(os.sched_getaffinity(0)))
-    for path in _cgroup_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
-        words = [*text(path).split(), *text(path.with_name("cpu.cfs_period_us")).split()]
+    for path in _cgroup_files(root, "cpu.max"):
+        words = text(path).split()
         if len(words) == 2 and words[0].isdecimal() and int(words[1]):
             counts.append(int(words[0]) / int(words[1]))
     return max(1, math.ceil(min(counts, default=1)))
@@ -140,19 +139,10 @@ def open_file_limit() -> int | None:
     return None if hard == resource.RLIM_INFINITY else hard
 
 
-def _cgroup_files(root: Path, controller: str, unified: str, legacy: str) -> list[Path]:
+def _cgroup_files(root: Path, name: str) -> list[Path]:
     """The files of this process's control group and of those around it that hold a limit; the tightest one counts."""
-    mount = root / "sys/fs/cgroup"
-    found = []
-    for line in text(root / "proc/self/cgroup").splitlines():
-        _, controllers, group = line.split(":", 2)
-        if not controllers:
-            found += _upwards(mount, group, unified)
-        elif controller in controllers.split(","):
-            found += [path for name in (controllers, controller) for path in _upwards(mount / name, group, legacy)]
-    return [path for path in found if path.is_file()]
-
-
-def _upwards(mount: Path, group: str, name: str) -> list[Path]:
+    lines = text(root / "proc/self/cgroup").splitlines()
+    group = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     parts = [part for part in group.split("/") if part not in ("", "..")]
-    return [mount.joinpath(*parts[:depth], name) for depth in range(len(parts), -1, -1)]
+    paths = [(root / "sys/fs/cgroup").joinpath(*parts[:depth], name) for depth in range(len(parts), -1, -1)]
+    return [path for path in paths if path.is_file()]

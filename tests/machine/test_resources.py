@@ -35,22 +35,6 @@ def test_the_tightest_of_the_nested_control_groups_counts(tmp_path: Path) -> Non
     assert cores(tmp_path) == 3
 
 
-def test_control_groups_of_version_1(tmp_path: Path) -> None:
-    processor(tmp_path, cores=16, memory_kb=64 * 2**20)
-    write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "4:memory:/docker/1f\n3:cpu,cpuacct:/docker/1f\n1:name=systemd:/",
-            "sys/fs/cgroup/memory/docker/1f/memory.limit_in_bytes": 4 * GIB,
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": 9223372036854771712,
-            "sys/fs/cgroup/cpu,cpuacct/docker/1f/cpu.cfs_quota_us": 200000,
-            "sys/fs/cgroup/cpu,cpuacct/docker/1f/cpu.cfs_period_us": 100000,
-        },
-    )
-    assert memory_bytes(tmp_path) == 4 * GIB
-    assert cores(tmp_path) == 2
-
-
 @given(total=st.integers(1, 2**40), limit=st.one_of(st.just("max"), st.integers(1, 2**60)))
 def test_memory_is_never_more_than_there_is(
     total: int, limit: int | str, tmp_path_factory: pytest.TempPathFactory
