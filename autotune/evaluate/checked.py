@@ -79,14 +79,7 @@ def _is_possible(value: object) -> bool:
 
 
 def _impossible(value: object) -> str:
-    """Show a value that is not possible, and say what went wrong."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return f"{repr(value)[:40]}; a number was expected"
-    if math.isnan(value):
-        return "nan; something was divided by nothing, or not counted at all"
-    if value == math.inf:
-        return "inf; it must be finite, so something was divided by zero"
-    return f"{float(value):g}; it cannot be below zero"
+    return f"{str(value)[:40]}; a finite number of at least 0 was expected"
 
 
 def _without_impossible(metrics: Mapping[str, Any]) -> Metrics:
