@@ -19,10 +19,10 @@ from importlib.resources import files
 from pathlib import Path
 
 import yaml
-from packaging.version import InvalidVersion, Version
 
 from autotune.engines import Engine, engine
 from autotune.engines.detect import VERSION_SCRIPT, told_version
+from autotune.engines.installed_options import nearest
 from autotune.errors import BadInput
 from autotune.notify import Notify, silent
 from autotune.serving.command import absolute_paths
@@ -298,12 +298,7 @@ def known_version(kind: Engine, found: str) -> str:
     try:
         return kind.version(found)
     except BadInput:
-        versions = kind.card.versions
-    try:
-        older = [version for version in versions if Version(version) <= Version(found)]
-    except InvalidVersion:
-        older = []
-    return older[-1] if older else versions[0]
+        return nearest(kind, found)
 
 
 def no_image(card: EngineCard, hardware: HardwareCard) -> str:
