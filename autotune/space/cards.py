@@ -121,10 +121,6 @@ class ModelCard(Entry):
         """Whether the checkpoint's large matrices are multiplied in fp8."""
         return self.architecture.multiplied_in(self.architecture.weight_bytes) == "fp8"
 
-    @property
-    def expert_width(self) -> int:
-        return self.architecture.expert_intermediate_size
-
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from autotune.space.entry import Entry, KnownVersion, VersionRange, in_range
 from autotune.space.expression import Expression, Template
@@ -244,9 +244,7 @@ class EngineCard(Entry):
     knobs: dict[str, Knob]
     effects: list[Effect] = []
     no_effect: list[NoEffectOption] = Field(
-        default=[],
-        validation_alias=AliasChoices("no_effect", "idle"),
-        description="told as doing nothing where they stand on a command line; `idle` in cards of earlier versions",
+        default=[], description="told as doing nothing where they stand on a command line"
     )
     rules: list[Rule] = []
     starts: list[Start] = []
