@@ -1,16 +1,44 @@
 """Load generator: sends a workload to an OpenAI-compatible server over HTTP and measures it; usable on its own.
 
-from autotune.loadgen.measuring import measure
-from autotune.loadgen.workloads import load_workload
+    from autotune.loadgen import load_workload, measure
 
-workload = load_workload("random:4000:200:500").with_concurrency(64)
-print(measure("http://127.0.0.1:8000", "my-model", workload, seed=0).metrics["total_token_throughput"])
+    workload = load_workload("random:4000:200:500").with_concurrency(64)
+    print(measure("http://127.0.0.1:8000", "my-model", workload, seed=0).metrics["total_token_throughput"])
 
-workloads      what is sent and when: lengths, arrivals, files
-requests, prompts, tokenizers   the requests of one load in numbers, and what they say
-measuring      `measure`: warm-up and loads; results: its options and results
-workers        processes that send a load together; client: what runs in them
-prefix_cache   emptied before a load, its hits counted during it
-server_client  single calls to a server; request_file: one row per request, in a columnar file
-bench          ``autotune bench``, and ``autotune compare`` of two of its results or ``vllm bench serve``'s
+    measure        one workload on one warm server -> `Measurement`
+    load_workload  a workload by its name or form -> `Workload`
+
+    workloads      what is sent and when: lengths, arrivals, files
+    requests, prompts, tokenizers   the requests of one load in numbers, and what they say
+    measuring      `measure`: warm-up and loads; results: its options and results
+    workers        processes that send a load together; client: what runs in them
+    prefix_cache   emptied before a load, its hits counted during it
+    server_client  single calls to a server; request_file: one row per request, in a columnar file
+    bench          ``autotune bench``, and ``autotune compare`` of two of its results or ``vllm bench serve``'s
+
+Names are imported when they are asked for: a worker process must start fast.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.loadgen.measuring import measure as measure
+    from autotune.loadgen.results import LoadOptions as LoadOptions
+    from autotune.loadgen.results import LoadResult as LoadResult
+    from autotune.loadgen.results import Measurement as Measurement
+    from autotune.loadgen.workloads import load_workload as load_workload
+
+_MODULES = {
+    **dict.fromkeys(("LoadOptions", "LoadResult", "Measurement"), "results"),
+    "load_workload": "workloads",
+    "measure": "measuring",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.loadgen import LoadOptions, measure
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.measuring import measure
 from autotune.loadgen.prefix_cache import (
     CacheUse,
     CounterReader,
@@ -13,7 +13,6 @@ from autotune.loadgen.prefix_cache import (
     reset_cache,
     stale,
 )
-from autotune.loadgen.results import LoadOptions
 from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.loadgen.workloads import Arrival, Prefix, Workload, load_workload
 from autotune.space.library import Library

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autotune.loadgen import LoadOptions, measure
 from autotune.loadgen.client.outcomes import tally
-from autotune.loadgen.measuring import measure
 from autotune.loadgen.prefix_cache import PrefixCache
-from autotune.loadgen.results import LoadOptions
 from autotune.loadgen.server_client import CacheReset, ResetOutcome
 from autotune.loadgen.workloads import Prefix, Workload, load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of

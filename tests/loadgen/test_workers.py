@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.loadgen import LoadOptions, measure
 from autotune.loadgen.client.messages import Progress, RequestTimeouts, WorkerTask
 from autotune.loadgen.client.outcomes import tally
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.measuring import measure
 from autotune.loadgen.prompts import PromptKey, Prompts
-from autotune.loadgen.results import LoadOptions
 from autotune.loadgen.workers import WorkerDied, Workers, workers_for
 from autotune.loadgen.workloads import load_workload
 from tests.processes import alive, until

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.engines import command_of
-from autotune.loadgen.measuring import measure
+from autotune.loadgen import measure
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.simulator.emulator.engine import BlockCache, LiveEngine, block_hashes
 from autotune.simulator.node.memory import plan_memory
