@@ -17,17 +17,20 @@ from scipy.special import ndtr
 
 from autotune.arrays import Floats, Ints, argmax, descending
 from autotune.metrics.formulas import Slo
-from autotune.search.feasibility import p_starts
+from autotune.search.feasibility import believed, p_starts
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Posterior, Trust
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 
+GAIN = 0.005
+"""The stated gain, score units: what is expected to add less than 0.5 % is not worth a launch."""
 WORTH_IT = 0.02
 """A launch is chosen for how far it may exceed the best by more than 2 %. Without this, launches are spent on telling
 apart what is as good as equal, where a larger gain that is less certain would be left untried."""
-HEDGE = 3
-"""After the first few launches one suggestion of so many leaves the priors out: where they are right about the rest
-and wrong about the best, the launches that they choose do not show it."""
+PLAUSIBLE = 0.1
+"""Odds from which on a candidate is plausible."""
+SPREAD_OUT = 4
+"""Launches after the first that are spread over the space where no prior says where to begin."""
 _NOTHING_RUNS = 0.5
 EVERY = 6000
 """Spaces up to this size are searched whole."""
@@ -35,13 +38,18 @@ _BY_MEAN, _AT_RANDOM, _STEPS = 1200, 600, 2
 _LEADERS = 12
 
 
-def posterior_of(kernels: Kernels, history: History) -> Posterior:
-    """The posterior of the score; the latest few are cached, as decisions share them."""
-    return _posterior(kernels, history.measured, history.spec.seed)
+def model_of(kernels: Kernels, history: History) -> Posterior:
+    """The posterior of the score after a history; running launches count as if they came out as expected."""
+    return _posterior(kernels, history.measured, tuple(history.running), history.spec.seed)
 
 
-@lru_cache(maxsize=3)
-def _posterior(kernels: Kernels, measured: tuple[tuple[int, float], ...], seed: int) -> Posterior:
+@lru_cache(maxsize=4)
+def _posterior(
+    kernels: Kernels, measured: tuple[tuple[int, float], ...], running: tuple[int, ...], seed: int
+) -> Posterior:
+    """The latest few are kept, as decisions share them."""
+    if running:
+        return _posterior(kernels, measured, (), seed).condition_on_pending(np.array(running, dtype=np.int64))
     return Posterior(kernels, [p for p, _ in measured], [s for _, s in measured], seed=seed)
 
 
@@ -59,10 +67,21 @@ def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A candidate, and how much of a logarithm any one launch is expected to improve on the best (None: not known)."""
+    """A candidate to launch next, and what any one launch may add to the best.
+
+    Attributes:
+        improvement: logarithm by which one launch is expected to improve on the best (None: not known).
+        odds: the highest of any candidate that it starts, keeps the limits and is better than the best by `WORTH_IT`.
+    """
 
     position: int
     improvement: float | None
+    odds: float = 1.0
+
+    @property
+    def little(self) -> bool:
+        """Whether no launch is worth it: neither in the mean nor by plausible luck."""
+        return self.improvement is not None and self.improvement < GAIN and self.odds < PLAUSIBLE
 
 
 def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | None:
@@ -73,16 +92,14 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
         number: with the study's seed it breaks ties.
     """
     seed = (history.spec.seed, number)
-    if number > HEDGE and number % HEDGE == HEDGE - 1:
-        kernels = kernels.without_prior
-    posterior = posterior_of(kernels, history)
+    posterior = model_of(kernels, history)
     rows = shortlist(kernels, posterior, history, seed)
     if not len(rows):
         return None
-    if history.pending:
-        posterior = posterior.condition_on_pending(np.array(history.running, dtype=np.int64))
     chance = p_feasible(kernels, history, rows)
     incumbents = _incumbents(posterior, kernels, history)
+    if len(kernels.alternatives) == 1 and len(history.by_position) <= SPREAD_OUT:
+        return Suggestion(int(rows[argmax(_apart(kernels, history, rows) * chance, seed)]), None)
     if not incumbents:
         # While nothing is feasible yet the odds of running decide, and means between 0.5 and 1 break ties.
         mean = posterior.mean(rows)
@@ -93,8 +110,22 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
         sum(weight * expected_improvement(predicted, level + more) for weight, level in incumbents) * chance
         for more in (WORTH_IT, 0.0)
     )
-    best = argmax(worth / kernels.costs[rows], seed)
-    return Suggestion(int(rows[best]), float(left.max()))
+    above = [weight * ndtr((mean - incumbents[-1][1] - WORTH_IT) / sd) for weight, mean, sd in predicted]
+    odds = float((sum(above) * chance).max())
+    best = argmax(worth / kernels.costs[rows] if history.spec.hours else worth, seed)
+    return Suggestion(int(rows[best]), float(left.max()), odds)
+
+
+def _apart(kernels: Kernels, history: History, rows: Ints) -> Floats:
+    """How new the values of candidates are, shape ``(rows,)``: the share of knobs whose value was launched least often.
+
+    Engines and layouts are knobs like the others here: each launch differs from all earlier ones in as many as it can.
+    """
+    launched = kernels.columns[list(history.by_position)]
+    found = np.zeros(len(rows))
+    for column, values in zip(kernels.columns.T, launched.T, strict=True):
+        found -= np.bincount(values, minlength=int(column.max()) + 1)[column[rows]]
+    return np.asarray(1.0 + (found - found.max()) / max(1, kernels.columns.shape[1]), dtype=np.float64).clip(0.0)
 
 
 def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Sequence[int]) -> Ints:
@@ -134,10 +165,10 @@ def neighbours(kernels: Kernels, rows: Ints) -> Ints:
 
 def p_runs(kernels: Kernels, history: History, rows: Ints) -> Floats:
     """The probability that candidates start, by their priors and the launches; shape ``(rows,)``."""
-    ran = [p for p, _ in history.measured]
-    broken = [e.position for e in history if e.broke]
+    ran, broken = [p for p, _ in history.measured], [e.position for e in history if e.broke]
     out_of_memory = {e.position for e in history if e.out_of_memory}
-    return p_starts(kernels.encoding, ran, broken, rows, out_of_memory) * kernels.p_starts[rows]
+    learned = p_starts(kernels.encoding, ran, broken, rows, out_of_memory, kernels.p_starts)
+    return learned * believed(kernels.encoding, kernels.p_starts, kernels.doubts, ran, broken, rows)
 
 
 def p_feasible(kernels: Kernels, history: History, rows: Ints) -> Floats:
@@ -166,7 +197,7 @@ def p_keeps_slos(kernels: Kernels, history: History, rows: Ints) -> Floats:
         if not (points := _scaled(slo, history)):
             continue
         positions, values = zip(*points, strict=True)
-        posterior = Posterior(kernels, positions, values, Trust.OTHER, history.spec.seed)
+        posterior = Posterior(kernels, positions, values, True, history.spec.seed)
         chance *= sum(weight * ndtr(-mean / sd) for weight, mean, sd in posterior.predict(rows))
     return chance
 

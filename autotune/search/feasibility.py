@@ -6,6 +6,9 @@ cause is the likelier the more failures share it, and next to ruled out by one l
 candidate's odds of failing are those that it shares the cause of some failure. So a crash lowers what
 resembles it, and the next launch that resembles it half way tells which half was to blame. What needs at least as
 much memory as a configuration that ran out of it needs no such learning.
+
+What the priors say of a start is kept apart (`believed`): how often they were right, saying yes and saying no, is
+counted from the launches, for each engine and each reason that they give.
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ _ENOUGH = 100
 _LEAST = 0.002
 """No candidate is ruled out for good: the lesson may be wrong."""
 _STILL_TOO_MUCH = 0.97
-"""Odds that what needs at least as much memory as a configuration that ran out of it runs out as well."""
+"""Odds that what needs at least as much memory as a configuration that ran out of it runs out as well; and that what
+needs no more than one that ran does too."""
+_SAID_YES, _SAID_NO = (0.98, 8.0), (0.12, 3.0)
+"""The share of what starts of candidates of which the priors say that they do, or do not; and for how many launches
+that expectation counts."""
 
 
 def p_starts(
@@ -37,6 +44,7 @@ def p_starts(
     broken: Sequence[int],
     rows: Ints | None = None,
     out_of_memory: Collection[int] = (),
+    foreseen: Floats | None = None,
 ) -> Floats:
     """The probability that candidates start, shape ``(rows,)``.
 
@@ -45,6 +53,7 @@ def p_starts(
         broken: positions of the launches that failed.
         rows: positions of the candidates; None = all.
         out_of_memory: positions among `broken` that ran out of memory.
+        foreseen: shape ``(candidates,)``: the odds of starting by the priors, which explain a failure as well.
     """
     chosen = np.arange(len(encoding)) if rows is None else rows
     failed = list(dict.fromkeys(broken))
@@ -52,20 +61,46 @@ def p_starts(
     for position in failed:
         # The launches stand behind the candidates, so that one table of traits serves both.
         has = _traits(encoding, position, np.concatenate([chosen, [*failed, *ran]]).astype(np.int64))
-        fails = np.maximum(fails, _shares_cause(has, len(chosen), len(failed)))
+        odds = 1.0 if foreseen is None else max(float(foreseen[position]), _LEAST)
+        fails = np.maximum(fails, _shares_cause(has, len(chosen), len(failed), _CHANCE + (1 - odds) / odds))
         if position in out_of_memory:
             fails = np.maximum(fails, _STILL_TOO_MUCH * _needs_as_much(encoding, position, chosen))
     return np.asarray(np.maximum(1 - fails, _LEAST), dtype=np.float64)
 
 
-def _needs_as_much(encoding: Encoding, position: int, rows: Ints) -> Bools:
-    """Which candidates differ from one only in having as much or more of what takes memory."""
+def believed(
+    encoding: Encoding, odds: Floats, doubts: Ints, ran: Sequence[int], broken: Sequence[int], rows: Ints
+) -> Floats:
+    """The odds of starting by the priors, as far as the launches bear them out, shape ``(rows,)``.
+
+    Args:
+        odds: shape ``(candidates,)``: as the priors tell them.
+        doubts: shape ``(candidates,)``: codes of engine and reason, by which it is counted how often they are right.
+    """
+    launched = np.array([*dict.fromkeys(ran), *dict.fromkeys(broken)], dtype=np.int64)
+    started = np.isin(launched, np.array(ran, dtype=np.int64)).astype(np.float64)
+    total, groups = np.zeros(len(rows)), int(doubts.max()) + 1
+    for said, (usual, weight) in ((odds, _SAID_YES), (1 - odds, _SAID_NO)):
+        # A candidate of which nothing is sure counts a little for both.
+        count = said[launched]
+        over_all = (usual * weight + count @ started) / (weight + count.sum())
+        right = np.bincount(doubts[launched], count * started, groups)
+        each = (over_all * weight + right) / (weight + np.bincount(doubts[launched], count, groups))
+        total += said[rows] * each[doubts[rows]]
+    for position in dict.fromkeys(ran):
+        if odds[position] < 0.5:
+            total = np.maximum(total, _STILL_TOO_MUCH * _needs_as_much(encoding, position, rows, more=False))
+    return total
+
+
+def _needs_as_much(encoding: Encoding, position: int, rows: Ints, more: bool = True) -> Bools:
+    """Which candidates differ from one only in having as much or more of what takes memory; or as much or less."""
     alike = np.ones(len(rows), dtype=np.bool_)
     for k in encoding.varying:
         name, codes, own = encoding.names[k], encoding.codes[rows, k], encoding.codes[position, k]
         # Choices stand in ascending order, "not applicable" before them.
         monotone = name in encoding.monotone_memory and encoding.choices[name][own] is not None
-        alike &= (codes >= own) if monotone else codes == own
+        alike &= codes == own if not monotone else (codes >= own) if more else codes <= own
     return alike
 
 
@@ -87,18 +122,18 @@ def _traits(encoding: Encoding, position: int, rows: Ints) -> Floats:
     return np.asarray(table[:, ~table.all(axis=0)], dtype=np.float64)
 
 
-def _shares_cause(has: Floats, candidates: int, failures: int) -> Floats:
+def _shares_cause(has: Floats, candidates: int, failures: int, otherwise: float) -> Floats:
     """The odds that each candidate has what made one launch fail, given the table of that launch's traits.
 
     The table's rows are the candidates, then so many launches that failed, then those that ran. The causes that a
     candidate shares are the pairs of its traits (k, l); k = l is the single trait. With m its row of the table, sums
-    over them are quadratic forms m W m.
+    over them are quadratic forms m W m. Against them stand the odds that it was something else.
     """
     failed, ran = has[candidates : candidates + failures], has[candidates + failures :]
     weight = np.full((has.shape[1], has.shape[1]), _PAIR / 2)
     np.fill_diagonal(weight, _SINGLE)
     shared_failures = np.minimum(failed.T @ failed, _ENOUGH)
     weight *= _PER_FAILURE ** (shared_failures - 1) * _PER_SUCCESS ** (ran.T @ ran)
-    weight /= weight.sum() + _CHANCE
+    weight /= weight.sum() + otherwise
     m = has[:candidates]
     return np.asarray(np.einsum("nk,nk->n", m @ weight, m), dtype=np.float64)

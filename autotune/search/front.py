@@ -23,13 +23,13 @@ from autotune.arrays import Bools, Floats, Ints, argmax
 from autotune.search.acquisition import (
     Suggestion,
     expected_improvement,
+    model_of,
     p_feasible,
-    posterior_of,
     shortlist,
     suggest,
 )
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Posterior, Trust
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 
 _BEYOND = 0.1
@@ -71,18 +71,17 @@ def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion
     found.insert(1, (alone.position, alone.improvement))
     most = max(found, key=lambda place: place[1])
     position, _ = found[turn] if found[turn][1] >= _WORTH_A_TURN * most[1] else most
-    return Suggestion(position, most[1])
+    return Suggestion(position, most[1], alone.odds)
 
 
 def _posteriors(kernels: Kernels, history: History) -> tuple[Posterior, Posterior]:
     """Posteriors of both goals. The priors are of the first; for the second their weights may have either sign."""
-    one = posterior_of(kernels, history)
+    one = model_of(kernels, history)
     positions, scores = zip(*((e.position, e.second) for e in history if e.second is not None), strict=True)
-    two = Posterior(kernels, positions, scores, Trust.OTHER, history.spec.seed)
+    two = Posterior(kernels, positions, scores, True, history.spec.seed)
     if not history.pending:
         return one, two
-    pending = np.array(history.running, dtype=np.int64)
-    return one.condition_on_pending(pending), two.condition_on_pending(pending)
+    return one, two.condition_on_pending(np.array(history.running, dtype=np.int64))
 
 
 def _worths(one: Posterior, two: Posterior, measured: Ints, rows: Ints) -> tuple[Floats, Floats]:

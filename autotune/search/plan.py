@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.search.acquisition import Suggestion
+from autotune.search.acquisition import GAIN, Suggestion, model_of
 from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, usable_nodes
 from autotune.search.decide import control_runs, finals, simplify
 from autotune.search.decide.sequential_test import Outcome, outcome
@@ -24,10 +24,9 @@ from autotune.search.decide.simplify import subsets_towards_default
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.attribution import most_telling
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
-from autotune.search.repeats import challengers, model_of, next_repeat, ranked
-from autotune.search.sampler import GAIN, CandidateSampler
+from autotune.search.repeats import challengers, next_repeat, ranked
+from autotune.search.sampler import CandidateSampler
 from autotune.study.recommendation import Verdict
 from autotune.trial import Role
 
@@ -79,7 +78,6 @@ class Plan:
 
     def __init__(self, kernels: Kernels, sampler: CandidateSampler) -> None:
         self._kernels, self._sampler = kernels, sampler
-        self._latest: tuple[object, Posterior] | None = None
 
     def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
         """The next launch, given the finished and the running ones.
@@ -113,8 +111,7 @@ class Plan:
             return Step(Role.SEARCH, repeat)
         if history.exhausted:
             return None
-        expected = suggestion.improvement if suggestion else None
-        little = contested and expected is not None and expected < GAIN and len(history) >= LEAST_SEARCH
+        little = contested and suggestion is not None and suggestion.little and len(history) >= LEAST_SEARCH
         return None if little else Step(Role.SEARCH, None)
 
     def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
@@ -133,21 +130,14 @@ class Plan:
         # A launch moves what is known of one that was launched by less than the spread of a launch.
         if len(challengers(history)) < 2 or (expected is not None and expected >= spread):
             return None
-        leader, worth, new = next_repeat(self._model(history), history, spread, position)
+        leader, worth, new = next_repeat(model_of(self._kernels, history), history, spread, position)
         return leader if worth >= max(GAIN, new if expected is None else expected) else None
-
-    def _model(self, history: History) -> Posterior:
-        """The posterior after a history; the latest is kept, as the finals ask for the same one again and again."""
-        key = tuple((e.position, e.score, e.pending) for e in history)
-        if self._latest is None or self._latest[0] != key:
-            self._latest = key, model_of(self._kernels, history)
-        return self._latest[1]
 
     def _check(self, history: History, budget: int) -> Step | None:
         """A shorter command than the leader's that is worth a launch before the finals."""
         allowed = before_finals(budget, LEAST_FINALS) - len(history)
         found = history.adjusted()
-        model = self._model(found)
+        model = model_of(self._kernels, found)
         leaders = ranked(model, found)
         if not leaders or allowed <= 0:
             return None
@@ -174,7 +164,7 @@ class Plan:
     def _finalist(self, history: History, searched: History) -> int | None:
         """The best of the search, by launches before the finals alone; one that fell gives way to the next."""
         found = searched.adjusted()
-        model = self._model(found)
+        model = model_of(self._kernels, found)
         for leader in ranked(model, found):
             short = history.canonical(simplify.shortened(found, model, leader))
             for position in (short, leader):
@@ -207,7 +197,7 @@ class Plan:
         if len([p for p in steps if len(finals.finals_of(history, p)) == 1]) >= ABLATIONS:
             return None
         found = history.adjusted()
-        return most_telling(found, self._model(found), judgement.winner, simplify.spread_of(found))
+        return most_telling(found, model_of(self._kernels, found), judgement.winner, simplify.spread_of(found))
 
     def _ending(self, history: History) -> str:
         searched = history.before_finals()
@@ -221,7 +211,7 @@ class Plan:
         if searched.exhausted:
             return f"every candidate was tried{done}"
         suggestion = self._sampler.suggest(searched)
-        if suggestion is None or suggestion.improvement is None or suggestion.improvement >= GAIN:
+        if suggestion is None or suggestion.improvement is None or not suggestion.little:
             return f"the search has used its share of the budget{done}"
         expected = 100 * max(0.0, suggestion.improvement)
         return f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %{done}"

@@ -11,8 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from autotune.arrays import Floats, descending
-from autotune.search.acquisition import posterior_of
-from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 
@@ -21,14 +19,6 @@ LEADERS = 5
 _POINTS = np.linspace(-4.0, 4.0, 161)
 _CHANCES = np.exp(-0.5 * _POINTS**2) / np.exp(-0.5 * _POINTS**2).sum()
 """Of the launch's outcome, in standard deviations of what it may be."""
-
-
-def model_of(kernels: Kernels, history: History) -> Posterior:
-    """The posterior after a history; running launches count as if they came out as expected."""
-    posterior = posterior_of(kernels, history)
-    if not history.pending or not history.measured:
-        return posterior
-    return posterior.condition_on_pending(np.array(history.running, dtype=np.int64))
 
 
 def challengers(history: History) -> list[int]:

@@ -17,8 +17,6 @@ from autotune.search.front import suggest_front
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import History
 
-GAIN = 0.005
-"""The stated gain, score units: what is expected to add less than 0.5 % is not worth a launch."""
 _OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: TPESampler(seed=seed),
     "nsgaii": lambda seed: NSGAIISampler(seed=seed),
@@ -54,27 +52,17 @@ class CandidateSampler(BaseSampler):
     def suggest(self, history: History) -> Suggestion | None:
         """Compute what is to be launched after a history: a function of its launches and the study's seed alone.
 
-        Where little is expected, and the priors may be why, what is expected without them counts if it is more.
-
         Returns:
             None where nothing is left to try, or where a sampler of Optuna's chooses, which expects nothing.
         """
         self._free[:] = True
         self._free[list(history.done_with)] = False
+        criterion = suggest if history.spec.pareto is None else suggest_front
         chosen = None
         if self._name == "gp" and not history.exhausted:
-            chosen = self._suggest(history, self._kernels)
-            little = chosen is not None and chosen.improvement is not None and chosen.improvement < GAIN
-            if chosen is not None and little and len(self._kernels.priors):
-                other = self._suggest(history, self._kernels.without_prior)
-                if other is not None and (other.improvement or 0.0) > (chosen.improvement or 0.0):
-                    chosen = other
+            chosen = criterion(self._kernels, history.adjusted(), len(history))
         self.position = chosen.position if chosen else None
         return chosen
-
-    def _suggest(self, history: History, kernels: Kernels) -> Suggestion | None:
-        criterion = suggest if history.spec.pareto is None else suggest_front
-        return criterion(kernels, history.adjusted(), len(history))
 
     def reseed_rng(self) -> None:
         """Reseed what draws parameters that are no knobs, as parallel workers need it."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from autotune.errors import BadInput, UnknownName
 from autotune.search import SAMPLERS
+from autotune.search.acquisition import model_of
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import KnownNoEffects, explain, predictions
@@ -20,7 +21,6 @@ from autotune.search.gp.kernels import Kernels, Prior, one_thread
 from autotune.search.history import History
 from autotune.search.optuna_journal import Journal, interrupted
 from autotune.search.plan import Plan, Step, Stop
-from autotune.search.repeats import model_of
 from autotune.search.sampler import CandidateSampler
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.recommendation import Explanation

@@ -1,11 +1,12 @@
-"""Kernel tables of the candidates, knob by knob, and their priors."""
+"""Kernel tables of the candidates, knob by knob, and the priors on them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -18,28 +19,53 @@ _EFFECT_LENGTH = 0.5
 _DEPTH = 3.0
 """A prior's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
 _LEAST_SCALE, _MOST_SCALE = 0.5, 2.0
+_NO_PRIOR = 0.15
+"""Odds that no prior is of use, before any launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsureFigure:
+    """A figure of an engine that a source is unsure of.
+
+    Attributes:
+        value: as the source has it.
+        logs: shape ``(draws,)``: what each draw adds to its natural logarithm.
+    """
+
+    name: str
+    engine: str
+    value: float
+    logs: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """One source's prediction of the objective for every candidate. It may be wrong: trust in it is learned.
+    """One source's prediction of the objective for every candidate. It may be wrong: the launches decide.
 
     Attributes:
         name: of the source, for people, e.g. ``the simulator`` or ``study v32-night``.
-        mean: shape ``(candidates,)``: natural logarithm of the objective, more is better. Only differences matter;
-            not finite = not known.
+        mean: shape ``(candidates,)``: natural logarithm of the objective if the candidate starts, more is better. Only
+            differences matter; not finite = not known.
         sd: shape ``(candidates,)``: standard deviation of ``ln(truth / prediction)`` of each candidate by itself,
             without what all candidates of an engine share; None = not known.
         p_starts: shape ``(candidates,)``: the probability that the configuration starts; None = nothing known.
+        doubts: what speaks against each candidate's start, in a word, empty where nothing does: how far to believe it
+            is learned for each engine and word; None = nothing is told.
         launch_s: shape ``(candidates,)``: seconds that a launch takes, its loads included; not finite, or None = not
             known.
+        draws: shape ``(draws, candidates)``: the mean under draws of the figures that the source is unsure of; what
+            they do to it together says which candidates stand and fall together. None = not known.
+        figures: those figures, as they were drawn.
     """
 
     name: str
     mean: Floats
     sd: Floats | None = None
     p_starts: Floats | None = None
+    doubts: tuple[str, ...] | None = None
     launch_s: Floats | None = None
+    draws: Floats | None = None
+    figures: tuple[UnsureFigure, ...] = ()
 
     def __post_init__(self) -> None:
         shape = self.mean.shape
@@ -51,34 +77,60 @@ class Prior:
 
 
 class Kernels:
-    """Similarities of candidates, and the priors on them.
+    """Similarities of candidates, and the alternatives of what may be believed of them: each prior, and none.
 
     Attributes:
-        priors: shape ``(priors, candidates)``, centred and finite.
-        prior_scale: shape ``(candidates,)``: standard deviation of the priors' errors, 1 where it is as usual.
+        alternatives: the priors' names, the best founded first, and ``none``.
+        odds: shape ``(alternatives,)``: of each, before any launch.
+        means: shape ``(alternatives, candidates)``, centred and finite; 0 without a prior.
+        scale: shape ``(alternatives, candidates)``: standard deviation of the error, 1 where it is as usual.
+        physics_variance: shape ``(alternatives, candidates)``: of what the prior's uncertain figures do.
         costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
         p_starts: shape ``(candidates,)``: probability of starting, before any launch.
+        doubts: shape ``(candidates,)``: codes of engine and of what speaks against the start.
     """
 
     def __init__(self, encoding: Encoding, priors: Sequence[Prior] = ()) -> None:
-        self.encoding, self._sources = encoding, priors
+        self.encoding, count = encoding, len(encoding)
         for prior in priors:
-            if prior.mean.shape != (len(encoding),):
-                raise ValueError(f"the prior {prior.name!r} has shape {prior.mean.shape}, expected ({len(encoding)},)")
-        centred = [c for c in (_centred(prior.mean) for prior in priors) if np.any(c)]
-        self.priors: Floats = np.array(centred) if centred else np.zeros((0, len(encoding)))
-        self.prior_scale = _prior_scale(priors, len(encoding))
+            if prior.mean.shape != (count,):
+                raise ValueError(f"the prior {prior.name!r} has shape {prior.mean.shape}, expected ({count},)")
+        # What puts no candidate before another one says nothing.
+        told = [prior for prior in priors if np.any(_centred(prior.mean))]
+        self.alternatives = (*(prior.name for prior in told), "none")
+        self.odds = _odds(len(told))
+        self.means: Floats = np.array([*(_centred(prior.mean) for prior in told), np.zeros(count)])
+        self.scale: Floats = np.array([*(_scale(prior.sd, count) for prior in told), np.ones(count)])
+        self._deviations = [_deviations(prior.draws) for prior in told]
+        self.physics_variance: Floats = np.zeros((len(told) + 1, count))
+        for which, deviations in enumerate(self._deviations):
+            if deviations is not None:
+                self.physics_variance[which] = (deviations**2).sum(axis=1)
         known = [prior.p_starts for prior in priors if prior.p_starts is not None]
-        self.p_starts: Floats = np.clip(np.fmin.reduce([np.ones(len(encoding)), *known]), 0.0, 1.0)
-        self.costs = _costs(priors, len(encoding))
+        self.p_starts: Floats = np.clip(np.fmin.reduce([np.ones(count), *known]), 0.0, 1.0)
+        words = next((prior.doubts for prior in priors if prior.doubts is not None), ("",) * count)
+        engines = encoding.codes[:, 0].tolist()
+        groups = {pair: code for code, pair in enumerate(dict.fromkeys(zip(engines, words, strict=True)))}
+        self.doubts: Ints = np.array([groups[pair] for pair in zip(engines, words, strict=True)], dtype=np.int64)
+        self.costs = _costs(priors, count)
         self.columns = np.ascontiguousarray(encoding.codes[:, encoding.varying])
         self._distances = [encoding.distances[k] for k in encoding.varying]
         self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
 
-    @cached_property
-    def without_prior(self) -> Kernels:
-        """The same without priors on the score; probabilities of starting and costs stay."""
-        return Kernels(self.encoding, [replace(p, mean=np.zeros_like(p.mean), sd=None) for p in self._sources])
+    def physics(self, rows: Ints, positions: Ints) -> Floats:
+        """Covariances by what the priors' uncertain figures do, shape ``(alternatives, rows, positions)``."""
+        found = np.zeros((len(self.alternatives), len(rows), len(positions)))
+        for which, deviations in enumerate(self._deviations):
+            if deviations is not None:
+                found[which] = deviations[rows] @ deviations[positions].T
+        return found
+
+    def moved_by_physics(self, alternative: int, positions: Ints, pull: Floats) -> Floats:
+        """What uncertain figures make of launches, for every candidate, shape ``(candidates,)``."""
+        deviations = self._deviations[alternative] if alternative < len(self._deviations) else None
+        if deviations is None:
+            return np.zeros(len(self.encoding))
+        return np.asarray(deviations @ (deviations[positions].T @ pull), dtype=np.float64)
 
     def between(self, rows: Ints, positions: Ints) -> tuple[Floats, Floats]:
         """Squared distances, and similarities of each knob's own effect; shapes ``(knobs, rows, positions)``."""
@@ -112,12 +164,25 @@ def _centred(mean: Floats) -> Floats:
     return np.asarray(filled - filled.mean(), dtype=np.float64)
 
 
-def _prior_scale(priors: Sequence[Prior], count: int) -> Floats:
-    """The smallest standard deviation that a prior has for each candidate, over its median."""
-    known = [prior.sd for prior in priors if prior.sd is not None and np.isfinite(prior.sd).any()]
-    if not known or (middle := float(np.nanmedian(least := np.fmin.reduce(known)))) <= 0:
+def _odds(priors: int) -> Floats:
+    """Of each prior and of none: the first is believed twice as often as the next."""
+    halving = 0.5 ** np.arange(priors)
+    return np.append((1 - _NO_PRIOR) * halving / halving.sum(), _NO_PRIOR) if priors else np.ones(1)
+
+
+def _deviations(draws: Floats | None) -> Floats | None:
+    """What each draw adds to their mean, shape ``(candidates, draws)``; their products are covariances."""
+    if draws is None or len(draws) < 2:
+        return None
+    centred = np.array([_centred(one) for one in draws])
+    return np.ascontiguousarray((centred - centred.mean(axis=0)).T / math.sqrt(len(draws) - 1))
+
+
+def _scale(sd: Floats | None, count: int) -> Floats:
+    """The standard deviation that a prior has for each candidate, over its median."""
+    if sd is None or not np.isfinite(sd).any() or (middle := float(np.nanmedian(sd))) <= 0:
         return np.ones(count)
-    relative = np.nan_to_num(least / middle, nan=_MOST_SCALE, posinf=_MOST_SCALE)
+    relative = np.nan_to_num(sd / middle, nan=_MOST_SCALE, posinf=_MOST_SCALE)
     return np.asarray(np.clip(relative, _LEAST_SCALE, _MOST_SCALE), dtype=np.float64)
 
 

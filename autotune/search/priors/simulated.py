@@ -1,4 +1,4 @@
-"""Priors from physics: the calibrated simulator's fast prediction, and the unfitted roofline."""
+"""Priors from physics: the simulator's fast prediction, with the figures that measured rows taught, and with none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autotune.arrays import Floats
 from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import Workload, load_workload
@@ -15,9 +16,9 @@ from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
 from autotune.search.gp.kernels import Prior
 from autotune.search.objective import weights
+from autotune.search.priors.draws import MOST, Draws
 from autotune.simulator.node import ServerSetup
-from autotune.simulator.node.calibration import Calibration, calibration_of
-from autotune.simulator.node.roofline import HOPELESS, roofline
+from autotune.simulator.node.calibration import Calibration, calibration_of, nothing_learned
 from autotune.simulator.node.steady import SteadyNode, SteadyPrediction
 from autotune.simulator.node.uncertainty import spread_of
 from autotune.simulator.prediction_intervals import errors_for, subject_of
@@ -35,8 +36,6 @@ _OF_RATES = 0.1
 _UNSEEN_SHARE = 1 / 3
 """Of what an unmeasured version, GPU or model adds to a prediction's error, how much each candidate has for itself: a
 choice. Most of it is alike for all candidates of an engine, and moves none above another."""
-_CRUDE_ODDS = 0.1
-"""Of starting, where the roofline's arithmetic leaves no room for the longest request."""
 
 Shares = Sequence[tuple[Workload, float]]
 """The objective's workloads, each with its share of it."""
@@ -45,9 +44,9 @@ Setups = Sequence[Candidate | None]
 
 
 def physical(prepared: Prepared) -> list[Prior]:
-    """The simulator's prior where trials are measured or replayed, and the roofline's.
+    """The calibrated simulator's prior where trials are measured or replayed, and that of physics with nothing fitted.
 
-    Where the evidence is the simulator itself, its own prediction would be the answer: there the roofline stands alone
+    Where the evidence is the simulator itself, its own prediction would be the answer: there physics stands alone
     (``docs/decisions/0003``). Nothing is said of a workload that is known by no name, as a replayed table's may be.
     """
     spec = prepared.spec
@@ -55,11 +54,12 @@ def physical(prepared: Prepared) -> list[Prior]:
         loads = [(load_workload(name, prepared.library), share) for name, share in weights(spec).items()]
     except BadInput:
         return []
-    found = [_setup(prepared, candidate) for candidate in prepared.candidates.items]
-    if not any(found):
+    setups = [_setup(prepared, candidate) for candidate in prepared.candidates.items]
+    if not any(setups):
         return []
     measured = spec.on not in ("simulator", "emulator") and spec.hardware.vendor != "cpu"
-    priors = [_calibrated(prepared, found, loads) if measured else None, _crude(spec, found, loads)]
+    sources = {"the simulator": calibration_of(prepared.library)} if measured else {}
+    priors = (_prior(prepared, *source, setups, loads) for source in {**sources, "physics": nothing_learned()}.items())
     return [prior for prior in priors if prior is not None]
 
 
@@ -79,32 +79,65 @@ def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
     return Candidate(Configuration(kind.name, kind.default_knobs(context, row)), context.version)
 
 
-def _calibrated(prepared: Prepared, found: Setups, loads: Shares) -> Prior | None:
-    """The simulator's fast prediction, each candidate with the part of its error that is its own."""
-    spec, calibration = prepared.spec, calibration_of(prepared.library)
+def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setups, loads: Shares) -> Prior | None:
+    """What physics says with these figures, and what it says with others that they might be; None: nothing."""
+    spec = prepared.spec
+    predicted = _predictions(spec, calibration, setups, loads)
+    mean = _means(spec, predicted, loads)
+    if not np.isfinite(mean).any():
+        return None
+    rows = list(zip(*predicted, strict=True))
+    sd = np.full(len(setups), np.nan)
+    spreads: dict[str, float] = {}
+    for i, setup in enumerate(setups):
+        if setup is None:
+            continue
+        engine_name = setup.configuration.engine
+        if engine_name not in spreads:
+            # The errors of one configuration under several workloads go together.
+            spreads[engine_name] = sum(share * _spread(spec, calibration, setup, load) for load, share in loads)
+        sd[i] = spreads[engine_name]
+    known = [setup for setup, value in zip(setups, mean, strict=True) if setup is not None and np.isfinite(value)]
+    draws = Draws.of(calibration, known, spec.hardware) if len(setups) <= MOST else None
+    return Prior(
+        name,
+        mean,
+        sd=sd,
+        p_starts=np.array([min((one.starts for one in row if one), default=1.0) for row in rows]),
+        doubts=tuple(next((one.doubt for one in row if one and one.doubt), "") for row in rows),
+        launch_s=np.array([_launch_s(row) for row in rows]),
+        draws=draws.of_means(lambda one: _means(spec, _predictions(spec, one, setups, loads), loads))
+        if draws
+        else None,
+        figures=draws.figures() if draws else (),
+    )
+
+
+def _predictions(
+    spec: StudySpec, calibration: Calibration, setups: Setups, loads: Shares
+) -> list[list[SteadyPrediction | None]]:
+    """What is predicted of every setup, load by load."""
+    nodes = [SteadyNode(spec.model, spec.hardware, spec.gpus, load, calibration) for load, _ in loads]
+    return [[None if setup is None else _predicted(node, setup) for setup in setups] for node in nodes]
+
+
+def _means(spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], loads: Shares) -> Floats:
+    """The logarithm of the objective, more is better, shape ``(setups,)``; NaN where it is not predicted."""
     metric = _SAME.get(spec.objective, spec.objective)
     sign = 1.0 if METRICS[metric].maximise else -1.0
-    mean, sd, starts = np.zeros(len(found)), np.zeros(len(found)), np.ones(len(found))
-    launch_s = np.zeros(len(found))
-    for workload, share in loads:
-        node = SteadyNode(spec.model, spec.hardware, spec.gpus, workload, calibration)
-        spreads: dict[str, float] = {}
-        for i, setup in enumerate(found):
-            predicted = None if setup is None else _predicted(node, setup)
-            if setup is None or predicted is None:
-                mean[i] = sd[i] = launch_s[i] = np.nan
-                continue
-            value = predicted.metrics.get(metric, 0.0)
-            mean[i] += share * sign * math.log(value) if 0 < value < math.inf else np.nan
-            name = setup.configuration.engine
-            if name not in spreads:
-                spreads[name] = _spread(prepared, calibration, setup, workload, metric)
-            # The errors of one configuration under several workloads go together.
-            sd[i] += share * spreads[name]
-            loading_s = predicted.metrics.get("duration", np.nan)
-            launch_s[i] += loading_s + (0.0 if launch_s[i] else predicted.startup_s)
-            starts[i] = min(starts[i], predicted.starts)
-    return Prior("the simulator", mean, sd, starts, launch_s) if np.isfinite(mean).any() else None
+    mean = np.zeros(len(predicted[0]))
+    for column, (_, share) in zip(predicted, loads, strict=True):
+        values = [one.metrics.get(metric, 0.0) if one else 0.0 for one in column]
+        mean += [share * sign * math.log(value) if 0 < value < math.inf else math.nan for value in values]
+    return mean
+
+
+def _launch_s(row: Sequence[SteadyPrediction | None]) -> float:
+    """Seconds of a launch: the start, and each load."""
+    known = [one for one in row if one is not None]
+    if len(known) < len(row):
+        return math.nan
+    return known[0].startup_s + sum(one.metrics.get("duration", math.nan) for one in known)
 
 
 def _predicted(node: SteadyNode, setup: Candidate) -> SteadyPrediction | None:
@@ -115,11 +148,9 @@ def _predicted(node: SteadyNode, setup: Candidate) -> SteadyPrediction | None:
         return None
 
 
-def _spread(
-    prepared: Prepared, calibration: Calibration, candidate: Candidate, workload: Workload, metric: str
-) -> float:
+def _spread(spec: StudySpec, calibration: Calibration, candidate: Candidate, workload: Workload) -> float:
     """Standard deviation of ln(measured / predicted) that a configuration has for itself."""
-    spec = prepared.spec
+    metric = _SAME.get(spec.objective, spec.objective)
     engine_name, knobs = candidate.configuration.engine, candidate.configuration.knobs
     setup = ServerSetup(engine_name, candidate.engine_version, knobs, spec.model, spec.hardware, spec.gpus, calibration)
     errors = errors_for(setup)
@@ -129,20 +160,3 @@ def _spread(
     unseen = math.hypot(*(errors.unseen.get(name, 0.0) for name in missing))
     approximation = _OF_RATES if latency is None else _APPROXIMATION[latency]
     return math.hypot(spread_of(errors, engine_name, known_as).row, _UNSEEN_SHARE * unseen, approximation)
-
-
-def _crude(spec: StudySpec, found: Setups, loads: Shares) -> Prior | None:
-    """The roofline: of throughputs only. What does not fit by its arithmetic is as slow as the slowest that does."""
-    if METRICS[spec.objective].time_power != 1:
-        return None
-    known = [i for i, setup in enumerate(found) if setup is not None]
-    configurations = [setup.configuration for setup in found if setup is not None]
-    mean, starts = np.full(len(found), np.nan), np.ones(len(found))
-    mean[known] = 0.0
-    for workload, share in loads:
-        told = roofline(configurations, spec.model, spec.hardware, spec.gpus, workload)
-        hopeless = told <= math.log(HOPELESS)
-        starts[np.array(known)[hopeless]] = _CRUDE_ODDS
-        told[hopeless] = told[~hopeless].min() if (~hopeless).any() else 0.0
-        mean[known] += share * told
-    return Prior("the roofline", mean, None, starts)

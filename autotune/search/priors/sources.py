@@ -26,7 +26,7 @@ from autotune.replay import read_table
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, Prior, one_thread
-from autotune.search.gp.posterior import Posterior, Trust
+from autotune.search.gp.posterior import Posterior
 from autotune.search.objective import weights
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.home import write_atomically
@@ -134,7 +134,7 @@ def _row(configuration: Configuration, columns: Sequence[str]) -> tuple[str, tup
 def _predicted(encoding: Encoding, positions: Sequence[int], scores: Sequence[float]) -> tuple[Floats, Floats]:
     """Mean and standard deviation of the true score of everything that is encoded, centred on what was measured."""
     centre = float(np.mean(scores))
-    parts = Posterior(Kernels(encoding), positions, [s - centre for s in scores], Trust.NONE).predict()
+    parts = Posterior(Kernels(encoding), positions, [s - centre for s in scores]).predict()
     mean = np.asarray(sum(weight * mu for weight, mu, _ in parts), dtype=np.float64)
     spread = sum(weight * (sd**2 + (mu - mean) ** 2) for weight, mu, sd in parts)
     return mean, np.sqrt(np.asarray(spread, dtype=np.float64))

@@ -37,11 +37,13 @@ class SteadyPrediction:
             E2EL, and TTFT where all requests are sent at once: of other loads it is not foreseen well enough. Empty
             where the layout needs more GPUs than there are.
         starts: the odds that it starts and takes the workload's requests.
+        doubt: what speaks against that: ``memory`` or ``length``; empty where nothing does.
         startup_s: from launch to ready.
     """
 
     metrics: Mapping[str, float]
     starts: float
+    doubt: str
     startup_s: float
 
 
@@ -66,9 +68,9 @@ class SteadyNode:
 
     def predict(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> SteadyPrediction:
         """The prediction for effective knobs; raises `UnknownName` for an engine that the simulator does not know."""
-        odds, ready_s, running = self._starts(knobs, engine, version)
+        odds, doubt, ready_s, running = self._starts(knobs, engine, version)
         metrics = self._flows(knobs, engine, version, running) if running else {}
-        return SteadyPrediction(metrics, odds, ready_s)
+        return SteadyPrediction(metrics, odds, doubt, ready_s)
 
     @property
     def computed(self) -> int:
@@ -85,20 +87,23 @@ class SteadyNode:
 
     def _compute_start(
         self, knobs: Mapping[str, Scalar], engine: str, version: str
-    ) -> tuple[float, float, tuple[int, ...]]:
-        """The odds of starting, seconds to ready, and sequences that run at most per load; none: too many GPUs."""
+    ) -> tuple[float, str, float, tuple[int, ...]]:
+        """Odds of starting, what is against it, seconds to ready, and sequences per load; none: too many GPUs."""
         server = self._server(knobs, engine, version)
         if server.gpus > server.setup.gpus:
-            return LEAST_ODDS, 0.0, ()
+            return LEAST_ODDS, "length", 0.0, ()
         plan = plan_memory(server)
         limit = server.running_limit * server.data_parallel
-        running = tuple(
-            min(load.in_flight, limit, sequences_held(server, load, plan.capacity_tokens)) for load in self._loads
-        )
         longest = max(load.longest_prompt for load in self._loads)
-        refused = too_long(server, plan, self._workload) or beyond_step(server, longest)
-        odds = LEAST_ODDS if refused else min(BEST_ODDS, max(LEAST_ODDS, plan.fit_probability))
-        return odds, startup_s(server, plan), running
+        refused = too_long(server, plan, self._workload) is not None
+        odds = min(BEST_ODDS, max(LEAST_ODDS, plan.fit_probability))
+        doubt = "memory" if odds < 0.5 or refused else ""
+        # If it starts all the same, the plan is wrong, and so is the cache's size by it.
+        held = [limit if doubt else sequences_held(server, load, plan.capacity_tokens) for load in self._loads]
+        if beyond_step(server, longest) or self._workload.longest_request > server.context_length:
+            refused, doubt = True, "length"
+        running = tuple(min(load.in_flight, limit, most) for load, most in zip(self._loads, held, strict=True))
+        return LEAST_ODDS if refused else odds, doubt, startup_s(server, plan), running
 
     def _compute_flows(
         self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
