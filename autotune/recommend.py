@@ -48,7 +48,7 @@ def recommend(
     measured = History.of(spec, candidates, launches)
     history = measured.adjusted()
     judgement = judge(history)
-    nodes = comparison.nodes(measured)
+    nodes, told = comparison.nodes(measured), explanation or Explanation()
     sheet = comparison.Sheet(history, launches, judgement)
     gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
@@ -59,13 +59,13 @@ def recommend(
         gpus=spec.gpus,
         evidence=launches[0].result.evidence if launches else Evidence.MEASURED,
         verdict=judgement.verdict,
-        stop_reason=_explained(stop_reason, judgement, len(history.by_position) > 1, nodes),
+        stop_reason="; ".join([*_explained(stop_reason, judgement, len(history.by_position) > 1, nodes), *_left(told)]),
         recommended=sheet.choice(winner) if winner is not None else None,
         baseline=sheet.choice(base) if history.scores(base) else None,
         gain_percent=percent(gain.log) if gain else None,
         gain_ci95=comparison.percents(gain.interval) if gain else None,
         workloads=sheet.workloads(),
-        **dict(explanation or Explanation()),
+        **dict(told),
         matrix=sheet.matrix(),
         front=sheet.front(),
         launches=len(launches),
@@ -78,7 +78,13 @@ def recommend(
     )
 
 
-def _explained(stop_reason: str, judgement: Judgement, challenged: bool, nodes: Sequence[NodeShare]) -> str:
+def _left(told: Explanation) -> list[str]:
+    """The regret that remains, in words."""
+    found = told.regret
+    return [f"odds {found.odds:g} that nothing is more than {found.percent:.1f} % better"] if found else []
+
+
+def _explained(stop_reason: str, judgement: Judgement, challenged: bool, nodes: Sequence[NodeShare]) -> list[str]:
     parts = [stop_reason] if stop_reason else []
     if judgement.verdict is Verdict.INDISTINGUISHABLE:
         parts += _undecided(judgement, challenged)
@@ -94,7 +100,7 @@ def _explained(stop_reason: str, judgement: Judgement, challenged: bool, nodes: 
                 f"node {node.node} is {abs(node.offset_percent):.0f} % {how} than the others: nothing more was "
                 "launched there, and scores of its launches are corrected"
             )
-    return "; ".join(parts)
+    return parts
 
 
 def _undecided(judgement: Judgement, challenged: bool) -> list[str]:

@@ -27,8 +27,9 @@ GAIN = 0.005
 WORTH_IT = 0.02
 """A launch is chosen for how far it may exceed the best by more than 2 %. Without this, launches are spent on telling
 apart what is as good as equal, where a larger gain that is less certain would be left untried."""
-PLAUSIBLE = 0.1
-"""Odds from which on a candidate is plausible."""
+PLAUSIBLE, _MAY_RUN = 0.1, 0.05
+"""Odds from which on it is plausible that a candidate is worth it if it runs, and that it runs. The second are low: few
+failures teach which of the values that they share is to blame."""
 SPREAD_OUT = 4
 """Launches after the first that are spread over the space where no prior says where to begin."""
 _NOTHING_RUNS = 0.5
@@ -71,7 +72,7 @@ class Suggestion:
 
     Attributes:
         improvement: logarithm by which one launch is expected to improve on the best (None: not known).
-        odds: the highest of any candidate that it starts, keeps the limits and is better than the best by `WORTH_IT`.
+        odds: the highest of any candidate that may run that it is better than the best by `WORTH_IT` if it does.
     """
 
     position: int
@@ -111,7 +112,7 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
         for more in (WORTH_IT, 0.0)
     )
     above = [weight * ndtr((mean - incumbents[-1][1] - WORTH_IT) / sd) for weight, mean, sd in predicted]
-    odds = float((sum(above) * chance).max())
+    odds = float((sum(above) * (chance >= _MAY_RUN)).max())
     best = argmax(worth / kernels.costs[rows] if history.spec.hours else worth, seed)
     return Suggestion(int(rows[best]), float(left.max()), odds)
 

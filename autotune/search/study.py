@@ -16,6 +16,7 @@ from autotune.search.acquisition import model_of
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import KnownNoEffects, explain, predictions
+from autotune.search.explain.knowledge import learned_figures, regret
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, Prior, one_thread
 from autotune.search.history import History
@@ -141,8 +142,12 @@ class Study:
             found = explain(history, self.launches, model, judgement, no_effect_of)
             if judgement.winner is None:
                 return found
-            untried = predictions(history, model, self._kernels, judgement.winner, self._command_of)
-        return found.model_copy(update={"untried": untried})
+            told = {
+                "untried": predictions(history, model, self._kernels, judgement.winner, self._command_of),
+                "regret": regret(history, model, self._kernels, judgement.winner),
+                "learned": learned_figures(model, self._kernels),
+            }
+        return found.model_copy(update=told)
 
     @property
     def off_nodes(self) -> Mapping[str, str]:

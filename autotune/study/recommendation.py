@@ -172,12 +172,31 @@ class Prediction(_Value):
     keeps_slos: float
 
 
+class Regret(_Value):
+    """The odds that nothing in the space, tried or untried, is better by more than so many percent."""
+
+    percent: float
+    odds: float
+
+
+class LearnedFigure(_Value):
+    """What the launches taught about the node's physics; None as engine: of all engines alike."""
+
+    figure: str
+    engine: str | None
+    from_: float = Field(alias="from")
+    to: float
+    unit: str
+
+
 class Explanation(_Value):
     """Why the recommended configuration is as fast as it is, and what else may be said of the candidates."""
 
     contributions: list[Contribution] = []
     inert: list[NoEffect] = []
     untried: list[Prediction] = []
+    regret: Regret | None = None
+    learned: list[LearnedFigure] = []
 
 
 class Resolution(_Value):
@@ -244,6 +263,8 @@ class Recommendation(_Value):
     contributions: list[Contribution]
     inert: list[NoEffect] = []
     untried: list[Prediction] = []
+    regret: Regret | None = None
+    learned: list[LearnedFigure] = []
     matrix: list[MatrixRow] = []
     front: list[FrontPoint] = []
     launches: int

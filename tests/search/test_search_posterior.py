@@ -14,6 +14,7 @@ from autotune.arrays import argmax, descending
 from autotune.search.acquisition import EVERY, neighbours, shortlist, suggest
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.hyperparameters import Hyperparameters, HyperPrior, sample
 from autotune.search.gp.kernels import Kernels, Prior
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
@@ -58,8 +59,34 @@ def test_trust_in_priors_is_learned() -> None:
     some = spread_out(25)
     right, misled, none = Posterior(Kernels(ENCODING, [good, wrong]), some, TRUTH[some].tolist()).belief
     assert right > 0.7
-    assert misled < 0.05
-    assert none >= 0.1, "that none is right is never quite ruled out"
+    assert misled + none < 0.05
+
+
+def test_alternatives_are_weighed_by_their_likelihood_and_none_is_never_ruled_out() -> None:
+    """Likelihoods that no hyper-parameter changes: the odds are those before, times their ratio."""
+    prior = HyperPrior(knobs=2, engine=None, odds=np.array([0.6, 0.25, 0.15]))
+
+    def log_likelihood(hyper: Hyperparameters) -> np.ndarray:
+        return np.array([0.0, 2.0, -50.0])[hyper.alternative]
+
+    hyper, weights, odds = sample(prior, log_likelihood, 0)
+    assert odds[1] / odds[0] == pytest.approx(math.exp(2.0) * 0.25 / 0.6)
+    assert odds[2] < 1e-6
+    assert weights[hyper.alternative == 2].sum() > 0.1
+    assert weights.sum() == pytest.approx(1.0)
+
+
+def test_samples_follow_the_posterior() -> None:
+    """The noise is all that matters: ten residuals of 0.1 say how large it is, and how likely they were."""
+    prior = HyperPrior(knobs=1, engine=None, odds=np.ones(1))
+
+    def log_likelihood(hyper: Hyperparameters) -> np.ndarray:
+        return np.asarray(-5 * (0.1 / hyper.noise) ** 2 - 10 * np.log(hyper.noise))
+
+    noise = np.concatenate([sample(prior, log_likelihood, seed)[0].noise for seed in range(20)])
+    grid = np.exp(math.log(0.03) + 0.4 * np.linspace(-5, 8, 2001))
+    density = np.exp(-5 * (0.1 / grid) ** 2 - 10 * np.log(grid) - 0.5 * np.linspace(-5, 8, 2001) ** 2)
+    assert np.median(noise) == pytest.approx(np.interp(0.5, np.cumsum(density) / density.sum(), grid), rel=0.1)
 
 
 def test_what_a_prior_thinks_lost_counts_as_lost_before_anything_failed() -> None:

@@ -103,17 +103,15 @@ def test_of_what_is_in_doubt_the_shortest_command_is_tried_first() -> None:
 def test_after_a_check_that_looks_worse_fewer_settings_leave() -> None:
     """One of the two that were thought to be idle is worth 6 %: it stays, the other one leaves."""
     worth = {**WORTH, "still": 0.06}
-    search = Search(1, 0.003, worth)
-    for at in (
-        0,
-        LEADER,
-        position("big", "idle", "still"),
-        position("three", "idle", "still"),
-        position("big", "three"),
-    ):
-        search.launch(at)
-    assert shortened(search.history, search.model, LEADER) == LEADER
-    assert search.shorten() == position("big", "three", "still")
+    first = (0, LEADER, position("big", "idle", "still"), position("three", "idle", "still"), position("big", "three"))
+    ends = []
+    for seed in range(4):
+        search = Search(seed, 0.003, worth)
+        for at in first:
+            search.launch(at)
+        assert shortened(search.history, search.model, LEADER) == LEADER
+        ends.append(search.shorten())
+    assert ends.count(position("big", "three", "still")) >= 3, "a check has its noise as well"
 
 
 def test_a_shorter_command_that_failed_is_neither_tried_again_nor_recommended() -> None:

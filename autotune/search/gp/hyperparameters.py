@@ -121,8 +121,11 @@ def _log_normal(z: Floats, prior: tuple[float, float]) -> Floats:
 
 def sample(
     prior: HyperPrior, log_likelihood: Callable[[Hyperparameters], Floats] | None, seed: int
-) -> tuple[Hyperparameters, Floats]:
-    """Samples of the posterior and their weights, always the same for the same arguments.
+) -> tuple[Hyperparameters, Floats, Floats]:
+    """Samples of the posterior and their weights, always the same for the same arguments; and each alternative's odds.
+
+    None is weighed as if no launch had spoken against it: where priors are right about the rest and wrong about the
+    best, the launches that they choose do not show it.
 
     Args:
         log_likelihood: of the launches, shape ``(sets,)``; None: of the prior without any.
@@ -137,7 +140,8 @@ def sample(
         z, evidence = _tempered(z, alternative, lambda z, which: log_likelihood(prior.hyper(z, which)), generator)
         log_share = log_share + evidence
     share = np.exp(log_share - log_share.max())
-    share /= share.sum()
+    odds = share / share.sum()
+    share = odds.copy()
     share[-1] = max(share[-1], prior.odds[-1])
     share = np.where(share < _LEAST_SHARE, 0.0, share)
     share /= share.sum()
@@ -147,7 +151,7 @@ def sample(
         kept.append(which * _PARTICLES + np.linspace(0, _PARTICLES - 1, sets).round().astype(np.int64))
         weights.append(np.full(sets, share[which] / sets))
     rows = np.concatenate(kept)
-    return prior.hyper(z[rows], alternative[rows]), np.concatenate(weights)
+    return prior.hyper(z[rows], alternative[rows]), np.concatenate(weights), odds
 
 
 Likelihood = Callable[[Floats, Ints], Floats]

@@ -84,6 +84,7 @@ class Kernels:
         odds: shape ``(alternatives,)``: of each, before any launch.
         means: shape ``(alternatives, candidates)``, centred and finite; 0 without a prior.
         scale: shape ``(alternatives, candidates)``: standard deviation of the error, 1 where it is as usual.
+        figures: of each alternative, what its source is unsure of.
         physics_variance: shape ``(alternatives, candidates)``: of what the prior's uncertain figures do.
         costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
         p_starts: shape ``(candidates,)``: probability of starting, before any launch.
@@ -101,7 +102,8 @@ class Kernels:
         self.odds = _odds(len(told))
         self.means: Floats = np.array([*(_centred(prior.mean) for prior in told), np.zeros(count)])
         self.scale: Floats = np.array([*(_scale(prior.sd, count) for prior in told), np.ones(count)])
-        self._deviations = [_deviations(prior.draws) for prior in told]
+        self.figures = (*(prior.figures for prior in told), ())
+        self._deviations = [*(_deviations(prior.draws) for prior in told), None]
         self.physics_variance: Floats = np.zeros((len(told) + 1, count))
         for which, deviations in enumerate(self._deviations):
             if deviations is not None:
@@ -125,9 +127,15 @@ class Kernels:
                 found[which] = deviations[rows] @ deviations[positions].T
         return found
 
+    def deviations(self, alternative: int) -> Floats:
+        """What each draw of the figures adds to an alternative's mean, shape ``(candidates, draws)``, normalised."""
+        found = self._deviations[alternative]
+        assert found is not None, "the alternative has figures, and draws of them"
+        return found
+
     def moved_by_physics(self, alternative: int, positions: Ints, pull: Floats) -> Floats:
         """What uncertain figures make of launches, for every candidate, shape ``(candidates,)``."""
-        deviations = self._deviations[alternative] if alternative < len(self._deviations) else None
+        deviations = self._deviations[alternative]
         if deviations is None:
             return np.zeros(len(self.encoding))
         return np.asarray(deviations @ (deviations[positions].T @ pull), dtype=np.float64)

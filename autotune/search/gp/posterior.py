@@ -72,6 +72,7 @@ class Posterior:
 
     Attributes:
         weights: shape ``(sets,)``: of each sample of the hyper-parameters.
+        belief: shape ``(alternatives,)``: how likely each is after the launches; the last believes no prior.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Posterior:
 
         shape = HyperPrior(len(names), engine, kernels.odds, signed)
         # Less than two launches say nothing of hyper-parameters.
-        self._hyper, self.weights = sample(shape, log_likelihood if len(self._y) > 1 else None, seed)
+        self._hyper, self.weights, self.belief = sample(shape, log_likelihood if len(self._y) > 1 else None, seed)
         self._fit()
 
     def _tables(self, rows: Ints, others: Ints) -> _Tables:
@@ -208,18 +209,55 @@ class Posterior:
 
         Those of the average over the hyper-parameters: where these disagree the covariance is wider.
         """
-        parts, white = self._conditioned(rows)
-        own = self._tables(rows, rows).covariance(self._hyper) - np.einsum("sni,snj->sij", white, white)
+        parts, own = self._members(rows)
         mean = self.weights @ parts
         centred = parts - mean
         covariance = np.einsum("s,sij->ij", self.weights, own) + (self.weights * centred.T) @ centred
         return mean, np.asarray(covariance, dtype=np.float64)
 
-    @property
-    def belief(self) -> Floats:
-        """How likely each alternative is after the launches, shape ``(alternatives,)``; the last believes no prior."""
-        counted = np.bincount(self._hyper.alternative, self.weights, len(self._kernels.odds))
-        return np.asarray(counted, dtype=np.float64)
+    def _members(self, rows: Ints) -> tuple[Floats, Floats]:
+        """Means and covariances under each sample, shapes ``(sets, rows)`` and ``(sets, rows, rows)``."""
+        mean, white = self._conditioned(rows)
+        return mean, self._tables(rows, rows).covariance(self._hyper) - np.einsum("sni,snj->sij", white, white)
+
+    def draws(self, rows: Ints, count: int, seed: int) -> Floats:
+        """Draws of candidates' true scores by what is likely, shape ``(count, rows)``."""
+        generator = np.random.default_rng([seed, count])
+        alternative = self._hyper.alternative
+        odds = (
+            self.weights
+            * (self.belief / np.bincount(alternative, self.weights, len(self.belief)).clip(1e-12))[alternative]
+        )
+        mean, own = self._members(rows)
+        own[:, np.arange(len(rows)), np.arange(len(rows))] += 1e-8
+        factors = np.linalg.cholesky(own)
+        normal = generator.standard_normal((count, len(rows)))
+        chosen = generator.choice(len(odds), count, p=odds / odds.sum())
+        found = np.empty_like(normal)
+        for which in np.unique(chosen):
+            found[chosen == which] = mean[which] + normal[chosen == which] @ factors[which].T
+        return found
+
+    def figures(self, alternative: int, logs: Floats) -> tuple[Floats, Floats, Floats]:
+        """What the launches say of the figures behind an alternative's draws: shapes ``(figures,)``, logarithms.
+
+        Args:
+            logs: shape ``(figures, draws)``: what each draw adds to them.
+
+        Returns:
+            The shift, and the standard deviation before the launches and after them.
+        """
+        chosen = np.flatnonzero(self._hyper.alternative == alternative)
+        own = (logs - logs.mean(axis=1, keepdims=True)) / np.sqrt(logs.shape[1] - 1)
+        cross = own @ self._kernels.deviations(alternative)[self._positions].T
+        parts = []
+        for i in chosen:
+            scale = self._hyper.physics[i] ** 2
+            white = solve_triangular(self._chol[i], scale * cross.T, lower=True, check_finite=False)
+            before = scale * (own**2).sum(axis=1)
+            parts.append((scale * cross @ self._alpha[i], before, before - (white**2).sum(axis=0)))
+        shift, before, after = np.mean(parts, axis=0)
+        return shift, np.sqrt(before), np.sqrt(np.maximum(after, 0.0))
 
 
 def _informative(y: Floats) -> Ints:
