@@ -19,7 +19,7 @@ _EFFECT_LENGTH = 0.5
 _DEPTH = 3.0
 """A prior's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
 _LEAST_SCALE, _MOST_SCALE = 0.5, 2.0
-_NO_PRIOR = 0.15
+_NO_PRIOR = 0.4
 """Odds that no prior is of use, before any launch."""
 
 

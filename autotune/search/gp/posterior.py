@@ -139,14 +139,13 @@ class Posterior:
         other._fit()
         return other
 
-    def _few(self) -> Posterior:
-        """With the likeliest samples alone."""
-        few = copy(self)
-        chosen = np.sort(np.argsort(-self.weights, kind="stable")[:_FEW])
-        few.weights = self.weights[chosen] / self.weights[chosen].sum()
-        few._hyper = Hyperparameters(*(getattr(self._hyper, one.name)[chosen] for one in fields(Hyperparameters)))
-        few._offset, few._alpha, few._chol = self._offset[chosen], self._alpha[chosen], self._chol[chosen]
-        return few
+    def _only(self, chosen: Ints) -> Posterior:
+        """With some of the samples."""
+        other = copy(self)
+        other.weights = self.weights[chosen] / self.weights[chosen].sum()
+        other._hyper = Hyperparameters(*(getattr(self._hyper, one.name)[chosen] for one in fields(Hyperparameters)))
+        other._offset, other._alpha, other._chol = self._offset[chosen], self._alpha[chosen], self._chol[chosen]
+        return other
 
     def additive_mean(self) -> Floats:
         """Every candidate's mean without what knobs do together, shape ``(candidates,)``: cheap where they are many."""
@@ -202,7 +201,8 @@ class Posterior:
 
     def ucb(self, rows: Ints) -> Floats:
         """Mean plus standard deviation under a few samples of the hyper-parameters, the highest, shape ``(rows,)``."""
-        return np.asarray(np.max([mean + sd for _, mean, sd in self._few().predict(rows)], axis=0), dtype=np.float64)
+        few = self._only(np.sort(np.argsort(-self.weights, kind="stable")[:_FEW]))
+        return np.asarray(np.max([mean + sd for _, mean, sd in few.predict(rows)], axis=0), dtype=np.float64)
 
     def joint(self, rows: Ints) -> tuple[Floats, Floats]:
         """Mean and covariance of some candidates' true scores, shapes ``(rows,)`` and ``(rows, rows)``.
