@@ -152,7 +152,7 @@ def command_of(candidate: Candidate) -> Command:
 
 
 def believed(spec: StudySpec, candidates: CandidateSet, on: str = "simulator") -> tuple[Prior, ...]:
-    """What the product believes of a study's candidates; on the simulator that is the unfitted roofline."""
+    """What the product believes of a study's candidates; on the simulator that is physics with nothing fitted."""
     prepared = Prepared(spec.model_copy(update={"on": on}), Library(), candidates, {}, (), None)
     return tuple(priors_of(prepared))
 

@@ -37,6 +37,7 @@ NAMES = (
     "unknown-knobs",
     "relabelled",
     "reversed",
+    "shuffled",
     "noisy",
 )
 

@@ -210,11 +210,20 @@ def reversed_prior(base: Landscape) -> Landscape:
     return replace(base, words=words, kind="reversed", priors=(Prior("reversed", wrong),))
 
 
+def shuffled(base: Landscape) -> Landscape:
+    """The prior's values are handed out by lot among what starts."""
+    runs = np.flatnonzero(np.isfinite(base.truth))
+    mean = (base.priors[0].mean if base.priors else np.log(base.truth)).copy()
+    mean[runs] = mean[np.random.default_rng(4).permutation(runs)]
+    words = f"{base.name}; the prior's values are handed out by lot"
+    return replace(base, words=words, kind="reversed", priors=(Prior("shuffled", mean),))
+
+
 def calibrated(base: Landscape) -> Landscape:
-    """The prior that a study of real servers has: the simulator with the packaged figures, and the roofline."""
+    """The priors that a study of real servers has: the simulator with the packaged figures, and physics alone."""
     priors = believed(base.spec.model_copy(update={"calibration": None}), base.candidates, on="process")
-    if not priors or priors[0].name == "the roofline":
-        raise Absent("this version of autotune believes the roofline alone")
+    if not priors or priors[0].name == "physics":
+        raise Absent("this version of autotune believes physics alone")
     words = f"{base.words.split('; prior:')[0]}; prior: the simulator with the packaged coefficients"
     return replace(base, words=words, priors=priors)
 
@@ -233,6 +242,7 @@ ALTERED: dict[str, tuple[str, Callable[[Landscape], Landscape]]] = {
     "unknown-knobs": ("v32", unknown_knobs),
     "relabelled": ("r1", relabelled),
     "reversed": ("v32", reversed_prior),
+    "shuffled": ("v32", shuffled),
     "noisy": ("calibrated:v32", noisy),
 }
 """By name: what it alters unless said otherwise, and how."""

@@ -81,7 +81,7 @@ def simulated(name: str, sources: Sources) -> Landscape:
         name=name,
         words=(
             f"the simulated 8xh200 node, {case.model.split('/')[1]}, workload {case.workload}, its coefficients drawn "
-            "away from the packaged ones; prior: the roofline"
+            "away from the packaged ones; prior: physics with nothing fitted"
         ),
         kind="useful",
         spec=prepared.spec,

@@ -21,7 +21,7 @@ _LOAD = "random:3200:800:1024"
 
 
 def kernels(name: str, sources: Sources) -> Landscape:
-    """A table that `kernel_tables.py` wrote; the prior is the roofline on the same knobs and load."""
+    """A table that `kernel_tables.py` wrote; the prior is physics with nothing fitted on the same knobs and load."""
     path = next((p for p in sources.kernel_tables if p.stem == name), None)
     if path is None:
         raise Absent(f"give --kernel-tables FOLDER/{name}.csv; benchmarks/kernel_tables.py writes it")
@@ -38,7 +38,7 @@ def kernels(name: str, sources: Sources) -> Landscape:
         truth.append(float(value) if isinstance(value, int | float) else math.nan)
         items.append(Candidate(Configuration(engine, row), versions[engine]))
     words = (
-        f"measured kernels of {spec.model.id}, 8xh200, {_LOAD}, added up by aiconfigurator-core; prior: the roofline"
+        f"measured kernels of {spec.model.id}, 8xh200, {_LOAD}, added up by aiconfigurator-core; prior: physics alone"
     )
     candidates = CandidateSet(tuple(items), _baseline(items), monotone_memory=Library().monotone_memory)
     priors = believed(spec, candidates)
@@ -91,7 +91,7 @@ def measured(sources: Sources) -> Landscape:
     items = tuple(found.values())
     truth = [math.exp(np.mean(logs[key])) if key in logs else math.nan for key in found]
     spec = study_of("measured", MODELS["kernels-v32"], list(dict.fromkeys(c.configuration.engine for c in items)))
-    words = "the measured commands of the DeepSeek-V3.2 document on ShareGPT; prior: the roofline"
+    words = "the measured commands of the DeepSeek-V3.2 document on ShareGPT; prior: physics with nothing fitted"
     failures = {i: failed[key] for i, key in enumerate(found) if key not in logs}
     # The document's first command is its baseline: vLLM with tensor parallel 8.
     candidates = CandidateSet(items, 0, monotone_memory=Library().monotone_memory)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import optuna
@@ -23,6 +25,7 @@ from autotune.search.sampler import CandidateSampler
 from autotune.search.study import Study
 from autotune.trial import Role
 
+PROTOTYPE = Path(os.environ.get("PROTOTYPE", "../shared/prototypes/search_prototype.py"))
 LEAD = ("engine", "tensor_parallel", "data_parallel", "expert_parallel")
 """What people change first: the documents begin with the engine, then the layout."""
 
@@ -95,6 +98,39 @@ def sampled(name: str) -> Loop:
     return loop
 
 
+def prototype(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
+    """The search's anchor, 150 plain lines outside of this repository: see `PROTOTYPE`."""
+    encoding = Encoding(landscape.candidates)
+    starts = np.isfinite(landscape.truth)
+    truth = np.log(np.where(starts, landscape.truth, 1.0))
+    first = landscape.priors[0] if landscape.priors else None
+    trace = _module(PROTOTYPE).search(
+        truth,
+        ~starts,
+        encoding.codes[:, encoding.varying],
+        [encoding.distances[k] for k in encoding.varying],
+        landscape.candidates.baseline,
+        priors=[prior.mean for prior in landscape.priors],
+        ensemble=first.draws if first else None,
+        predicted_to_start=None if first is None or first.p_starts is None else first.p_starts >= 0.5,
+        budget=min(max(budgets), len(landscape.candidates)),
+        seed=seed,
+        noise=landscape.noise,
+    )
+    # It tells the best so far, not which candidate that is.
+    nearest = [int(np.nanargmin(np.abs(landscape.truth / landscape.best - share))) for share in trace]
+    return Run(nearest, {budget: nearest[min(budget, len(nearest)) - 1] for budget in budgets})
+
+
+def _module(path: Path) -> Any:
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def at_random(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
     """Valid candidates, none twice."""
     base = landscape.candidates.baseline
@@ -163,6 +199,8 @@ def _best_seen(landscape: Landscape, seed: int, visited: list[int], budgets: Seq
 LOOPS: dict[str, tuple[Loop, bool]] = {
     "ours": (product, True),
     "ours-no-prior": (product, False),
+    "prototype": (prototype, True),
+    "prototype-no-prior": (prototype, False),
     "ours-bare": (sampled("gp"), True),
     "ours-bare-no-prior": (sampled("gp"), False),
     "tpe": (sampled("tpe"), False),
@@ -172,13 +210,15 @@ LOOPS: dict[str, tuple[Loop, bool]] = {
 }
 """By name: the loop, and whether it is given the prior."""
 
-COMPARED = ("ours", "ours-no-prior", "tpe", "gp", "random", "one-factor")
+COMPARED = ("ours", "ours-no-prior", "prototype", "prototype-no-prior", "tpe", "gp", "random", "one-factor")
 
 
 def missing(name: str) -> str | None:
     """Why a sampler cannot run here; None when it can."""
     if name == "gp" and find_spec("torch") is None:
         return "Optuna's GPSampler needs torch (pip install torch)"
+    if name.startswith("prototype") and not PROTOTYPE.is_file():
+        return f"{PROTOTYPE} is not there; PROTOTYPE=FILE in the environment says where it is"
     return None
 
 

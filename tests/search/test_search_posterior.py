@@ -8,18 +8,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from search_landscapes import grid, history_of, ridge, scores
+from search_landscapes import grid, history_of, make_spec, ridge, scores
 
 from autotune.arrays import argmax, descending
-from autotune.search.acquisition import EVERY, neighbours, shortlist, suggest
+from autotune.search.acquisition import EVERY, model_of, neighbours, p_runs, shortlist, suggest
+from autotune.search.explain.knowledge import learned_figures, regret
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.hyperparameters import Hyperparameters, HyperPrior, sample
-from autotune.search.gp.kernels import Kernels, Prior
+from autotune.search.gp.kernels import Kernels, Prior, UnsureFigure
 from autotune.search.gp.posterior import Posterior
-from autotune.search.history import History
+from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.trial import Configuration
+from autotune.trial import Configuration, Role
 
 GRID = grid()
 ENCODING = Encoding(GRID)
@@ -98,6 +99,62 @@ def test_what_a_prior_thinks_lost_counts_as_lost_before_anything_failed() -> Non
     assert suggestion is not None
     assert suggestion.position != best
     assert TRUTH[suggestion.position] > TRUTH[best] - 0.2
+
+
+def test_a_wrong_does_not_fit_costs_a_launch_and_not_the_study() -> None:
+    """Half of the space is refused by the plan, wrongly: after one of it ran the rest is worth a try."""
+    refused = np.array([c.configuration.knobs["kv_cache_dtype"] == "fp8" for c in GRID.items])
+    doubts = tuple("memory" if no else "" for no in refused)
+    kernels = Kernels(ENCODING, [Prior("plan", TRUTH, p_starts=np.where(refused, 0.02, 0.98), doubts=doubts)])
+    rows = np.arange(len(GRID))
+    plain, hit = np.flatnonzero(~refused)[:3].tolist(), np.flatnonzero(refused)[[5, 60]].tolist()
+    odds = [
+        float(np.median(p_runs(kernels, known(ran), rows)[refused])) for ran in (plain, plain + hit[:1], plain + hit)
+    ]
+    assert odds[0] < 0.2
+    assert odds[1] > 2 * odds[0]
+    assert odds[2] > 0.4
+    failed = History(make_spec(), GRID, (*known(plain).entries, Entry(3, Role.SEARCH, hit[0], broke=True)))
+    assert float(np.median(p_runs(kernels, failed, rows)[refused])) < odds[0]
+    assert float(np.median(p_runs(kernels, failed, rows)[~refused])) > 0.8, "what was foreseen teaches nothing else"
+
+
+def test_without_a_prior_the_first_launches_differ_in_as_much_as_they_can() -> None:
+    kernels, tried = Kernels(ENCODING), [GRID.baseline]
+    for number in range(1, 5):
+        found = suggest(kernels, known(tried), number)
+        assert found is not None
+        tried.append(found.position)
+    knobs = [GRID.items[p].configuration.knobs for p in tried]
+    assert {GRID.items[p].configuration.engine for p in tried[:2]} == {"vllm", "sglang"}
+    assert len({(k["tensor_parallel"], k["data_parallel"]) for k in knobs}) >= 4
+    assert len({k["max_batched_tokens"] for k in knobs}) == 4
+
+
+def test_the_remaining_regret_shrinks_as_more_is_known() -> None:
+    kernels, found = Kernels(ENCODING), []
+    for count in (4, 40):
+        history = known([*spread_out(count), int(TRUTH.argmax())])
+        found.append(regret(history, model_of(kernels, history), kernels, int(TRUTH.argmax())))
+    assert all(one.odds == 0.9 for one in found)
+    assert found[0].percent > found[1].percent >= 0
+    assert found[1].percent < 20
+
+
+def test_what_the_launches_taught_of_the_physics_is_told() -> None:
+    """All that has fp8 is slower than predicted by one figure, of which the draws differ."""
+    fp8 = np.array([c.configuration.knobs["kv_cache_dtype"] == "fp8" for c in GRID.items])
+    logs = 0.4 * np.random.default_rng(2).standard_normal((2, 40))
+    figures = tuple(
+        UnsureFigure(name, "vllm", 0.6, row) for name, row in zip(("link_share", "idle_us"), logs, strict=True)
+    )
+    prior = Prior("physics", TRUTH, draws=TRUTH + logs[0][:, None] * fp8, figures=figures)
+    kernels = Kernels(ENCODING, [prior])
+    some = spread_out(10)
+    model = Posterior(kernels, some, (TRUTH - 0.5 * fp8)[some].tolist())
+    (row,) = learned_figures(model, kernels)
+    assert (row.figure, row.engine, row.from_, row.unit) == ("link_share", "vllm", 0.6, "of the peak")
+    assert row.to == pytest.approx(0.6 * math.exp(-0.5), rel=0.25)
 
 
 def test_parallel_suggestions_differ_and_spread() -> None:
@@ -183,11 +240,12 @@ def test_draws_of_physics_say_what_stands_and_falls_together() -> None:
     draws = TRUTH + 0.5 * np.random.default_rng(2).standard_normal((40, 1)) * fp8
     slow = TRUTH - 0.6 * fp8
     plain, hit = np.flatnonzero(~fp8), np.flatnonzero(fp8)
-    some = [int(plain[0]), int(plain[50]), int(plain[150]), int(hit[-1])]
+    some = [*plain[::20].tolist(), int(hit[-1])]
     errors = []
     for prior in (Prior("physics", TRUTH, draws=draws), Prior("physics", TRUTH)):
-        mean = Posterior(Kernels(ENCODING, [prior]), some, slow[some].tolist()).mean()
-        errors.append(float(np.median(np.abs(mean - slow)[fp8])))
+        model = Posterior(Kernels(ENCODING, [prior]), some, slow[some].tolist())
+        mean = model.draws(hit, 500, 0).mean(axis=0)
+        errors.append(float(np.median(np.abs(mean - slow[hit]))))
     assert errors[0] < 0.5 * errors[1], errors
 
 
