@@ -182,6 +182,8 @@ class Regret(_Value):
 class LearnedFigure(_Value):
     """What the launches taught about the node's physics; None as engine: of all engines alike."""
 
+    model_config = ConfigDict(populate_by_name=True)
+
     figure: str
     engine: str | None
     from_: float = Field(alias="from")
