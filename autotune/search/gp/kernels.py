@@ -85,6 +85,7 @@ class Kernels:
         means: shape ``(alternatives, candidates)``, centred and finite; 0 without a prior.
         scale: shape ``(alternatives, candidates)``: standard deviation of the error, 1 where it is as usual.
         figures: of each alternative, what its source is unsure of.
+        deviations: of each alternative, shape ``(candidates, draws)``: what draws of its figures do, normalised.
         physics_variance: shape ``(alternatives, candidates)``: of what the prior's uncertain figures do.
         costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
         p_starts: shape ``(candidates,)``: probability of starting, before any launch.
@@ -103,11 +104,8 @@ class Kernels:
         self.means: Floats = np.array([*(_centred(prior.mean) for prior in told), np.zeros(count)])
         self.scale: Floats = np.array([*(_scale(prior.sd, count) for prior in told), np.ones(count)])
         self.figures = (*(prior.figures for prior in told), ())
-        self._deviations = [*(_deviations(prior.draws) for prior in told), None]
-        self.physics_variance: Floats = np.zeros((len(told) + 1, count))
-        for which, deviations in enumerate(self._deviations):
-            if deviations is not None:
-                self.physics_variance[which] = (deviations**2).sum(axis=1)
+        self.deviations = [*(_deviations(prior.draws, count) for prior in told), np.zeros((count, 0))]
+        self.physics_variance: Floats = np.array([(one**2).sum(axis=1) for one in self.deviations])
         known = [prior.p_starts for prior in priors if prior.p_starts is not None]
         self.p_starts: Floats = np.clip(np.fmin.reduce([np.ones(count), *known]), 0.0, 1.0)
         words = next((prior.doubts for prior in priors if prior.doubts is not None), ("",) * count)
@@ -121,24 +119,7 @@ class Kernels:
 
     def physics(self, rows: Ints, positions: Ints) -> Floats:
         """Covariances by what the priors' uncertain figures do, shape ``(alternatives, rows, positions)``."""
-        found = np.zeros((len(self.alternatives), len(rows), len(positions)))
-        for which, deviations in enumerate(self._deviations):
-            if deviations is not None:
-                found[which] = deviations[rows] @ deviations[positions].T
-        return found
-
-    def deviations(self, alternative: int) -> Floats:
-        """What each draw of the figures adds to an alternative's mean, shape ``(candidates, draws)``, normalised."""
-        found = self._deviations[alternative]
-        assert found is not None, "the alternative has figures, and draws of them"
-        return found
-
-    def moved_by_physics(self, alternative: int, positions: Ints, pull: Floats) -> Floats:
-        """What uncertain figures make of launches, for every candidate, shape ``(candidates,)``."""
-        deviations = self._deviations[alternative]
-        if deviations is None:
-            return np.zeros(len(self.encoding))
-        return np.asarray(deviations @ (deviations[positions].T @ pull), dtype=np.float64)
+        return np.array([one[rows] @ one[positions].T for one in self.deviations])
 
     def between(self, rows: Ints, positions: Ints) -> tuple[Floats, Floats]:
         """Squared distances, and similarities of each knob's own effect; shapes ``(knobs, rows, positions)``."""
@@ -178,10 +159,10 @@ def _odds(priors: int) -> Floats:
     return np.append((1 - _NO_PRIOR) * halving / halving.sum(), _NO_PRIOR) if priors else np.ones(1)
 
 
-def _deviations(draws: Floats | None) -> Floats | None:
+def _deviations(draws: Floats | None, count: int) -> Floats:
     """What each draw adds to their mean, shape ``(candidates, draws)``; their products are covariances."""
     if draws is None or len(draws) < 2:
-        return None
+        return np.zeros((count, 0))
     centred = np.array([_centred(one) for one in draws])
     return np.ascontiguousarray((centred - centred.mean(axis=0)).T / math.sqrt(len(draws) - 1))
 

@@ -155,7 +155,8 @@ class Posterior:
             pull = self._alpha[i] * kernels.scale[which, self._positions]
             part = kernels.summed_effects(h.effects[i] ** 2, self._positions, pull) * kernels.scale[which]
             part += h.weight[i] * kernels.means[which]
-            part += h.physics[i] ** 2 * kernels.moved_by_physics(which, self._positions, self._alpha[i])
+            moved = kernels.deviations[which]
+            part += h.physics[i] ** 2 * (moved @ (moved[self._positions].T @ self._alpha[i]))
             total += weight * part
         return total
 
@@ -249,7 +250,7 @@ class Posterior:
         """
         chosen = np.flatnonzero(self._hyper.alternative == alternative)
         own = (logs - logs.mean(axis=1, keepdims=True)) / np.sqrt(logs.shape[1] - 1)
-        cross = own @ self._kernels.deviations(alternative)[self._positions].T
+        cross = own @ self._kernels.deviations[alternative][self._positions].T
         parts = []
         for i in chosen:
             scale = self._hyper.physics[i] ** 2
