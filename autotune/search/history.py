@@ -11,7 +11,7 @@ from autotune.search.decide.estimate import Spread
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from autotune.space.enumeration import CandidateSet
 from autotune.study.spec import StudySpec
-from autotune.trial import FailureKind, Launch, Role, Trial
+from autotune.trial import Failure, FailureKind, Launch, Role, Trial
 
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate that may end without saying anything before it is given up."""
@@ -31,6 +31,8 @@ class Entry:
         violations: SLO to value beyond its limit, <= 0 keeps it.
         broke: the configuration failed.
         out_of_memory: it did because memory did not suffice.
+        cause: of its failure: the kind and the telling line; of a lack of memory, which engines word in many ways, the
+            kind alone. Empty where it did not fail.
         cut_short: an earlier version ended its load as hopeless: no score, but no reason to launch it again.
         pending: not finished.
         seconds: that it took.
@@ -46,6 +48,7 @@ class Entry:
     violations: Mapping[str, float] | None = None
     broke: bool = False
     out_of_memory: bool = False
+    cause: str = ""
     cut_short: bool = False
     pending: bool = False
     seconds: float = 0.0
@@ -268,11 +271,18 @@ def _entry_of(
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
         out_of_memory=objective.broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
+        cause=_cause(failure) if objective.broke(launch) and failure is not None else "",
         cut_short=bool(launch.result.shortened),
         seconds=timeline.seconds(launch),
         began_s=began_s,
         node=launch.result.node or launch.trial.node,
     )
+
+
+def _cause(failure: Failure) -> str:
+    if failure.kind is FailureKind.OUT_OF_MEMORY:
+        return failure.kind.value
+    return f"{failure.kind.value}: {failure.log_excerpt or failure.message}"
 
 
 def _mean_violation(entries: Sequence[Entry], slo: str) -> float:

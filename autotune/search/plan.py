@@ -13,6 +13,7 @@ the finals.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,9 @@ from autotune.trial import Role
 
 LEAST_SEARCH = 8
 """Launches before the search may end early."""
+ALIKE = 5
+"""Failures of one cause, and nothing else, after which a study stops where no engine is left untried; twice as many
+where memory did not suffice, as many knobs decide about that."""
 ABLATIONS = 5
 """Launches of the winner with a knob put back."""
 WITHOUT_BASELINE = 2
@@ -91,6 +95,8 @@ class Plan:
         places = _places(history, nodes)
         if nodes and not places:
             return Wait()
+        if (cause := _cause_of_all(history)) is not None:
+            return Wait() if history.pending else Stop(f"all {len(history)} launches failed for one cause ({cause})")
         if history.of_role(Role.FINAL):
             return self._finals(history, places)
         step = _baseline(history, places)
@@ -215,6 +221,19 @@ class Plan:
             return f"the search has used its share of the budget{done}"
         expected = 100 * max(0.0, suggestion.improvement)
         return f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %{done}"
+
+
+def _cause_of_all(history: History) -> str | None:
+    """The one cause for which every launch failed, of every engine; None where there is hope."""
+    done = [e for e in history if not e.pending]
+    items = history.candidates.items
+    untried = {item.configuration.engine for item in items} - {items[e.position].configuration.engine for e in done}
+    # Process numbers, addresses and sizes differ between launches.
+    causes = {re.sub(r"[0-9]+", "", e.cause) for e in done}
+    if untried or len(causes) != 1 or "" in causes:
+        return None
+    enough = 2 * ALIKE if done[0].out_of_memory else ALIKE
+    return done[0].cause if len(done) >= enough else None
 
 
 def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:

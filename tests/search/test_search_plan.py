@@ -116,6 +116,35 @@ def test_nothing_runs() -> None:
     assert result.failures == {"out_of_memory": len(made)}
 
 
+@pytest.mark.parametrize(
+    ("failures", "launches"),
+    [
+        ([(FailureKind.CRASHED, "kernel 12 failed at 0x7f")], 5),
+        ([(FailureKind.CRASHED, "kernel 12 failed at 0x7f"), (FailureKind.CRASHED, "no module named 'x'")], 12),
+        ([(FailureKind.UNSUPPORTED, "no"), (FailureKind.BAD_ARGUMENT, "no")], 12),
+        ([(FailureKind.OUT_OF_MEMORY, "CUDA"), (FailureKind.OUT_OF_MEMORY, "No available memory")], 10),
+    ],
+)
+def test_a_study_stops_where_every_launch_fails_for_one_cause(
+    tmp_path: Path, failures: list[tuple[FailureKind, str]], launches: int
+) -> None:
+    study = opened(tmp_path, make_spec(launches=12), GRID)
+    while (trial := study.ask()) is not None:
+        kind, line = failures[trial.number % len(failures)]
+        failure = Failure(kind, f"launch {trial.number}", line.replace("12", str(trial.number)))
+        study.tell(Launch(trial, TrialResult(State.FAILED, Evidence.SIMULATED, failure)))
+    study.close()
+    assert len(study.launches) == launches
+    assert (f"all {launches} launches failed for one cause" in study.stop_reason) == (launches < 12)
+
+
+def test_a_study_goes_on_where_something_ran() -> None:
+    base = GRID.items[GRID.baseline].configuration
+    made, reason = run(make_spec(launches=12), GRID, lambda c: ridge(c) if c == base else None)
+    assert len(made) == 12
+    assert "one cause" not in reason
+
+
 def test_the_baseline_cannot_run() -> None:
     base = SMALL.items[0].fingerprint
     spec = make_spec(noise=0.02)
