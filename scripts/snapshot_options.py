@@ -32,7 +32,9 @@ def vllm_calls(wheel: str) -> list[tuple[list[str], dict[str, Any]]]:
     """Every ``add_argument`` of ``vllm serve``."""
     same: Intrinsic = lambda _interpreter, args, _kwargs: args[0]  # noqa: E731
     interpreter = Interpreter(wheel, {"get_kwargs": get_kwargs, "optional_type": same, "parse_type": same})
-    names = ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args")
+    # Its module has moved: openai up to 0.26, launchers up to 0.32, common from 0.33 on.
+    folders = ("openai", "launchers", "common")
+    names = [f"vllm.entrypoints.{folder}.cli_args" for folder in folders]
     module = next(m for m in map(interpreter.sources.module, names) if m is not None)
     parser = Parser()
     interpreter.call(interpreter.resolve(module, "make_arg_parser"), [parser], {}, parser)

@@ -30,6 +30,7 @@ FAILS = [
     (f"{VLLM} -dcp 8", "0.13", V32, "h200", "sparse-decode-context-parallel"),
     (f"{VLLM} -dcp 8", "0.32.0", V32, "h200", "sparse-decode-context-parallel-bf16"),
     (f"{VLLM} --kv-cache-dtype fp8_e5m2", "0.32.0", V32, "h200", "sparse-kv-dtype"),
+    (f"{VLLM_R1} --kv-cache-dtype fp7", "0.33.0", R1, "h200", "unknown-cache-dtype"),
     (f"{VLLM_R1} --kv-cache-dtype fp8_ds_mla", "0.32.0", R1, "h200", "dense-kv-layout"),
     (f"VLLM_ROCM_USE_AITER=1 {VLLM_R1}", "0.11", R1, "mi300x", "aiter-mla-block-size"),
     (f"VLLM_ROCM_USE_AITER=1 {VLLM}", "0.13", V32, "mi300x", "sparse-aiter-block-size"),
