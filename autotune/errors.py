@@ -17,12 +17,14 @@ A configuration that cannot run is *not* an exception: it is a value, `trial.Fai
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 _MOST_NAMES = 40
 """Of more names, as of a home's studies, a message gives the nearest ones."""
+_FEW_NAMES = 20
+"""Of more names none is listed beside the one that was probably meant."""
 
 
 class AutotuneError(Exception):
@@ -55,17 +57,20 @@ class UnknownName(BadInput):
         name: what was asked for.
         known: the names that exist.
         hint: one more sentence, e.g. where to describe a new one.
+        meant: the names that were probably meant; none: the nearest one.
     """
 
-    def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "", meant: Sequence[str] = ()) -> None:
         names = sorted(set(known))
         close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
-        guess = next((n for n in names if close and n.lower() == close[0]), None)
+        guesses = list(map(repr, meant or [n for n in names if close and n.lower() == close[0]][:1]))
         parts = [f"unknown {what} {name!r}"]
-        parts.append("." if guess is None else f"; did you mean {guess!r}?")
+        choice = " or ".join([*filter(None, [", ".join(guesses[:-1])]), *guesses[-1:]])
+        parts.append(f"; did you mean {choice}?" if guesses else ".")
         listed = names if len(names) <= _MOST_NAMES else sorted(difflib.get_close_matches(name, names, n=10, cutoff=0))
         others = f" and {len(names) - len(listed)} others" if len(listed) < len(names) else ""
-        parts.append(f" Known: {', '.join(listed) if listed else 'none'}{others}.")
+        if not guesses or len(names) <= _FEW_NAMES:
+            parts.append(f" Known: {', '.join(listed) if listed else 'none'}{others}.")
         if hint:
             parts.append(f" {hint}")
         super().__init__("".join(parts))

@@ -21,6 +21,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
 # A developer's own MLflow server is no place for the studies of tests.
 os.environ.pop("MLFLOW_TRACKING_URI", None)
+# No test asks the Hugging Face Hub; those about it have a stand-in on loopback.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -97,7 +97,10 @@ def test_contradictory_limits_are_both_named(texts: list[str]) -> None:
         ({"weights": "sharegpt=inf"}, "above 0"),
         ({"weights": "sharegpt=1,sharegpt=2"}, "two weights"),
         ({"weights": "sharegpt=1,lon=2"}, "'lon'"),
-        ({"pareto": "p99_ttft"}, "did you mean 'p99_ttft_ms'"),
+        ({"pareto": "p97_ttft_ms"}, "did you mean 'p99_ttft_ms'"),
+        ({"pareto": "ttft"}, "did you mean 'mean_ttft_ms', 'median_ttft_ms'"),
+        ({"objective": "throughput"}, "'output_throughput', 'total_token_throughput' or "),
+        ({"slos": ["e2e<=1"]}, "'p95_e2el_ms' or 'p99_e2el_ms'?"),
         ({"pareto": "completed"}, "'completed'"),
         ({"objective": "p99_ttft_ms", "pareto": "p99_ttft_ms"}, "two metrics"),
         ({"slos": ["p99_ttft_ms<=nan"]}, "finite"),
@@ -112,6 +115,13 @@ def test_goals_that_cannot_be_asked(asked: dict[str, object], said: str) -> None
     with pytest.raises(BadInput) as told:
         goals_of(request(**asked), ("sharegpt", "long"))
     assert said in str(told.value)
+
+
+@pytest.mark.parametrize("typed", ["p99_ttft", "p99-ttft-ms", "P99_TTFT", "ttft_p99"])
+def test_a_metric_is_known_by_its_words_where_only_one_has_them(typed: str) -> None:
+    goals = goals_of(request(pareto=typed, slos=[f"{typed}<=5"], objective="goodput"), ("sharegpt",))
+    assert (goals.pareto, goals.objective) == ("p99_ttft_ms", "request_goodput")
+    assert [slo.metric for slo in goals.slos] == ["p99_ttft_ms"]
 
 
 def test_weights_of_names_that_hold_commas_and_equals_signs() -> None:

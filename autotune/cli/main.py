@@ -46,7 +46,7 @@ _hardware = click.option(
     "--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file."
 )
 _gpus = click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
-_pins = click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16; repeatable.")
+_pins = click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.")
 _space = click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
 _seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 
@@ -73,7 +73,9 @@ def cli() -> None:
 @click.option("--model", required=True, help="Hugging Face id, a folder with config.json, or a YAML file.")
 @_hardware
 @_gpus
-@click.option("--engine", "engines", multiple=True, help="Engine to search; repeatable. Default: all that fit.")
+@click.option(
+    "--engine", "engines", multiple=True, help="E.g. vllm, or vllm==0.30.0; repeatable. Default: all that fit."
+)
 @click.option("--workload", "workloads", multiple=True, help="First: the objective's. Default: sharegpt.")
 @click.option("--objective", default="total_token_throughput", show_default=True, help="Metric to improve.")
 @click.option("--weights", help="Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from autotune.cli.output import answer, say
 from autotune.engines import command_of, split_command
 from autotune.engines.translate import translate_typed
-from autotune.errors import BadInput
+from autotune.errors import BadInput, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.machine.node import node
 from autotune.prepare.build_spec import check_gpus
+from autotune.prepare.hub import know_model
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.prediction_intervals import against
@@ -48,6 +50,7 @@ def _resolve(
     """A typed engine command line on the node that was asked for."""
     command = command_of(translate_typed(_typed(words), version, library, say))
     hardware = node(asked.hardware, library)
+    know_model(command, version, asked.model_id, library)
     model = model_of(command, library, version, asked.model_id)
     context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
     return resolve_command(command, library, context, version)
@@ -134,6 +137,9 @@ def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
 
     library = _library(options.pop("calibration"), home)
     typed = translate_typed(_typed(options["engine_command"]), options["engine_version"], library, say)
+    with suppress(RefusedCommand):
+        # What the engine's parser refuses, the emulator refuses in the engine's words.
+        know_model(command_of(typed), options["engine_version"], options["model_id"], library)
     hardware = node(options["hardware"], library)
     looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware), "engine_command": typed}
     return emulate_engine(Emulation(**{**options, **looked_up}), library, as_json)

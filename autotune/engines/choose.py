@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packaging.version import Version
+
 from autotune.engines import Engine, engine, recognise, split_command
 from autotune.engines.detect import Installation, find
 from autotune.engines.installed_options import options_of, stand_in
@@ -38,13 +40,16 @@ class Chosen:
 
 
 def named_binaries(texts: Sequence[str], library: Library) -> dict[str, Path]:
-    """Parse ``--engine-bin ENGINE=PATH`` into programs by engine; raises `BadInput` on another form or engine."""
+    """Parse ``--engine-bin ENGINE=PATH`` into programs by engine; raises `BadInput`, also for a path without a file."""
     binaries: dict[str, Path] = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if not equals or not path.strip():
             raise BadInput(f"--engine-bin {text!r}: write engine=path, e.g. sglang=/opt/sglang/bin/python")
-        binaries[library.engine(name.strip()).engine] = Path(path.strip())
+        owner, program = library.engine(name.strip()).engine, Path(path.strip())
+        if not program.expanduser().exists():
+            raise BadInput(f"--engine-bin {owner}={program}: no such file")
+        binaries[owner] = program
     return binaries
 
 
@@ -55,7 +60,7 @@ def choose(
     on: str,
     library: Library,
     notify: Notify,
-    containers: Mapping[str, str],
+    asked_versions: Mapping[str, str],
 ) -> Chosen:
     """Look for the engines where they are launched from this machine, and translate what was asked of them.
 
@@ -63,7 +68,9 @@ def choose(
         wanted: the engines that are searched.
         asked: the baseline, and the arguments to pass through by engine, as they were typed.
         on: where trials run.
-        containers: by name, the version that the engine's container image has.
+        asked_versions: by name, the version that was asked for, or that the engine's container image has.
+
+    Raises `BadInput` where a program is named that would not be used, or another version is installed.
     """
     baseline, engine_args = asked
     owner = _owner(baseline, library)
@@ -83,9 +90,12 @@ def choose(
             program = installation.program
             installed[name] = InstalledEngine(program=program, version=installation.version, asked=warning is None)
             kinds[name] = kinds[name].installed(program, table)
+            _check_version(kinds[name], asked_versions.get(name), installation)
     elif binaries:
-        notes.append(f"--engine-bin is not used: trials on {on.partition(':')[0]} start no engine of this machine")
-    versions = {name: containers.get(name, kind.version()) for name, kind in kinds.items()}
+        where = f"trials on {on.partition(':')[0]} start no engine of this machine"
+        raise BadInput(f"--engine-bin would not be used: {where}; leave it out, or say --on process")
+    versions = {name: kind.version(asked_versions.get(name)) for name, kind in kinds.items()}
+    notes += [note for name, kind in kinds.items() if (note := kind.borrowing(versions[name]))]
     if baseline is not None and owner is not None:
         command, translated = translate(kinds[owner], split_command(baseline), versions[owner])
         baseline = command.shell() if translated else baseline
@@ -96,6 +106,15 @@ def choose(
             passed[name], said = translate_arguments(kinds[name], text, versions[name])
             notes += said
     return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
+
+
+def _check_version(kind: Engine, asked: str | None, installed: Installation) -> None:
+    """Raise `BadInput` where another version was asked for than is installed."""
+    if asked is not None and Version(kind.version(asked)) != Version(installed.release):
+        raise BadInput(
+            f"--engine {kind.name}=={asked}: {kind.card.title} {installed.version} is installed "
+            f"({installed.program[0]}); name that version's program with --engine-bin {kind.name}=PATH"
+        )
 
 
 def _installations(kinds: Mapping[str, Engine], binaries: Mapping[str, Path]) -> Iterator[tuple[str, Installation]]:

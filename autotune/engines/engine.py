@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -81,30 +80,61 @@ class Engine:
         return self.card.engine
 
     def version(self, text: str | None = None) -> str:
-        """Resolve a text to a known version; the newest for None.
+        """Resolve a text to a version; the newest known for None.
 
-        Exact first, then the same release (``1.2.0rc5`` is read as 1.2.0), then a release prefix (``0.5.6`` is
-        0.5.6.post2). Raises `BadInput` naming the known versions.
+        A known one where `known_version` finds it; any other keeps its number, which ranges compare, and borrows the
+        options of the closest known one. Raises `BadInput` naming the known versions where the text is no version.
         """
         if self._installed is not None and text in (None, self._installed.version):
             return self._installed.version
         if text is None:
             return self.card.newest
-        text = text.strip().removeprefix("v")
-        with suppress(InvalidVersion):
+        known = self.known_version(text)
+        try:
+            return known or str(Version(text.strip()))
+        except InvalidVersion as error:
+            listed = ", ".join(self.card.versions)
+            message = f"unknown {self.name} version {text!r}. Known: {listed} (a prefix such as 0.11 will do)"
+            raise BadInput(message) from error
+
+    def known_version(self, text: str) -> str | None:
+        """Find a known version by a text; None where none is meant.
+
+        Exact first, then the same release (``1.2.0rc5`` is read as 1.2.0), then a release prefix (``0.5.6`` is
+        0.5.6.post2).
+        """
+        try:
+            wanted = Version(text.strip())
+        except InvalidVersion:
+            return None
+        begun = [v for v in self.card.versions if Version(v).release[: len(wanted.release)] == wanted.release]
+        same = [v for v in begun if Version(v).release == wanted.release]
+        found = [v for v in same if Version(v) == wanted] or same or begun
+        return found[-1] if found else None
+
+    def borrowing(self, version: str) -> str | None:
+        """Warn that another version's options serve a version; None where it has a table."""
+        if version in self.card.versions or (self._installed is not None and version == self._installed.version):
+            return None
+        near = self.by_distance(version)[0]
+        return f"no table of the options of {self.card.title} {version} is known; that of {near}, the nearest, is used"
+
+    def by_distance(self, version: str) -> list[str]:
+        """The known versions, the closest release first; of two the older one."""
+
+        def number(text: str) -> int:
             wanted = Version(text)
-            begun = [v for v in self.card.versions if Version(v).release[: len(wanted.release)] == wanted.release]
-            same = [v for v in begun if Version(v).release == wanted.release]
-            nearest = [v for v in same if Version(v) == wanted] or same or begun
-            if nearest:
-                return nearest[-1]
-        known = ", ".join(self.card.versions)
-        raise BadInput(f"unknown {self.name} version {text!r}. Known: {known} (a prefix such as 0.11 will do)")
+            return (wanted.major * 1000 + wanted.minor) * 1000 + wanted.micro
+
+        return sorted(self.card.versions, key=lambda known: abs(number(known) - number(version)))
 
     def table(self, version: str) -> OptionTable:
-        """Read the option table of a known version, or of the installed one."""
+        """Read the option table of a known version or the installed one; any other version borrows the known ones'."""
         if self._installed is not None and version == self._installed.version:
             return self._installed
+        if version not in self.card.versions:
+            near, *others = map(self.table, self.by_distance(version))
+            return near.lent_to(version, others)
         if self.card.options:
             declared = tuple(option for option in self.card.options if in_range(version, option.versions))
             return OptionTable(self.name, version, declared)

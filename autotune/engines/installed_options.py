@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from autotune.engines.engine import Engine
 from autotune.engines.options import OptionTable
 from autotune.errors import BadInput
 from autotune.notify import Notify
-from autotune.space.entry import release_of
 from autotune.space.schema import Option
 from autotune.study.home import expanded, write_atomically
 
@@ -34,11 +32,11 @@ def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple
     """Find the table of an installation's options; with a warning where another version's stands in.
 
     What its parser says is kept below `cache_folder`. Where the parser cannot be asked, the shipped table of its
-    version, or of the nearest older one, stands in.
+    version, or of the nearest one, stands in.
     """
     if engine.card.installation.help is None:
         return stand_in(engine, installed.release), None
-    near = nearest(engine, installed.release)
+    near = engine.by_distance(installed.release)[0]
     shipped = engine.table(near)
     digest = hashlib.sha256(json.dumps([installed.program, installed.version]).encode()).hexdigest()[:12]
     path = cache_folder() / f"{engine.name}-{installed.release}-{digest}.json"
@@ -51,7 +49,7 @@ def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple
             _keep(path, installed, rows)
     if table is not None:
         return table, None
-    what = "the shipped table" if near == installed.release else f"the shipped table of {near}, the nearest older one,"
+    what = "the shipped table" if near == installed.release else f"the shipped table of {near}, the nearest one,"
     return stand_in(engine, installed.release), (
         f"{engine.card.title} {installed.release} did not tell its options ({' '.join(installed.program)}); "
         f"{what} stands in, so that options which differ are noticed only when a server starts"
@@ -64,20 +62,10 @@ def cache_folder() -> Path:
     return (Path(base) if os.path.isabs(base) else expanded("~", "XDG_CACHE_HOME") / ".cache") / "autotune" / "options"
 
 
-def nearest(engine: Engine, version: str) -> str:
-    """Find the known version whose table serves a version: itself, else the nearest older one, else the oldest.
-
-    A release candidate is served by its release's.
-    """
-    release = release_of(Version(version))
-    older = [known for known in engine.card.versions if Version(known) <= release]
-    return older[-1] if older else engine.card.versions[0]
-
-
 def stand_in(engine: Engine, version: str) -> OptionTable:
     """Read the shipped table of a version, or borrow the nearest one's; then no key of a config file is refused."""
-    table = engine.table(nearest(engine, version))
-    return table if table.version == version else _borrowed(table, version)
+    table = engine.table(engine.by_distance(version)[0])
+    return table if table.version == version else table.lent_to(version)
 
 
 @lru_cache(maxsize=64)
@@ -85,9 +73,8 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     """Load an engine as of a measured version, and the version in the form that ranges compare.
 
     A version that is not known keeps its own number, so that defaults, rules and figures see what was measured; only
-    its options are borrowed: of the known version of the same release (``1.2.0rc5``: 1.2.0), else of the nearest older
-    one, else of the oldest (`nearest`). A prefix (``0.11``) is the known version that it begins. Words behind the
-    number are left out (``0.17.post1.dev (pytorch backend)``).
+    the options of the nearest known one are borrowed. A prefix (``0.11``) is the known version that it begins. Words
+    behind the number are left out (``0.17.post1.dev (pytorch backend)``).
 
     Raises:
         BadInput: the text begins with no version.
@@ -101,13 +88,8 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     begun = [known for known in engine.card.versions if Version(known).release[: len(wanted.release)] == wanted.release]
     if same or (begun and _PREFIX.fullmatch(word)):
         return engine, (same or begun)[-1]
-    release = [known for known in begun if Version(known).release == wanted.release]
-    table = engine.table(release[-1] if release else nearest(engine, str(wanted)))
-    return engine.installed(engine.program, _borrowed(table, str(wanted))), str(wanted)
-
-
-def _borrowed(table: OptionTable, version: str) -> OptionTable:
-    return replace(table, version=version, config_keys=frozenset(), borrowed=True)
+    table = engine.table(engine.by_distance(str(wanted))[0])
+    return engine.installed(engine.program, table.lent_to(str(wanted))), str(wanted)
 
 
 def _asked(engine: Engine, installed: Installation) -> Any:

@@ -57,6 +57,19 @@ class OptionTable:
         boolean = (f for o in self.options if o.action == "boolean_optional" for f in o.flags if f.startswith("--"))
         return frozenset([*(f for o in self.options for f in o.flags), *(f"--no-{f[2:]}" for f in boolean)])
 
+    def lent_to(self, version: str, others: Sequence[OptionTable] = ()) -> OptionTable:
+        """The table for a version without one, with no key of a config file refused.
+
+        Args:
+            others: tables whose options are added where this one has none of their spellings.
+        """
+        options = list(self.options)
+        for table in others:
+            known = {flag for option in options for flag in option.flags}
+            # In front, so that of one name this table's default counts.
+            options = [*(option for option in table.options if known.isdisjoint(option.flags)), *options]
+        return OptionTable(self.engine, version, tuple(options), borrowed=True)
+
 
 @lru_cache(maxsize=32)
 def read_table(path: Path) -> OptionTable:

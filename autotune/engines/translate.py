@@ -44,11 +44,15 @@ def translate(engine: Engine, command: Command, version: str) -> tuple[Command, 
 
 
 def translate_typed(words: Sequence[str], version: str | None, library: Library, notify: Notify) -> list[str]:
-    """Like `translate`, for a command line of words, settings in front; raises `BadInput` where it is no engine's."""
+    """Like `translate`, for a command line of words, settings in front; says where options are another version's.
+
+    Raises `BadInput` where it is no engine's command line.
+    """
     command = command_of(words)
     engine = recognise(command.argv, library)
-    translated, notes = translate(engine, command, engine.version(version))
-    for note in notes:
+    known = engine.version(version)
+    translated, notes = translate(engine, command, known)
+    for note in filter(None, (engine.borrowing(known), *notes)):
         notify(note)
     return translated.typed() if notes else list(words)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,7 +37,7 @@ class Metric:
     time_power: int = 0
 
 
-_SLO = re.compile(r"\s*(?P<metric>[a-z][a-z0-9_]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[^\s<>=]+)\s*")
+_SLO = re.compile(r"\s*(?P<metric>[A-Za-z][\w-]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[^\s<>=]+)\s*")
 _RATE, _TIME, _COUNT = Metric(True, 1), Metric(False, -1), Metric(True)
 
 METRICS: dict[str, Metric] = {
@@ -81,7 +81,7 @@ class Slo(BaseModel):
         if not math.isfinite(limit):
             raise BadInput(f"SLO {text!r}: the limit must be a finite number")
         sense: Literal["<=", ">="] = "<=" if match["sense"].startswith("<") else ">="
-        return cls(metric=match["metric"], sense=sense, limit=limit)
+        return cls(metric=metric_meant(match["metric"]), sense=sense, limit=limit)
 
     def violation(self, value: float) -> float:
         """How far a value is beyond the limit, in the metric's unit; <= 0 keeps the SLO."""
@@ -91,11 +91,27 @@ class Slo(BaseModel):
         return f"{self.metric}{self.sense}{self.limit:g}"
 
 
-def check_metric(name: str) -> str:
-    """Return the name of a known metric; raise `UnknownName` otherwise."""
-    if name not in METRICS:
-        raise UnknownName("metric", name, METRICS)
+def check_metric(text: str, what: str = "metric", known: Collection[str] = METRICS) -> str:
+    """Return the known metric that a name means, as in `metric_meant`; raise `UnknownName` otherwise."""
+    name = metric_meant(text, known)
+    if name not in known:
+        raise UnknownName(what, text, known, meant=_with_words(text, known))
     return name
+
+
+def metric_meant(text: str, known: Collection[str] = METRICS) -> str:
+    """The only metric that has the words of a text, or words that begin so (``p99-ttft``); else the text."""
+    meant = [text] if text in known else _with_words(text, known)
+    return meant[0] if len(meant) == 1 else text
+
+
+def _with_words(text: str, known: Collection[str]) -> list[str]:
+    words = [word for word in text.strip().lower().replace("-", "_").split("_") if word]
+
+    def has(metric: str, word: str) -> bool:
+        return any(part.startswith(word) for part in metric.split("_"))
+
+    return [metric for metric in known if words and all(has(metric, word) for word in words)]
 
 
 def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.engines import recognise, settings_in_front, split_command
+from autotune.engines import Engine, engine, recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
 from autotune.errors import BadInput, UnknownName
@@ -20,10 +20,12 @@ from autotune.machine.gpu import has
 from autotune.machine.node import node
 from autotune.notify import Notify, silent
 from autotune.prepare.goals import goals_of
+from autotune.prepare.hub import find_model
+from autotune.prepare.names import engine_and_version, knob_named
 from autotune.replay import PLAIN, REPLAY, Table, digest, file_of, table_of
 from autotune.replay.candidates import setting, shortened
 from autotune.replay.table import engine_name
-from autotune.serving.docker_run import asked_images, choose_images
+from autotune.serving.docker_run import asked_images, choose_images, image_of_version
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
 from autotune.space.cards import HardwareCard, ModelCard
@@ -91,22 +93,24 @@ def _served(options: RunOptions, on: str, hardware: HardwareCard, library: Libra
         load_workload(name, library)
     engines = _engines(options, library)
     calibration, fitted = _calibration(options, on)
+    versions = _versions(options, library)
     images = _images(options, on, engines, hardware, library)
     asked = (_baseline(options.baseline), _engine_args(options.engine_args, library))
     binaries = named_binaries(options.engine_bins, library)
     unused = [name for name in asked_images(options.images, on, library) if name not in images]
     unused_notes = (f"--image {n} is not used: {n} is neither searched nor the baseline's" for n in unused)
-    versions = {name: version for name, (version, _) in images.items()}
+    versions |= {name: version for name, (version, _) in images.items()}
+    pins, taken = _pins(options.pins, [engine(card.engine, library) for card in engines], library)
     chosen = choose([card.engine for card in engines], asked, binaries, on, library, notify, versions)
     return {
         "on": on,
         "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
         "workloads": workloads,
         "baseline": chosen.baseline,
-        "pins": _pins(options.pins, engines),
+        "pins": pins,
         "engine_args": dict(chosen.engine_args),
         "installed": dict(chosen.installed),
-        "notes": (*chosen.notes, *unused_notes, *fitted),
+        "notes": (*chosen.notes, *taken, *unused_notes, *fitted),
         "calibration": calibration,
         "images": {name: image for name, (_, image) in images.items()},
     }
@@ -172,7 +176,7 @@ def _calibration(options: RunOptions, on: str) -> tuple[dict[str, Any] | None, t
 def _model(options: RunOptions, library: Library) -> ModelCard:
     """The model card; a path stays the id, which the engine gets, and the model's own id becomes an alias."""
     name = options.model
-    model = library.model(name, options.model_id)
+    model = find_model(name, options.model_id, library)
     if name.endswith((".yaml", ".yml")) or not (name.startswith((".", "/", "~")) or Path(name).exists()):
         return model
     # By the slash a launcher tells a file's path from a model's name that is also a file's name.
@@ -203,11 +207,16 @@ def _on(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
         return f"{REPLAY}{Path(rest).expanduser().absolute()}"
     if options.on != "auto":
         return options.on
-    here = options.hardware.lower() == LOCAL or has(hardware.name, check_gpus(options.gpus, hardware))
+    gpus, binaries = check_gpus(options.gpus, hardware), named_binaries(options.engine_bins, library)
+    here = options.hardware.lower() == LOCAL or has(hardware.name, gpus)
+    if not here and binaries:
+        raise BadInput(
+            f"--engine-bin: this machine has no {gpus} x {hardware.name}, so launches would be simulated and the "
+            "program would not be used; leave it out, or say --on process"
+        )
     if not here:
         return "simulator"
     # A wrong --engine-bin is an error, found later when it is run, and no reason to simulate.
-    binaries = named_binaries(options.engine_bins, library)
     startable = any(card.engine in binaries or why_missing(card) is None for card in _engines(options, library))
     return "process" if startable else "simulator"
 
@@ -229,6 +238,8 @@ def _images(
     asked = asked_images(options.images, on, library)
     if on != "docker":
         return {}
+    for name, version in _versions(options, library).items():
+        asked.setdefault(name, image_of_version(library.engine(name), hardware, version))
     if options.baseline is None:
         return choose_images(asked, engines, hardware, library)
     try:
@@ -271,7 +282,14 @@ def _engines(options: RunOptions, library: Library) -> list[EngineCard]:
     if not options.engines:
         searched = [card for name, card in library.engines.items() if name in (library.narrowed or library.engines)]
         return sorted(searched, key=lambda card: (not card.default_baseline, card.engine))
-    return list({card.engine: card for card in map(library.engine, options.engines)}.values())
+    names = dict.fromkeys(engine_and_version(text, library)[0] for text in options.engines)
+    return [library.engine(name) for name in names]
+
+
+def _versions(options: RunOptions, library: Library) -> dict[str, str]:
+    """The versions that were asked for (``--engine vllm==0.30.0``), by engine."""
+    asked = [engine_and_version(text, library) for text in options.engines]
+    return {name: version for name, version in asked if version is not None}
 
 
 def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:
@@ -281,33 +299,36 @@ def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _pins(texts: Sequence[str], engines: Sequence[EngineCard]) -> dict[str, Scalar]:
+def _pins(texts: Sequence[str], engines: Sequence[Engine], library: Library) -> tuple[dict[str, Scalar], list[str]]:
+    """The pinned knobs, and notes on those that were named by an engine's option."""
     pins: dict[str, Scalar] = {}
-    known = {name for card in engines for name in card.knobs}
+    notes: list[str] = []
     for text in texts:
-        name, value = _split_setting(text, "--set", "knob=value, e.g. kv_cache_dtype=bfloat16")
-        if name not in known:
-            raise UnknownName("knob", name, known)
+        typed, value = _split_setting(text, "--set", "knob=value, e.g. kv_cache_dtype=bfloat16")
+        name = knob_named(typed, engines, library)
+        if name != typed:
+            notes.append(f"--set {text} is taken as {name}={value}, for every engine that is searched")
         try:
             pins[name] = TypeAdapter(Scalar).validate_python(yaml.safe_load(value), strict=True)
         except (yaml.YAMLError, ValidationError) as error:
             raise BadInput(f"--set {text!r}: {value!r} is not a plain value") from error
-        reasons = {card.engine: card.knobs[name].refuses(pins[name]) for card in engines if name in card.knobs}
+        knobs = {kind.name: kind.card.knobs[name] for kind in engines if name in kind.card.knobs}
+        reasons = {owner: knob.refuses(pins[name]) for owner, knob in knobs.items()}
         if pins[name] != AUTO and all(reason is not None for reason in reasons.values()):
-            right = "; ".join(f"{engine}: {reason}" for engine, reason in reasons.items())
+            right = "; ".join(f"{owner}: {reason}" for owner, reason in reasons.items())
             raise BadInput(f"--set {name}={pins[name]}: no engine takes this value. {right}")
-    return pins
+    return pins, notes
 
 
 def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
     passed: dict[str, str] = {}
     for text in texts:
         name, value = _split_setting(text, "--engine-arg", "engine='arguments', e.g. sglang='--trust-remote-code'")
-        engine = library.engine(name).engine
+        owner = library.engine(name).engine
         try:
             env, words = settings_in_front(shlex.split(value))
         except ValueError as error:
             raise BadInput(f"--engine-arg {text!r}: {error}") from error
-        refuse_secrets(words, env, f"--engine-arg {engine}")
-        passed[engine] = f"{passed[engine]} {value}" if engine in passed else value
+        refuse_secrets(words, env, f"--engine-arg {owner}")
+        passed[owner] = f"{passed[owner]} {value}" if owner in passed else value
     return passed

@@ -15,6 +15,7 @@ from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
+from autotune.prepare.refusals import check_baseline, too_heavy
 from autotune.replay import file_of, table_of
 from autotune.replay.candidates import candidates_of, known_engines
 from autotune.replay.candidates import command_of as replayed_command
@@ -112,6 +113,7 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
     notes: list[str] = []
+    heavy = ""
     for choice in spec.engines:
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
@@ -119,24 +121,36 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
         if reason is None and not anywhere:
             reason = _unavailable(spec, kind)
         if reason is None:
-            space = _engine_space(kind, context, spec.pins, library.narrowed.get(kind.name))
-            left, counts = Parser(kind, context).accepted(space.space.configurations)
-            space.space.configurations = left
-            if counts:
-                space.space.removed[RULE] = sum(counts.values())
-            refusals = [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in counts.items()]
+            space, refusals, reason = _searched(kind, context, spec, library)
             notes += [f"{kind.card.title} {context.version}: {text}" for text in refusals]
-            if space.space.configurations:
-                spaces[kind.name] = space
-                continue
-            why = "; ".join(["", *refusals]) or why_empty(kind.card, space.space, space.pins)
-            reason = f"no valid configuration remains{why}"
-        excluded.append(Exclusion(engine=kind.name, reason=reason))
+        if reason is None and not anywhere and (told := too_heavy(space.space.configurations, context)) is not None:
+            heavy, reason = f" ({told[0]})", told[1]
+        if reason is None:
+            spaces[kind.name] = space
+        else:
+            excluded.append(Exclusion(engine=kind.name, reason=reason))
     if not spaces:
-        reasons = "; ".join(f"{e.engine}: {e.reason}" for e in excluded)
-        raise BadInput(f"no engine is left to try on {spec.hardware.name}: {reasons}")
+        by_reason = {e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason) for e in excluded}
+        reasons = "; ".join(f"{engines}: {reason}" for reason, engines in by_reason.items())
+        raise BadInput(f"no engine is left to try on {spec.hardware.name}{heavy}: {reasons}")
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
     return _with_baseline(spec, library, spaces, tuple(excluded), longest, anywhere=anywhere)
+
+
+def _searched(
+    kind: Engine, context: Context, spec: StudySpec, library: Library
+) -> tuple[EngineSpace, list[str], str | None]:
+    """Enumerate what an engine's parser accepts; with what it refuses, and the reason where nothing is left."""
+    space = _engine_space(kind, context, spec.pins, library.narrowed.get(kind.name))
+    left, counts = Parser(kind, context).accepted(space.space.configurations)
+    space.space.configurations = left
+    if counts:
+        space.space.removed[RULE] = sum(counts.values())
+    refusals = [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in counts.items()]
+    if left:
+        return space, refusals, None
+    why = "; ".join(["", *refusals]) or why_empty(kind.card, space.space, space.pins)
+    return space, refusals, f"no valid configuration remains{why}"
 
 
 def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
@@ -305,7 +319,8 @@ def _parse_baseline(
     context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
     space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration(), {})
     parsed = kind.parse(command, version)
-    if library.model(parsed.model).architecture != spec.model.architecture:
+    known = parsed.model in (spec.model.id, *spec.model.aliases)
+    if not known and library.model(parsed.model).architecture != spec.model.architecture:
         raise BadInput(f"it serves {parsed.model!r}, the study is about {spec.model.id!r}")
     raw = kind.knobs(parsed, context)
     for name, value in raw.knobs.items():
@@ -313,4 +328,5 @@ def _parse_baseline(
         if knob.choices is None and (reason := knob.refuses(value)):
             raise BadInput(f"{name}={value}: {kind.card.title} wants {reason}")
     configuration = effective(kind.card, raw, context).configuration
+    check_baseline(kind.card, configuration, context)
     return Candidate(configuration, version), space

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from autotune.errors import BadInput, UnknownName
-from autotune.metrics.formulas import METRICS, Slo
+from autotune.metrics.formulas import METRICS, Slo, check_metric
 from autotune.study.options import RunOptions
 
 _WEIGHT = re.compile(r"\s*(?P<workload>.+?)\s*=(?P<weight>[^,=]*)(?:,|$)")
@@ -52,8 +52,7 @@ def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
     """Parse the SLOs, each once; raises `BadInput` for one, or two together, that nothing can keep."""
     slos = tuple(dict.fromkeys(Slo.parse(text) for text in texts))
     for slo in slos:
-        if slo.metric not in METRICS:
-            raise UnknownName("SLO metric", slo.metric, METRICS)
+        check_metric(slo.metric, "SLO metric")
         if slo.sense == "<=" and slo.limit < 0:
             raise BadInput(f"--slo '{slo}': no metric is ever below 0; the limit must be a number of at least 0")
     for one, other in itertools.combinations(slos, 2):
@@ -68,9 +67,7 @@ def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
 
 def _goal(name: str, what: str) -> str:
     goals = [metric for metric, formula in METRICS.items() if formula.time_power != 0]
-    if name not in goals:
-        raise UnknownName(f"{what} metric", name, goals)
-    return name
+    return check_metric(name, f"{what} metric", goals)
 
 
 def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:

@@ -67,9 +67,7 @@ def known_engines(spec: StudySpec, table: Table, library: Library) -> KnownEngin
     for name in table.engines:
         with suppress(BadInput):
             kind = engine(name, library)
-            version = kind.version()
-            with suppress(BadInput):
-                version = kind.version(table.version_of(name))
+            version = kind.known_version(table.version_of(name)) or kind.version()
             engines[name] = kind, Context(spec.model, spec.hardware, spec.gpus, version, max(longest))
     return engines
 
@@ -237,8 +235,9 @@ def command_of(candidate: Candidate, kind: Engine | None, context: Context | Non
     configuration, version = candidate.configuration, candidate.engine_version
     if kind is not None and context is not None:
         with suppress(*_NO_COMMAND):
-            version = context.version if version == UNKNOWN else kind.version(version)
-            return _engine_command(configuration, kind, replace(context, version=version))
+            known = context.version if version == UNKNOWN else kind.known_version(version)
+            if known is not None:
+                return _engine_command(configuration, kind, replace(context, version=known))
     words = [f"--{name.lstrip('-')}={cell_text(v)}" for name, v in configuration.knobs.items() if v is not None]
     return Command((f"{STAND_IN}{configuration.engine}", *words))
 

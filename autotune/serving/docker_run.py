@@ -22,7 +22,6 @@ import yaml
 
 from autotune.engines import Engine, engine
 from autotune.engines.detect import VERSION_SCRIPT, told_version
-from autotune.engines.installed_options import nearest
 from autotune.errors import BadInput
 from autotune.notify import Notify, silent
 from autotune.serving.command import absolute_paths
@@ -285,20 +284,20 @@ def choose_images(
     return chosen
 
 
+def image_of_version(card: EngineCard, hardware: HardwareCard, version: str) -> str:
+    """The image of a version that was asked for; raises `BadInput` where none is known."""
+    entry = image_of(card, hardware, version)
+    if entry is None:
+        raise BadInput(f"--engine {card.engine}=={version}: {no_image(card, hardware)}")
+    return entry.image.replace("{version}", version)
+
+
 def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
-    """The known version of the engine in an image; raises `BadInput` when the image names none."""
+    """The version of the engine in an image; raises `BadInput` when the image names none."""
     newest = newest_image(kind.card, hardware)
     if newest is not None and newest[1] == image:
         return newest[0]
-    return known_version(kind, version_in(image, kind.card.installation.distributions or [kind.card.engine]))
-
-
-def known_version(kind: Engine, found: str) -> str:
-    """The known version whose parser and rules hold for a version: the same, else the nearest older one."""
-    try:
-        return kind.version(found)
-    except BadInput:
-        return nearest(kind, found)
+    return kind.version(version_in(image, kind.card.installation.distributions or [kind.card.engine]))
 
 
 def no_image(card: EngineCard, hardware: HardwareCard) -> str:

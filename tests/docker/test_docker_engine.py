@@ -23,7 +23,7 @@ QUESTION = [
     *("--workload", "random:256:16:32", "--engine", "vllm", "--launches", "1"),
     *("--space", "space.yaml"),
 ]
-IMAGE = "vllm/vllm-openai:v0.32.0"
+IMAGE = "vllm/vllm-openai:v0.33.0"
 
 
 def engine_image(folder: Path) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_a_study_in_containers(tmp_path: Path, engine: StandIn) -> None:
     assert f"pulling {IMAGE}" in done.err
     assert engine.left() == []
     (row,) = rows(home, "s")
-    assert (row["state"], row["evidence"], row["engine_version"]) == ("complete", "measured", "0.32.0")
+    assert (row["state"], row["evidence"], row["engine_version"]) == ("complete", "measured", "0.33.0")
     assert row["argv"][:3] == ["docker", "run", "--rm"]
     assert row["argv"][len(row["container"]) :][:2] == ["vllm", "serve"]
     folder = home / "studies" / "s"

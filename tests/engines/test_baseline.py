@@ -51,7 +51,7 @@ def test_arguments_passed_through_are_checked_beside_a_baseline_of_the_same_engi
 ) -> None:
     typed = replace(SIMULATED, baseline=f"vllm serve {V32} -tp 8")
     message = said(replace(typed, engine_args=["vllm=--bogus-flag 3"]))
-    assert message.startswith("--engine-arg vllm='--bogus-flag 3': vllm 0.32.0: error: unrecognized arguments")
+    assert message.startswith("--engine-arg vllm='--bogus-flag 3': vllm 0.33.0: error: unrecognized arguments")
     emulated = replace(typed, on="emulator")
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     key = "--api-key ${NO_SUCH_KEY}"
@@ -124,7 +124,7 @@ def test_what_is_said_of_an_engine_that_nothing_starts_is_answered(tmp_path: Pat
     )
     assert spec.engine_args == {}
     there = stand_in(tmp_path / "env")
-    spec = build_spec(replace(HERE, engine_bins=[f"vllm={there.folder}", "sglang=/nowhere"]))
+    spec = build_spec(replace(HERE, engine_bins=[f"vllm={there.folder}", "sglang=/bin/sh"]))
     assert spec.notes == ("--engine-bin sglang is not used: sglang is neither searched nor the baseline's",)
     spec = build_spec(replace(SIMULATED, on="docker", images=["sglang=mine:v0.5.23"]))
     assert spec.notes == ("--image sglang is not used: sglang is neither searched nor the baseline's",)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from autotune.engines import engine
-from autotune.engines.choose import engine_of
 from autotune.engines.detect import find, why_missing
 from autotune.engines.installed_options import cache_folder, options_of
 from autotune.errors import BadInput
@@ -153,12 +152,12 @@ def test_the_other_engines_tell_their_options_too(tmp_path: Path, name: str, ver
     assert not table.config_keys, "which keys another version's file has is not known"
 
 
-def test_where_the_parser_cannot_be_asked_the_nearest_older_table_stands_in_with_a_warning(tmp_path: Path) -> None:
+def test_where_the_parser_cannot_be_asked_the_nearest_table_stands_in_with_a_warning(tmp_path: Path) -> None:
     there = install(tmp_path / "env", "vllm", "0.20.0", [])
     spec = build_spec(replace(RUN, engine_bins=[f"vllm={there.program}"]))
     (warning,) = spec.notes
     assert "vLLM 0.20.0 did not tell its options" in warning
-    assert "the shipped table of 0.13.0, the nearest older one" in warning
+    assert "the shipped table of 0.13.0, the nearest one" in warning
     assert not spec.installed["vllm"].asked
     asked = there.times_asked
     prepared = prepare(spec, LIBRARY)
@@ -240,8 +239,24 @@ def test_an_engine_bin_of_another_form_is_bad_input(text: str) -> None:
         build_spec(replace(RUN, engine_bins=[text]))
 
 
-def test_a_named_program_that_nothing_launches_is_said() -> None:
-    spec = build_spec(replace(RUN, on="simulator", engine_bins=["vllm=/nowhere"]))
-    assert spec.notes == ("--engine-bin is not used: trials on simulator start no engine of this machine",)
-    assert spec.installed == {}
-    assert engine_of("vllm", spec.installed, LIBRARY, silent).program == ("vllm", "serve")
+@pytest.mark.parametrize(
+    ("on", "program", "why"),
+    [
+        ("simulator", "/nowhere", "no such file"),
+        ("process", "/nowhere", "no such file"),
+        ("simulator", "/bin/sh", "trials on simulator start no engine of this machine"),
+        ("docker", "/bin/sh", "trials on docker start no engine of this machine"),
+        ("auto", "/bin/sh", "this machine has no 8 x h200, so launches would be simulated"),
+    ],
+)
+def test_a_named_program_that_nothing_would_launch_is_bad_input(on: str, program: str, why: str) -> None:
+    with pytest.raises(BadInput, match=f"^--engine-bin.*{why}"):
+        build_spec(replace(RUN, on=on, engine_bins=[f"vllm={program}"]))
+
+
+def test_another_version_than_the_one_asked_for_is_refused(tmp_path: Path) -> None:
+    there = install(tmp_path / "env", "vllm", "0.32.0+cpu", [])
+    asked = asking(there)
+    assert build_spec(replace(asked, engines=["vllm==0.32"])).engines[0].version == "0.32.0"
+    with pytest.raises(BadInput, match=r"--engine vllm==0\.30\.0: vLLM 0\.32\.0\+cpu is installed .*--engine-bin"):
+        build_spec(replace(asked, engines=["vllm==0.30.0"]))

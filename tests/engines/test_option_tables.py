@@ -109,9 +109,10 @@ def test_every_known_version_has_its_own_table(name: str, version: str) -> None:
     assert len(spellings) == len(set(spellings)) > 20
 
 
-def test_a_version_without_a_table_says_which_file_is_missing() -> None:
+def test_a_known_version_without_a_table_says_which_file_is_missing() -> None:
+    kind = engine("vllm")
     with pytest.raises(BadInput, match=r"vllm/options/9\.9\.9\.json does not exist"):
-        engine("vllm").table("9.9.9")
+        type(kind)(kind.card.model_copy(update={"versions": ["9.9.9"]})).table("9.9.9")
 
 
 TINY_WHEEL = {

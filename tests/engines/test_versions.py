@@ -21,7 +21,7 @@ from autotune.errors import BadInput
         ("sglang", "0.4.2.post4", "0.4.2.post4", "0.4.3.post2"),
         ("tensorrt_llm", "0.17.post1.dev (online pytorch backend)", "0.17.post1.dev0", "1.0.0"),
         ("vllm", "0.12.0", "0.12.0", "0.11.0"),
-        ("vllm", "99.1", "99.1", "0.32.0"),
+        ("vllm", "99.1", "99.1", "0.33.0"),
     ],
 )
 def test_a_version_is_parsed_like_the_nearest_of_its_time(name, text, version, like):

@@ -44,6 +44,13 @@ def refused(done: Finished, *words: str) -> None:
             ["sglang", "tensorrt_llm", "vllm", "tensor_parallel=3", "heads-not-divisible", "split evenly"],
         ),
         ([*GOOD, "--set", "kv_cache_dtyp=auto"], ["did you mean 'kv_cache_dtype'"]),
+        ([*GOOD, "--engine", "sglang", "--set", "tp=8"], ["did you mean 'tensor_parallel' (GPUs that share"]),
+        ([*GOOD, "--slo", "ttft<=2000"], ["'p99_ttft_ms'?"]),
+        ([*GOOD, "--engine", "vllm=="], ["vllm==0.30.0"]),
+        ([*GOOD, "--engine-bin", "vllm=/nowhere"], ["vllm=/nowhere: no such file"]),
+        ([*GOOD, *SMALL, "--baseline", GOOD_BASELINE.replace("8", "6")], ["--baseline", "heads-not-divisible"]),
+        ([*GOOD, *SMALL, "--baseline", GOOD_BASELINE.replace("8", "16")], ["--baseline", "one GPU each"]),
+        ([*GOOD[:3], "h100", *SMALL], ["674 GB of weights, 640 GB of memory on 8 x h100"]),
         ([*GOOD, "--set", "kv_cache_dtype"], ["knob=value"]),
         ([*GOOD, "--set", "kv_cache_dtype=fp7"], ["fp7", "auto"]),
         ([*GOOD, "--set", "tensor_parallel=foo"], ["whole number of at least 1"]),
@@ -62,7 +69,10 @@ def refused(done: Finished, *words: str) -> None:
             [*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --tensor-paralel 8"],
             ["--tensor-paralel"],
         ),
-        ([*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --kv-cache-dtype fp7"], ["fp7"]),
+        (
+            [*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --kv-cache-dtype fp7"],
+            ["unknown-cache-dtype"],
+        ),
         ([*GOOD, *SMALL, "--baseline", "vllm serve 'unclosed"], ["--baseline"]),
         ([*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-R1 -tp 8"], ["DeepSeek-R1", "DeepSeek-V3.2"]),
         ([*GOOD, "--engine-arg", "sglang"], ["engine='arguments'"]),
@@ -168,8 +178,16 @@ def test_simulate_predicts_what_the_engine_would_refuse(
 
 
 def test_an_unknown_engine_version_is_answered_with_the_known_ones(tmp_path: Path) -> None:
-    command = ["simulate", "--hw", "h200", "--engine-version", "9.9", "--", "vllm", "serve", "deepseek-ai/DeepSeek-R1"]
-    refused(autotune(*command, home=tmp_path / "home"), "9.9", "0.13.0")
+    command = ["simulate", "--hw", "h200", "--engine-version", "new", "--", "vllm", "serve", "deepseek-ai/DeepSeek-R1"]
+    refused(autotune(*command, home=tmp_path / "home"), "'new'", "0.13.0")
+
+
+def test_a_version_without_a_table_is_simulated_with_a_warning(tmp_path: Path) -> None:
+    command = ["simulate", "--hw", "h200", "--json", "--engine-version", "0.30.0", "--", "vllm serve " + R1]
+    done = autotune(*command, home=tmp_path / "home")
+    assert done.code == 0, done.err
+    assert done.json["engine_version"] == "0.30.0"
+    assert "no table of the options of vLLM 0.30.0 is known; that of 0.32.0, the nearest, is used" in done.err
 
 
 @pytest.mark.parametrize(

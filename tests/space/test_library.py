@@ -111,7 +111,7 @@ def test_an_overlay_folder_adds_a_node(tmp_path: Path) -> None:
 def test_an_overlay_folder_replaces_an_engine_s_card_and_adds_a_table(tmp_path: Path, card: str, table: str) -> None:
     text = packaged("engines", "vllm").read_text()
     for file, content in (
-        (card, text.replace("title: vLLM", "title: Ours").replace('"0.32.0"]', '"0.32.0", "0.99.0"]', 1)),
+        (card, text.replace("title: vLLM", "title: Ours").replace('"0.33.0"]', '"0.33.0", "0.99.0"]', 1)),
         (table, (spaces_root() / "vllm/options/0.32.0.json").read_text().replace('"0.32.0"', '"0.99.0"')),
     ):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from autotune.engines import Engine, engine
-from autotune.engines.installed_options import nearest
 from autotune.errors import BadInput
 from autotune.space.context import Context, search_values
 from autotune.space.entry import in_range
@@ -52,13 +51,13 @@ def test_a_candidate_counts_as_its_release_unless_the_bound_is_one(version: str,
     ("name", "version", "near"),
     [
         ("vllm", "0.32.0rc2", "0.32.0"),
-        ("vllm", "0.31.9rc2", "0.13.0"),
-        ("sglang", "0.5.6rc1", "0.5.3"),
+        ("vllm", "0.31.9rc2", "0.32.0"),
+        ("sglang", "0.5.6rc1", "0.5.6.post2"),
         ("sglang", "0.5.6.post2.dev1", "0.5.6.post2"),
     ],
 )
 def test_a_candidate_has_its_release_s_table(name: str, version: str, near: str) -> None:
-    assert nearest(engine(name), version) == near
+    assert engine(name).by_distance(version)[0] == near
 
 
 @pytest.mark.parametrize(

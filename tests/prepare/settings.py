@@ -1,0 +1,28 @@
+"""What the tests of preparation share: a question over a small space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import BadInput
+from autotune.prepare.build_spec import build_spec
+from autotune.prepare.candidates import Prepared, prepare
+from autotune.study.options import RunOptions
+from autotune.study.user_library import library_for
+
+SPACE = Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml"
+LIBRARY = library_for(SPACE)
+V32 = "deepseek-ai/DeepSeek-V3.2"
+RUN = RunOptions(V32, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", space=SPACE)
+
+
+def prepared(request: RunOptions) -> Prepared:
+    return prepare(build_spec(request), LIBRARY)
+
+
+def said(request: RunOptions) -> str:
+    with pytest.raises(BadInput) as refused:
+        prepared(request)
+    return str(refused.value)

@@ -1,0 +1,53 @@
+"""What is known to fail is refused before anything is launched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autotune.prepare.build_spec import build_spec
+from autotune.prepare.candidates import prepare
+
+from .settings import LIBRARY, RUN, V32, prepared, said
+
+
+def test_weights_that_no_layout_holds_are_refused_with_the_arithmetic() -> None:
+    message = said(replace(RUN, hardware="h100"))
+    assert message.startswith(
+        "no engine is left to try on h100 (674 GB of weights, 640 GB of memory on 8 x h100): vllm, sglang: "
+        "even in the best layout a GPU would hold 86.2 GB of weights, of the 85.0 GB that it has"
+    )
+    half = said(replace(RUN, gpus=4))
+    assert "674 GB of weights, 564 GB of memory on 4 x h200" in half
+
+
+def test_what_may_fit_is_left_to_the_search() -> None:
+    """Kimi-K2 leaves 20 GB of each H200, which is too little for its defaults and enough for a shorter context."""
+    assert prepared(replace(RUN, model="moonshotai/Kimi-K2-Instruct")).spaces
+    assert prepare(build_spec(replace(RUN, hardware="h100")), LIBRARY, anywhere=True).spaces, "`space show` shows it"
+
+
+@pytest.mark.parametrize(
+    ("baseline", "why"),
+    [
+        (f"vllm serve {V32} -tp 6", "must be divisible by tensor parallel size"),
+        (f"vllm serve {V32} -tp 16", "one GPU each (rule layout-needs-more-gpus"),
+        (f"vllm serve {V32} -tp 8 --max-model-len 512", "maximum context length is exceeded"),
+        (f"vllm serve {V32} -tp 8 --attention-backend CUTLASS_MLA", "sparse not supported"),
+    ],
+)
+def test_a_baseline_that_its_engine_refuses_is_refused(baseline: str, why: str) -> None:
+    message = said(replace(RUN, baseline=baseline))
+    assert message.startswith("--baseline: vLLM 0.33.0 would refuse it (")
+    assert why in message
+
+
+def test_a_baseline_of_an_engine_that_cannot_serve_the_model_there() -> None:
+    message = said(replace(RUN, hardware="mi300x", baseline=f"trtllm-serve {V32} --tp_size 8"))
+    assert message.startswith("--baseline: TensorRT-LLM 1.2.0 cannot serve it: ")
+    assert "not on AMD GPUs" in message
+
+
+def test_a_baseline_that_is_only_pointless_is_launched() -> None:
+    assert prepared(replace(RUN, baseline=f"vllm serve {V32} -tp 4")).baseline_command is not None
