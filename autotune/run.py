@@ -117,7 +117,7 @@ def _kept(study: Study, spec: StudySpec, home: Home) -> str:
     folder = home.study_folder(spec.study)
     if not folder.is_dir():
         return f"its folder {folder} is gone, so it cannot be resumed."
-    return f"{len(study.launches)} launches are kept; go on with: {home.resume_command(spec.study)}"
+    return f"{len(study.launches)} launches are kept; go on with:\n{home.resume_command(spec.study)}"
 
 
 def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[Launch]:

@@ -144,7 +144,7 @@ def test_a_server_that_never_came_gets_the_study_by_resume(
             tracker.record(launch)
         tracker.finish(small_study.recommendation(), folder)
     assert len(said) == 3
-    assert said[2].endswith(f"lacks runs of this study; send them with: autotune resume never --home {home.resolve()}")
+    assert said[2].endswith(f"lacks runs of this study; send them with:\nautotune resume never --home {home.resolve()}")
     resume("never", home, as_json=False)
     still_away = capsys.readouterr()
     assert "does not answer" in still_away.err

@@ -25,10 +25,7 @@ _KEYS = (
     *("state", "budget", "nodes", "engine", "gain_percent", "gain_ci95"),
 )
 
-_FOLDED = ("study", "model")
 _NO_WIDTH = 10_000
-_NARROW = 78
-"""Columns of a terminal that leave no room for names beside the figures."""
 
 
 def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
@@ -66,7 +63,7 @@ def _so_far(home: Home, spec: StudySpec, lacking: str) -> str:
         )
     if is_held(home.study_folder(spec.study)):
         return f"study {spec.study!r} is still running, so it has no {lacking}: {progress}"
-    how = f"go on with `{home.resume_command(spec.study)}`"
+    how = f"go on with:\n{home.resume_command(spec.study)}"
     return f"study {spec.study!r} is not finished, so it has no {lacking}: {progress}; {how}"
 
 
@@ -122,38 +119,48 @@ def list_studies(home: Path, as_json: bool) -> None:
 
 def _print(rows: Sequence[Mapping[str, Any]]) -> None:
     terminal, unlimited = Console(), Console(width=_NO_WIDTH)
-    table = _table(rows, interval=True)
+    table = _table(rows)
+    # A file or a pipe has no width: every study is one line there.
     if terminal.is_terminal and unlimited.measure(table).maximum > terminal.width:
-        table = _table(rows, interval=False)
-    # A file or a pipe has no width: every study is one line there. A very narrow terminal breaks the lines itself.
-    folds = terminal.is_terminal and terminal.width >= _NARROW
-    (terminal if folds else unlimited).print(table, highlight=False)
+        click.echo("\n".join(line for row in rows for line in _block(row)))
+    else:
+        unlimited.print(table, highlight=False)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], interval: bool) -> Table:
-    """The table; where room is short, long names go on in the next line, and nothing is cut off."""
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     several = any(len(row["nodes"] or ()) > 1 for row in rows)
     table = Table(box=None, pad_edge=False)
     for row in rows:
-        cells = _cells(row, several, interval)
+        cells = _cells(row, several)
         if not table.columns:
             for column in cells:
-                table.add_column(column, no_wrap=column not in _FOLDED, overflow="fold")
+                table.add_column(column, no_wrap=True)
         table.add_row(*map(Text, cells.values()))
     return table
 
 
-def _cells(row: Mapping[str, Any], several: bool, interval: bool) -> dict[str, str]:
+def _block(row: Mapping[str, Any]) -> list[str]:
+    """A study on a terminal without room for the table: its name on a line of its own, so that it can be copied."""
+    cells = {name: value for name, value in _cells(row, several=True).items() if value != "–"}
+    figures = [cells[name] for name in ("verdict", "gain", "evidence") if name in cells]
+    if "model" not in cells:
+        return [cells["study"], f"  {', '.join(figures)}"]
+    nodes = f" on {cells['nodes']} nodes" if len(row["nodes"]) > 1 else ""
+    figures.append(f"{cells['launches']} launches{nodes}")
+    about = f"{cells['model']} on {cells['hardware']}, {cells['age']} old"
+    return [cells["study"], f"  {', '.join(figures)}", f"  {about}"]
+
+
+def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
     """A row as people read it; an unfinished study says how far it is instead of a verdict.
 
     Args:
         several: whether any of the studies ran on more than one node.
-        interval: whether the gain's interval stands behind it.
     """
     unfinished = row["state"] in ("running", "interrupted")
     verdict = row["state"] if unfinished else row["verdict"]
     gain = row["gain"]
-    if interval and gain is not None and row["gain_ci95"] is not None:
+    if gain is not None and row["gain_ci95"] is not None:
         low, high = row["gain_ci95"]
         gain += f" ({low:+.1f} to {high:+.1f})"
     launches = f"{row['launches']} of {row['budget']}" if unfinished else row["launches"]
@@ -181,7 +188,7 @@ def _row(home: Home, name: str) -> dict[str, Any]:
         say(f"autotune: {error}")
         return row | {"verdict": "unreadable", "state": "unreadable"}
     results = [launch.result for launch in launches]
-    row |= {"model": spec.model.id, "hardware": f"{spec.gpus}x{spec.hardware.name}", "age_hours": round(age_h, 1)}
+    row |= {"model": spec.model.id, "hardware": f"{spec.gpus}x{spec.hardware.name}", "age_hours": round(age_h, 2)}
     row |= {"launches": len(results), "budget": spec.launches, "verdict": "unfinished"}
     row["evidence"] = results[0].evidence.value if results else None
     row["nodes"] = list(dict.fromkeys(result.node for result in results if result.node))

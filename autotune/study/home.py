@@ -64,10 +64,8 @@ class Home:
         return self.studies / check_study_name(study)
 
     def resume_command(self, study: str) -> str:
-        """What a person types here to go on with a study; names this home where it is not the default one."""
-        default = Path(os.environ.get("AUTOTUNE_HOME") or "mlruns")
-        home = [] if self.path.absolute() == default.absolute() else ["--home", str(self.path)]
-        return shlex.join(["autotune", "resume", study, *home])
+        """What a person types to go on with a study, in any folder and shell; messages give it a line of its own."""
+        return shlex.join(["autotune", "resume", study, "--home", os.path.abspath(self.path)])
 
     def names(self) -> list[str]:
         """The studies that exist, oldest first; also one whose specification is gone, where its launches are left."""
@@ -98,7 +96,7 @@ class Home:
         folder = self.study_folder(study)
         if (folder / "study.yaml").exists() or (folder / RESULTS).exists():
             raise BadInput(
-                f"study {study!r} exists; go on with `{self.resume_command(study)}`, or choose another --study name"
+                f"study {study!r} exists; choose another --study name, or go on with:\n{self.resume_command(study)}"
             )
 
     def open(self, spec: StudySpec) -> Path:

@@ -75,7 +75,7 @@ def test_a_quarantined_node_stops_the_study_and_nothing_is_lost(home: Path) -> N
     def gpu_stays_full(result: TrialResult, _: Path) -> TrialResult:
         return replace(result, quarantine="GPU 3 is full.")
 
-    kept = r"2 launches are kept; go on with: autotune resume full --home \S+/home$"
+    kept = r"2 launches are kept; go on with:\nautotune resume full --home \S+/home$"
     with pytest.raises(CannotGoOn, match=rf"^GPU 3 is full\.\nThe study has stopped; {kept}"):
         study(home, "full", gpu_stays_full)
     kept = finished_rows(home, "full")
@@ -159,7 +159,7 @@ def test_a_trial_that_cannot_be_written_stops_a_study_that_has_begun(home: Path)
     with pytest.raises(BadInput, match="Read-only"):
         study(home, "read-only", disk_becomes_read_only, from_trial=0)
     with pytest.raises(
-        CannotGoOn, match=r"Read-only file system\)\n.* 1 launches are kept; go on with: autotune resume"
+        CannotGoOn, match=r"Read-only file system\)\n.* 1 launches are kept; go on with:\nautotune resume"
     ):
         study(home, "read-only", disk_becomes_read_only)
 
@@ -178,7 +178,7 @@ def test_a_first_launch_without_a_gpu_is_exit_130_with_one_message(
     assert stopped.code == 130, stopped.err
     assert "Traceback" not in stopped.err
     assert "No CUDA GPUs are available. The driver shows no usable GPU" in stopped.err
-    assert "0 launches are kept; go on with: autotune resume first" in stopped.err
+    assert "0 launches are kept; go on with:\nautotune resume first" in stopped.err
 
 
 def test_a_model_s_folder_that_is_not_there_is_bad_input() -> None:

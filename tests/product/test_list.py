@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_report_of_a_study_without_one(home: Path) -> None:
     stopped = autotune("report", "stopped", home=home)
     assert stopped.code == 2
     assert "4 of at most 9 launches are done, the best so far is launch 3 (sglang, simulated) with a " in stopped.err
-    assert "total_token_throughput of 9,100.0; go on with `autotune resume stopped`" in stopped.err
+    assert f"of 9,100.0; go on with:\nautotune resume stopped --home {home}\n" in stopped.err
     unknown = autotune("report", "stoped", home=home)
     assert unknown.code == 2
     assert "did you mean 'stopped'? Known: damaged, done, running, same, stopped." in unknown.err
@@ -115,7 +116,7 @@ def test_what_is_damaged_or_no_study_hides_no_other(tmp_path: Path) -> None:
     copied = autotune("report", "copy", home=home).err
     assert "study 'copy' is not finished" in copied
     assert "4 of at most 9 launches are done" in copied
-    assert "autotune resume copy" in copied
+    assert f"\nautotune resume copy --home {home}\n" in copied
 
 
 def test_the_launches_of_a_lost_specification_are_not_taken_for_a_new_study_s(tmp_path: Path) -> None:
@@ -133,16 +134,26 @@ def test_two_that_begin_studies_of_one_name_at_once_do_not_mix_them(tmp_path: Pa
 
 
 @pytest.mark.parametrize("columns", [60, 80, 130])
-def test_a_terminal_cuts_nothing_off(home: Path, columns: int) -> None:
-    """Where it is narrow the gain's interval is left out and names go on below; a very narrow one breaks lines."""
+def test_a_terminal_cuts_nothing_off_and_wraps_no_name(home: Path, columns: int) -> None:
+    """Where the table has no room, each study is a block that begins with its name."""
     shown = autotune("list", home=home, COLUMNS=str(columns), TTY_COMPATIBLE="1", TERM="xterm").out
-    assert "…" not in shown
     rows = re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()
-    words = {word for row in rows for word in row.split()}
-    assert {"evidence", "launches", "age", "done", "8xh200", "simulated", "better", "interrupted"} <= words
-    assert ("(+47.2" in words) == (columns == 130)
-    if columns > 60:
-        assert max(map(len, rows)) <= columns
+    assert "…" not in shown
+    words = {word.strip(",") for row in rows for word in row.split()}
+    assert {"done", "deepseek-ai/DeepSeek-V3.2", "8xh200", "simulated", "better", "(+47.2", "interrupted"} <= words
+    assert max(map(len, rows)) <= max(columns, 80)
+    block = ["done", "  better, +51.7 % (+47.2 to +56.1), simulated, 9 launches on 2 nodes"]
+    assert (rows[:2] == block) is (columns < 130)
+
+
+def test_ages_are_told_in_minutes(tmp_path: Path) -> None:
+    """Three studies that began a few minutes apart."""
+    home = tmp_path / "home"
+    for minutes in (24, 22, 21):
+        path = study(home, f"s{minutes}", []) / "study.yaml"
+        os.utime(path, (time.time() - 60 * minutes,) * 2)
+    rows = autotune("list", home=home).out.splitlines()[1:]
+    assert [row.split("  ")[-1].strip() for row in rows] == ["24 min", "22 min", "21 min"]
 
 
 def test_of_very_many_studies_a_message_names_the_nearest(tmp_path: Path) -> None:

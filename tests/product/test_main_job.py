@@ -120,7 +120,7 @@ def test_a_finished_study_is_shown_again(main_job: tuple[Path, Finished]) -> Non
     assert (home / "studies" / "main" / "results.jsonl").read_bytes() == before
     taken = autotune("run", *V32, "--study", "main", home=home)
     assert taken.code == 2
-    assert "autotune resume main" in taken.err
+    assert f"\nautotune resume main --home {home}" in taken.err
 
 
 def test_report_export_and_list(main_job: tuple[Path, Finished]) -> None:

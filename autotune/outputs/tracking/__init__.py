@@ -165,6 +165,6 @@ class Tracker:
         self._runs.disconnect()
         if self._outage.over():
             self._note(
-                f"MLflow at {shown(self._uri)} lacks runs of this study; send them with: "
+                f"MLflow at {shown(self._uri)} lacks runs of this study; send them with:\n"
                 f"{Home(self.home).resume_command(self._spec.study)}"
             )
