@@ -31,7 +31,7 @@ def bench(options: BenchOptions, as_json: bool) -> None:
     workload, seeds, target = options.load_workload(), options.seeds, options.target
     options.check()
     with ServerClient(target) as server:
-        server.check_model(options.model)
+        options = replace(options, model=server.model(options.model))
         evidence = Evidence.EMULATED if server.emulated() else Evidence.MEASURED
         load_options = options.load_options(workload, target)
         cache = PrefixCache.of(server, Library().engines.values())

@@ -158,7 +158,7 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 
 @cli.command()
 @click.option("--url", required=True, help="The server, e.g. http://127.0.0.1:8000.")
-@click.option("--model", required=True, help="The name under which the server serves its model.")
+@click.option("--model", default="", help="The name under which the server serves it. Default: the one it serves.")
 @click.option(
     "--workload", default="sharegpt", show_default=True, help="A name, random:IN:OUT[:N], sharegpt:FILE[:N] …"
 )

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.cli.output import answer, say
 from autotune.engines import command_of, split_command
 from autotune.engines.translate import translate_typed
-from autotune.errors import BadInput, RefusedCommand
+from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.machine.node import node
 from autotune.prepare.build_spec import check_gpus
@@ -26,7 +26,7 @@ from autotune.study.user_library import calibration_of_home, library_for
 
 
 def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
-    """``autotune simulate``."""
+    """``autotune simulate``; raises `NothingFeasible`, after it has printed why, for a command that would not run."""
     if asked.versus is None and asked.versus_version is not None:
         raise BadInput("--versus-version is the version of the other command line: name that with --versus")
     library = _library(asked.calibration, home)
@@ -42,6 +42,8 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
         theirs = prediction(other, load, asked.seed)
         predicted |= against((resolved.setup, predicted), (other.setup, theirs), load)
     answer(as_json, predicted, _lines(predicted))
+    if (failure := predicted["failure"]) is not None:
+        raise NothingFeasible(f"{predicted['engine']} would not run with this command line ({failure['kind']})")
 
 
 def _resolve(
@@ -92,42 +94,53 @@ def memory_line(predicted: Mapping[str, Any]) -> str:
 
 
 def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
-    yield f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}"
-    for reason in predicted["effects"]:
-        yield f"note: {reason}"
-    if predicted["memory_verdict"] is not None:
-        yield memory_line(predicted)
+    """What matters first: whether it runs, its headline figures, the gain, the memory; then every other figure."""
     failure = predicted["failure"]
+    yield f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}"
     if failure is not None:
         yield f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip()
     else:
+        yield from _headline(predicted)
+    if "gain_percent" in predicted:
+        yield _gain_line(predicted)
+    if predicted["memory_verdict"] is not None:
+        yield memory_line(predicted)
+    for reason in predicted["effects"]:
+        yield f"note: {reason}"
+    if failure is None:
         yield from _figures(predicted)
-    if "gain_percent" not in predicted:
-        return
+
+
+def _gain_line(predicted: Mapping[str, Any]) -> str:
     if predicted["versus_failure"] is not None:
-        yield f"the other does not run: {predicted['versus_failure']['message']}"
-    elif predicted["gain_percent"] is None:
-        yield f"the other runs, at {predicted['versus_total_token_throughput']:,.0f} total tokens/s"
-    else:
-        gain, (low, high) = predicted["gain_percent"], predicted["gain_interval90"]
-        yield f"gain over the other: {gain:+.1f} % (90 % interval {low:+.1f} % to {high:+.1f} %)"
+        return f"the other does not run: {predicted['versus_failure']['message']}"
+    if predicted["gain_percent"] is None:
+        return f"the other runs, at {predicted['versus_total_token_throughput']:,.0f} total tokens/s"
+    gain, (low, high) = predicted["gain_percent"], predicted["gain_interval90"]
+    return f"gain over the other: {gain:+.1f} % (90 % interval {low:+.1f} % to {high:+.1f} %)"
 
 
-def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:
-    hidden = {*MEMORY_KEYS, "gain_percent"}
-    for name, value in predicted.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
-            yield f"  {name:<32}{value:>14,.2f}"
+def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
+    """The figures that have an interval, and why it is as wide as it is."""
     for key, name in _INTERVALS.items():
+        sure = ""
         if key in predicted:
             low, high = predicted[key]
-            yield f"90 % interval of {name} on a real node: {low:,.0f} to {high:,.0f}"
+            sure = f"  (90 % interval on a real node: {low:,.0f} to {high:,.0f})"
+        yield f"  {name:<24}{predicted[name]:>12,.1f}{sure}"
     unread = [name for name in predicted["unseen"] if name.startswith("knob ")]
     unmeasured = [name for name in predicted["unseen"] if name not in unread]
     if unmeasured:
         yield f"wider because nothing like it was measured: {', '.join(unmeasured)}"
     if unread:
         yield f"not simulated, so without effect here: {', '.join(unread)}"
+
+
+def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:
+    hidden = {*MEMORY_KEYS, *_INTERVALS.values(), "gain_percent"}
+    for name, value in predicted.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
+            yield f"  {name:<32}{value:>14,.2f}"
 
 
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:

@@ -81,11 +81,11 @@ class ServerClient:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def check_model(self, model: str) -> None:
-        """Find the model in the server's list, if it has one.
+    def model(self, asked: str) -> str:
+        """The model in the server's list, if it has one; the only one of the list where none is asked for ("").
 
         Raises:
-            BadInput: nothing listens, or an API key is wanted.
+            BadInput: nothing listens, an API key is wanted, or none is asked for and the server does not serve one.
             UnknownName: the server lists its models and this is none of them.
         """
         answer = self._get("/v1/models")
@@ -98,8 +98,14 @@ class ServerClient:
             served = [str(row["id"]) for row in answer.json()["data"]] if answer.is_success else None
         except (ValueError, KeyError, TypeError, RecursionError):
             served = None
-        if served is not None and model not in served:
-            raise UnknownName("model", model, served, f"These are the models that {self._target.url} serves.")
+        if not asked:
+            if served is None or len(served) != 1:
+                names = f"serves {', '.join(served)}" if served else "does not tell what it serves"
+                raise BadInput(f"{self._target.url} {names}: name the model with --model")
+            return served[0]
+        if served is not None and asked not in served:
+            raise UnknownName("model", asked, served, f"These are the models that {self._target.url} serves.")
+        return asked
 
     def emulated(self) -> bool:
         """Whether the server says of itself that it stands in for an engine."""

@@ -29,10 +29,10 @@ def test_an_engine_is_asked_everything():
         assert client.reset_cache("/reset_prefix_cache")
         assert not client.reset_cache("/flush_cache")
         assert client.get_json("/get_server_info") is None
-        client.check_model("m")
-        client.check_model("lora")
+        client.model("m")
+        client.model("lora")
         with pytest.raises(UnknownName, match="did you mean 'lora'"):
-            client.check_model("lorra")
+            client.model("lorra")
 
 
 def test_a_server_without_a_list_of_models_is_taken_as_it_is():
@@ -40,7 +40,7 @@ def test_a_server_without_a_list_of_models_is_taken_as_it_is():
         await call.answer(404, "no")
 
     with Server(bare) as server, ServerClient(Target.parse(server.url)) as client:
-        client.check_model("anything")
+        client.model("anything")
 
 
 def test_where_nothing_listens():
@@ -51,7 +51,7 @@ def test_where_nothing_listens():
             assert client.metrics_text() is None
             assert not client.reset_cache("/reset")
             with pytest.raises(BadInput, match="nothing answers"):
-                client.check_model("m")
+                client.model("m")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from .cli import Finished, autotune, new_home
 
 GOOD = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
 GOOD_BASELINE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8"
+V32 = "deepseek-ai/DeepSeek-V3.2"
 R1 = "deepseek-ai/DeepSeek-R1"
 SMALL = ["--space", str(Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml")]
 """A few candidates, where it is not about them: to enumerate all takes seconds."""
@@ -171,10 +172,23 @@ def test_simulate_predicts_what_the_engine_would_refuse(
     tmp_path: Path, options: list[str], command: str, kind: str, said: str
 ) -> None:
     done = autotune("simulate", "--hw", "h200", *options, "--json", "--", command, home=tmp_path / "home")
-    assert done.code == 0, done.err
+    assert done.code == 3, done.err
     assert done.json["failure"]["kind"] == kind
     assert said in done.json["failure"]["message"]
     assert done.json["memory_verdict"] is None
+
+
+def test_simulate_leads_with_what_matters(tmp_path: Path) -> None:
+    short = ["simulate", "--hw", "h200", "--workload", "random:64:16:16", "--", "vllm", "serve", V32]
+    runs = autotune(*short, "-tp", "8", home=tmp_path / "home")
+    assert (runs.code, runs.err) == (0, "")
+    first = [line.split()[0] for line in runs.out.splitlines()[:4]]
+    assert first == ["simulated:", "total_token_throughput", "median_ttft_ms", "median_tpot_ms"]
+    assert "(90 % interval on a real node: " in runs.out.splitlines()[1]
+    fails = autotune(*short, "-tp", "4", home=tmp_path / "home")
+    assert fails.code == 3
+    assert fails.out.splitlines()[1].startswith("does not run (out_of_memory): ")
+    assert fails.err == "autotune: vllm would not run with this command line (out_of_memory)\n"
 
 
 def test_an_unknown_engine_version_is_answered_with_the_known_ones(tmp_path: Path) -> None:
@@ -201,7 +215,7 @@ def test_a_version_without_a_table_is_simulated_with_a_warning(tmp_path: Path) -
 def test_a_number_that_no_engine_takes_is_a_predicted_failure(tmp_path: Path, options: list[str], said: str) -> None:
     command = ["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", *options]
     done = autotune("simulate", "--hw", "h200", "--json", "--", *command, home=tmp_path / "home")
-    assert done.code == 0, done.err
+    assert done.code == 3, done.err
     assert done.json["failure"]["kind"] == "bad_argument"
     assert said in done.json["failure"]["message"]
 

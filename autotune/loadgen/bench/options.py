@@ -22,6 +22,7 @@ class BenchOptions:
     """The options as typed.
 
     Attributes:
+        model: its name at the server; empty: the one that the server serves.
         concurrency: requests in flight; several make a sweep, none leaves the workload as it is.
         repeats: how often the workload is measured, under the seeds ``seed``, ``seed + 1`` …
         prompts: ``ids`` or ``text``; None leaves it to the endpoint.

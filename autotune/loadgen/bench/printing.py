@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from autotune.loadgen.bench.compare import mean_interval
+from autotune.loadgen.bench.intervals import mean_interval
 from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.trial import Evidence
 
@@ -33,6 +33,8 @@ _COUNTS = (
     ("Peak concurrent requests", "max_concurrent_requests", ".2f"),
     ("Total token throughput (tok/s)", "total_token_throughput", ".2f"),
 )
+_OF_A_SWEEP = ("completed", "failed", "duration", "total_input_tokens", "total_output_tokens")
+"""What adds up over load points; a throughput or a latency is of one of them, and stands in the curve."""
 _LATENCIES = (
     ("ttft", "Time to First Token", "TTFT"),
     ("tpot", "Time per Output Token (excl. 1st token)", "TPOT"),
@@ -56,17 +58,18 @@ _CURVE = (
 
 
 def table(result: Mapping[str, Any]) -> list[str]:
-    """The whole table of a result; several load points come as a curve first."""
-    lines = [*curve(result["points"]), ""] if len(result["points"]) > 1 else []
+    """The whole table of a result; several load points come as a curve, and only what adds up over them below it."""
+    sweep = len(result["points"]) > 1
+    lines = [*curve(result["points"]), ""] if sweep else []
     emulated = result["evidence"] != Evidence.MEASURED
     title = f" Serving Benchmark Result{' (' + result['evidence'].upper() + ')' if emulated else ''} "
     lines.append(title.center(_WIDTH, "="))
-    lines += _figures(result, _COUNTS)
-    for name, heading, short in _LATENCIES:
+    lines += _figures(result, [row for row in _COUNTS if not sweep or row[1] in _OF_A_SWEEP])
+    for name, heading, short in () if sweep else _LATENCIES:
         lines.append(heading.center(_WIDTH, "-"))
         for statistic in ("mean", "median", "p90", "p99"):
             lines.append(_line(f"{statistic.capitalize()} {short} (ms)", f"{result[f'{statistic}_{name}_ms']:.2f}"))
-    lines += [*_workload(result), *_repeats(result["repeats"]), "Client".center(_WIDTH, "-")]
+    lines += [*_workload(result, sweep), *_repeats(result["repeats"], sweep), "Client".center(_WIDTH, "-")]
     lines += [*_figures(result["client"], _CLIENT), _line("Kept up", "no" if result["client_bound"] else "yes")]
     return [*lines, "=" * _WIDTH]
 
@@ -81,11 +84,11 @@ def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
     return rows
 
 
-def _workload(result: Mapping[str, Any]) -> list[str]:
+def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
     lines = ["Workload".center(_WIDTH, "-"), _line("Workload", result["workload"]), _line("Load", result["load"])]
     lines += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
     steady, cache = result["steady"]["total_token_throughput"], result["cache"]
-    lines.append(_line("Steady total token throughput (tok/s)", f"{steady:.2f}"))
+    lines += [] if sweep else [_line("Steady total token throughput (tok/s)", f"{steady:.2f}")]
     if result["steady"].get("reason"):
         lines.append(f"  no steady state: {result['steady']['reason']}")
     lines.append(_line("Prefix cache emptied before each load", _emptied(cache)))
@@ -102,11 +105,12 @@ def _emptied(cache: Mapping[str, Any]) -> str:
     return "yes" if cache["reset"] == "done" else f"no: {cache['reset_reason'] or cache['reset']}"
 
 
-def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+def _repeats(repeats: Sequence[Mapping[str, Any]], sweep: bool) -> list[str]:
     if len(repeats) < 2:
         return []
     values = [repeat["total_token_throughput"] for repeat in repeats]
-    lines = ["Repeats, total token throughput (tok/s)".center(_WIDTH, "-")]
+    title = f"Repeats, {'all load points as one load' if sweep else 'total token throughput'} (tok/s)"
+    lines = [title.center(_WIDTH, "-")]
     lines += [_line(f"Seed {repeat['seed']}", f"{repeat['total_token_throughput']:.2f}") for repeat in repeats]
     lines.append(_line("Mean", f"{sum(values) / len(values):.2f}"))
     low, high = mean_interval(values)

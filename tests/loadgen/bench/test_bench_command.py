@@ -81,6 +81,36 @@ def test_a_sweep_and_repeats_are_one_result(tmp_path: Path):
     assert [line.split()[0] for line in table[:3]] == ["load", "c2", "c4"]
     for words in ("Seed 8:", "Mean:", "95 % interval of the mean:"):
         assert words in done.out
+    assert "Successful requests:                     60\n" in done.out, "what adds up over load points"
+    assert not any(words in done.out for words in ("throughput (tok/s):", "TTFT (ms):")), "what does not"
+    with Server() as server:
+        bench(tmp_path, server.url, "--concurrency", "4", "--seed", "7", "--save-result", "one.json")
+    compared = autotune("compare", "r.json", "one.json", "--json", home=tmp_path / "mlruns").json
+    assert (list(compared["points"]), compared["metrics"]) == (["4 at a time"], {})
+    assert "only A has the load 2 at a time: not compared" in compared["warnings"]
+    shown = autotune("compare", "r.json", "one.json", home=tmp_path / "mlruns").out
+    assert shown.index("4 at a time:\n") < shown.index("total_token_throughput")
+
+
+def test_the_server_is_asked_for_its_one_model(tmp_path: Path):
+    served = ["only"]
+
+    async def lists(call: Call) -> None:
+        if call.path == "/v1/models":
+            await call.answer(200, {"data": [{"id": name} for name in served]})
+        else:
+            await good(call)
+
+    command = ["--workload", "random:12:5:10", "--json"]
+    with Server(lists) as server:
+        done = autotune("bench", "--url", server.url, *command, home=tmp_path / "mlruns")
+        served.append("lora")
+        several = autotune("bench", "--url", server.url, *command, home=tmp_path / "mlruns")
+    assert done.code == 0, done.err
+    assert done.json["model_id"] == "only"
+    assert {call.body["model"] for call in server.posts} == {"only"}
+    assert (several.code, several.out) == (2, "")
+    assert "serves only, lora: name the model with --model" in several.err
 
 
 def test_the_table_has_the_titles_and_the_order_of_vllm_s(tmp_path: Path):

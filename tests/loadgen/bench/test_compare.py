@@ -105,6 +105,32 @@ def test_what_may_not_be_compared_is_said(tmp_path: Path, changes: dict[str, Any
     assert f"WARNING: {found.warnings[0]}" in "\n".join(found.lines())
 
 
+def sweep(path: Path, slower: dict[int, float]) -> Path:
+    """A result of several concurrencies, each slower by its factor."""
+    logs = {f"c{n}": log(n, factor) for n, factor in slower.items()}
+    write_requests(requests_path(path), [LoadLog(label, 0, made) for label, made in logs.items()], OURS)
+    points = [
+        {"label": label, "load": f"{label[1:]} at a time", "metrics": summarize(made.records)}
+        for label, made in logs.items()
+    ]
+    whole = summarize(RequestRecords.one_after_another([made.records for made in logs.values()]))
+    result = {**OURS, **whole, "load": "2 load points", "points": points, "requests_file": requests_path(path).name}
+    path.write_text(json.dumps(result))
+    return path
+
+
+def test_sweeps_are_compared_load_by_load(tmp_path: Path):
+    """B is slower at 4 and faster at 16: together they would be about equal."""
+    a, b = sweep(tmp_path / "a.json", {4: 1.0, 16: 1.0}), sweep(tmp_path / "b.json", {4: 1.5, 16: 0.6})
+    found = compare(a, b)
+    assert (list(found.points), found.changes, found.warnings) == (["4 at a time", "16 at a time"], (), ())
+    ttft = {load: next(c for c in changes if c.metric == "mean_ttft_ms") for load, changes in found.points.items()}
+    assert [change.verdict for change in ttft.values()] == ["worse", "better"]
+    slower = ttft["4 at a time"].interval
+    assert slower is not None
+    assert slower[0] > 20, "over the requests of that load alone"
+
+
 @pytest.mark.parametrize("change", [{"completed": 199}, {"date": "20260101-120000"}])
 def test_a_stale_file_of_requests_is_not_used(tmp_path: Path, change: dict[str, Any]):
     a, b = saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 2, 1.0, **change)
