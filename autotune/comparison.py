@@ -6,10 +6,12 @@ All but the nodes are of the launches that count: those of the finals where a co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
 
+from autotune.metrics.formulas import Slo
 from autotune.search import objective
 from autotune.search.decide.estimate import Spread, mean, percent
 from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_of
@@ -21,6 +23,7 @@ from autotune.study.recommendation import (
     FrontPoint,
     MatrixCell,
     MatrixRow,
+    NearestMiss,
     NodeShare,
     Objective,
     WorkloadComparison,
@@ -41,19 +44,24 @@ class Sheet:
         self._base = history.candidates.baseline
 
     def choice(self, position: int) -> Choice:
-        """A configuration with its command and what it achieves."""
+        """A configuration with what it achieves and its command, which listens on loopback as ``serve.sh`` does.
+
+        A baseline that is not recommended keeps the command that was typed.
+        """
         trial = self._shown(position).trial
+        typed = position == self._base != self._judgement.winner
+        command = trial.command if typed else trial.command.on_loopback()
         scores = evidence(self._history, position)
         return Choice(
             engine=trial.configuration.engine,
             engine_version=trial.engine_version,
             config=dict(trial.configuration.knobs),
             fingerprint=trial.configuration.fingerprint,
-            argv=list(trial.command.words),
-            container=list(trial.command.container),
-            env=dict(trial.command.env),
-            files=dict(trial.command.files),
-            command=trial.command.shell(),
+            argv=list(command.words),
+            container=list(command.container),
+            env=dict(command.env),
+            files=dict(command.files),
+            command=command.shell(),
             objective=self._mean(
                 self._spec.objective, objective.on_workloads(self._spec), scores, self._judgement.spread
             ),
@@ -172,6 +180,43 @@ class Sheet:
                 best=position == best,
             )
         return cells
+
+    def nearest_miss(self) -> NearestMiss | None:
+        """The measured configuration whose worst break of an SLO is the least; None where every SLO of one was kept.
+
+        Also None where no configuration ran with every limited metric measured.
+        """
+        slos = self._spec.slos
+        found: list[tuple[float, int, Slo, float]] = []
+        for position in self._history.by_position:
+            values = [self._mean_value(position, slo) for slo in slos]
+            known = [
+                (slo.excess(value), slo, value) for slo, value in zip(slos, values, strict=True) if value is not None
+            ]
+            if slos and len(known) == len(slos) and not self._history.broke(position):
+                excess, slo, value = max(known, key=lambda row: row[0])
+                found.append((excess, position, slo, value))
+        excess, position, slo, value = min(found, key=lambda row: row[:2], default=(0.0, 0, None, 0.0))
+        if slo is None or excess <= 0:
+            return None
+        choice = self.choice(position)
+        return NearestMiss(
+            command=choice.command,
+            argv=choice.argv,
+            env=choice.env,
+            config=choice.config,
+            slo=str(slo),
+            metric=slo.metric,
+            value=value,
+            limit=slo.limit,
+        )
+
+    def _mean_value(self, position: int, slo: Slo) -> float | None:
+        """A limited metric, the mean over a configuration's launches that count."""
+        rows = [self._launches[entry.number] for entry in self._history.evidence(position, Role.FINAL)]
+        values = [objective.value(row, slo.metric, self._spec.workloads[0]) for row in rows]
+        measured = [value for value in values if value is not None]
+        return fmean(measured) if measured else None
 
     def front(self) -> list[FrontPoint]:
         """The non-dominated ones of all measured configurations that keep the SLOs, the best of the first goal first.

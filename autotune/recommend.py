@@ -74,6 +74,7 @@ def recommend(
         excluded=list(excluded),
         resolutions=equivalents.differences(launches, joined),
         nodes=nodes,
+        nearest_miss=sheet.nearest_miss() if winner is None else None,
         duration_s=sum(entry.seconds for entry in history),
     )
 

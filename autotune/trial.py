@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -191,6 +191,15 @@ class Command:
     def words(self) -> tuple[str, ...]:
         """Everything that is typed, the container's words in front."""
         return (*self.container, *self.argv)
+
+    def on_loopback(self) -> Command:
+        """The command with ``--host 127.0.0.1``, unless it says where to listen: vLLM's default is every interface.
+
+        What stands for somebody else's server, or for a replayed row, stays as it is.
+        """
+        named = any(word.partition("=")[0] == "--host" for word in self.argv)
+        is_none = self.argv[0].startswith(("external:", "replayed:"))
+        return self if named or is_none else replace(self, argv=(*self.argv, "--host", "127.0.0.1"))
 
     def typed(self) -> list[str]:
         """The words of the command line, ``NAME=value`` settings in front."""

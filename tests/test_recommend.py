@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from autotune.metrics.formulas import Slo
+from autotune.outputs.report.words import conclusion
 from autotune.recommend import recommend
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.enumeration import Candidate, CandidateSet
@@ -119,7 +120,7 @@ def test_the_interval_by_hand(result: Recommendation) -> None:
 
 def test_commands_and_counts(result: Recommendation) -> None:
     assert result.recommended is not None
-    assert result.recommended.command == "A=1 sglang serve --position=2"
+    assert result.recommended.command == "A=1 sglang serve --position=2 --host 127.0.0.1", "as serve.sh starts it"
     assert result.recommended.config == {"tp": 1, "kv": "fp8", "overlap": True}
     assert (result.launches, result.trials) == (10, 6)
     assert result.failures == {"crashed": 1}
@@ -159,6 +160,27 @@ def test_an_slo_turns_the_winner_down() -> None:
     result = recommend(strict, CANDIDATES, rows)
     assert result.recommended is not None
     assert result.recommended.config == {"tp": 1, "kv": "auto", "overlap": True}
+
+
+def test_where_nothing_keeps_the_limits_the_nearest_miss_is_told() -> None:
+    """Candidate 2 has the least worst break over its launches; one that failed is none."""
+    rows = [launch(0, Role.BASELINE, 0, 900), launch(1, Role.SEARCH, 1, 1000), launch(2, Role.SEARCH, 2, 1250)]
+    rows += [launch(3, Role.SEARCH, 2, 1200), launch(4, Role.SEARCH, 3, None)]
+    limits = (Slo.parse("p99_ttft_ms<=1000"), Slo.parse("mean_ttft_ms<=100000"))
+    values = [row.result.metrics["chat"]["p99_ttft_ms"] for row in rows[2:4]]
+    for row in rows[:4]:
+        row.result.metrics["chat"]["mean_ttft_ms"] = 1.0
+    result = recommend(spec(slos=limits), CANDIDATES, rows)
+    miss = result.nearest_miss
+    assert (result.verdict, miss is None) == (Verdict.INFEASIBLE, False)
+    assert miss is not None
+    assert (miss.slo, miss.metric, miss.limit, miss.load) == ("p99_ttft_ms<=1000", "p99_ttft_ms", 1000.0, None)
+    assert miss.value == pytest.approx(sum(values) / 2)
+    assert miss.config == dict(CANDIDATES.items[2].configuration.knobs)
+    assert miss.command.endswith("--host 127.0.0.1")
+    assert Recommendation.from_json(result.to_json()) == result
+    assert f"{miss.value / 1000 - 1:.0%} beyond the limit p99_ttft_ms<=1000" in conclusion(result)
+    assert recommend(spec(), CANDIDATES, rows[4:]).nearest_miss is None, "nothing ran"
 
 
 def test_a_baseline_that_breaks_an_slo_is_not_recommended() -> None:

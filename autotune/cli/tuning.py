@@ -126,6 +126,8 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     if chosen is not None:
         lines += [chosen.command, ""]
         lines += [] if chosen.external or chosen.stand_in else [f"serve    {folder / 'serve.sh'}"]
+    elif (miss := recommendation.nearest_miss) is not None:
+        lines += [miss.command, ""]
     lines += [f"report   {folder / 'report.md'}", f"mlflow   {ui_command(home.path)}"]
     answer(as_json, recommendation.to_json(), lines)
     if chosen is None:

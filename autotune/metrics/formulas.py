@@ -87,6 +87,13 @@ class Slo(BaseModel):
         """How far a value is beyond the limit, in the metric's unit; <= 0 keeps the SLO."""
         return value - self.limit if self.sense == "<=" else self.limit - value
 
+    def excess(self, value: float) -> float:
+        """`violation` as a share of the limit, so that limits in several units can be compared; of a limit 0 as it is.
+
+        0.1: 10 % beyond it.
+        """
+        return self.violation(value) / (abs(self.limit) or 1.0)
+
     def __str__(self) -> str:
         return f"{self.metric}{self.sense}{self.limit:g}"
 

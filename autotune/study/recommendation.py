@@ -240,6 +240,25 @@ class NodeShare(_Value):
     changed: dict[str, float] | None = None
 
 
+class NearestMiss(_Value):
+    """Where nothing kept every SLO: the configuration that came nearest, and the SLO that it breaks most.
+
+    Attributes:
+        value: the mean over its launches.
+        load: at which it was broken, where several were tried.
+    """
+
+    command: str
+    argv: list[str]
+    env: dict[str, str]
+    config: dict[str, Scalar]
+    slo: str
+    metric: str
+    value: float
+    limit: float
+    load: float | None = None
+
+
 class Exclusion(_Value):
     """An engine that was not searched."""
 
@@ -275,6 +294,7 @@ class Recommendation(_Value):
     excluded: list[Exclusion]
     resolutions: list[Resolution] = []
     nodes: list[NodeShare] = []
+    nearest_miss: NearestMiss | None = None
     duration_s: float
 
     def to_json(self) -> dict[str, Any]:

@@ -16,9 +16,7 @@ from autotune.outputs.export.text import comment, heading
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 from autotune.study.recommendation import Choice
-from autotune.trial import referenced, written
-
-_LOOPBACK = ("--host", "127.0.0.1")
+from autotune.trial import Command, referenced, written
 
 
 def render(winner: Winner) -> str:
@@ -97,10 +95,9 @@ def _start(choice: Choice) -> list[str]:
     outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
     # In a container the files lie in the working folder.
     lines = _arguments(choice.container, choice.files) if choice.container else []
-    lines += _arguments(choice.engine_argv, {} if choice.container else choice.files)
-    # vLLM listens on every interface unless told otherwise.
-    if not any(argument.split("=")[0] == _LOOPBACK[0] for argument in choice.engine_argv):
-        lines.append(" ".join(_LOOPBACK))
+    # Studies of earlier versions recommend a command that may not say where to listen.
+    argv = Command(tuple(choice.engine_argv)).on_loopback().argv
+    lines += _arguments(argv, {} if choice.container else choice.files)
     return [*_started(outside), *lines]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from autotune import redact
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.outputs.report.tables import broken_slos
@@ -36,6 +38,8 @@ def conclusion(study: StudyRecord) -> list[str]:
     parts = [f"**{text.plain(words.conclusion(outcome))}**"]
     choice = outcome.recommended
     if choice is None:
+        if (miss := outcome.nearest_miss) is not None:
+            parts += ["The command of the nearest miss:", _block(miss.command, miss.argv, miss.env)]
         parts.append(_nothing(study))
     elif choice.external:
         parts.append(
@@ -167,7 +171,11 @@ def _elsewhere(study: StudyRecord) -> list[str]:
 
 
 def _command(choice: Choice) -> str:
-    return text.block(redact.text(choice.command, redact.secrets_in(choice.argv, choice.env)), "bash")
+    return _block(choice.command, choice.argv, choice.env)
+
+
+def _block(command: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
+    return text.block(redact.text(command, redact.secrets_in(argv, env)), "bash")
 
 
 def front(study: StudyRecord) -> list[str]:

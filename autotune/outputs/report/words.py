@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from autotune.metrics.formulas import Slo
 from autotune.outputs.report import text
-from autotune.study.recommendation import Choice, MatrixRow, Objective, Recommendation, Verdict
+from autotune.study.recommendation import Choice, MatrixRow, NearestMiss, Objective, Recommendation, Verdict
 from autotune.trial import Evidence, Failure, Phase
 
 _DOING = {
@@ -35,7 +36,8 @@ def _sentence(outcome: Recommendation) -> str:
     where = f"for {outcome.model} on {outcome.gpus} x {outcome.hardware} ({label(outcome.evidence)})"
     choice, baseline = outcome.recommended, outcome.baseline
     if choice is None:
-        return f"No configuration was feasible {where}: there is no command to recommend."
+        nothing = f"No configuration was feasible {where}: there is no command to recommend."
+        return f"{nothing} {missed(outcome.nearest_miss)}" if outcome.nearest_miss else nothing
     figure = f"{choice.engine} {choice.engine_version} reaches {_value(outcome, choice.objective)} {where}"
     if baseline is None:
         return f"{figure}. The baseline could not run, so there is nothing to compare it with."
@@ -47,6 +49,12 @@ def _sentence(outcome: Recommendation) -> str:
             "of the configurations that are as good, the simplest command is given."
         )
     return f"{figure}; the baseline reaches {_of(outcome, baseline)}."
+
+
+def missed(miss: NearestMiss) -> str:
+    """Which limit the nearest miss breaks, and by how much."""
+    over = Slo.parse(miss.slo).excess(miss.value)
+    return f"The nearest miss has a {text.measure(miss.metric, miss.value)}, {over:.0%} beyond the limit {miss.slo}."
 
 
 def _of(outcome: Recommendation, baseline: Choice) -> str:
