@@ -23,7 +23,7 @@ from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import database_file, shown, tracking_uri
-from autotune.trial import Launch
+from autotune.trial import Launch, Role, State
 
 _STATE = "mlflow.json"
 
@@ -119,11 +119,13 @@ class Tracker:
         if not at_once and not self._outage.due:
             return
         start_s, sent = time.perf_counter(), 0
+        ran = (launch for _, launch in sorted(self._launches.items()) if launch.result.state is State.COMPLETE)
+        baseline = next((launch for launch in ran if launch.trial.role is Role.BASELINE), None)
         try:
             self._runs.keep_only(self._launches)
             for number in sorted(self._launches.keys() - self._refused):
                 try:
-                    sent += self._runs.record(self._launches[number])
+                    sent += self._runs.record(self._launches[number], baseline)
                 except Exception as error:
                     if not is_refusal(error):
                         raise

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from autotune import redact
-from autotune.search.objective import achieved, maximises
+from autotune.search.objective import achieved, maximises, on_workloads, score, violations
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
-from autotune.trial import Evidence, Launch
+from autotune.trial import Launch
 
 TEXT_LENGTH = 5000
 """Longest value of a tag or param; MLflow 3.17 takes 8000 and 6000 characters."""
@@ -52,9 +52,21 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     }
 
 
-def launch_metrics(spec: StudySpec, launch: Launch) -> dict[str, float]:
-    """Every number of a launch; the objective's value under its metric's name and as `OBJECTIVE`, to sort by."""
+def goal_of(spec: StudySpec) -> str:
+    """One quantity under one workload, e.g. ``total_token_throughput on sharegpt``: what may be sorted together."""
+    return f"{spec.objective} on {on_workloads(spec)}".replace("'", "")[:TEXT_LENGTH]
+
+
+def launch_metrics(spec: StudySpec, launch: Launch, baseline: Launch | None = None) -> dict[str, float]:
+    """Every number of a launch; the objective's value under its metric's name and as `OBJECTIVE`, to sort by.
+
+    Args:
+        baseline: a launch of it, over which the gain is taken.
+    """
     metrics = _numbers(launch.result.times_s, "time_s.")
+    mine, base = score(spec, launch), None if baseline is None else score(spec, baseline)
+    if mine is not None and base is not None:
+        metrics["gain_percent"] = 100 * math.expm1(mine - base)
     metrics.update(_numbers(dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch))))
     for workload, values in launch.result.metrics.items():
         if workload in launch.result.shortened:
@@ -63,13 +75,15 @@ def launch_metrics(spec: StudySpec, launch: Launch) -> dict[str, float]:
     return metrics
 
 
-def launch_tags(study: str, launch: Launch) -> dict[str, str]:
+def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
+    """Of a launch; ``verdict`` where it breaks a limit, else `StudyRuns.finish` gives it to those that decided."""
     trial, result = launch.trial, launch.result
     command = redact.argv(trial.command.words)
     settings = {} if trial.command.container else redact.env(trial.command.env)
     tags = {
-        "study": study,
+        "study": spec.study,
         "kind": "launch",
+        "goal": goal_of(spec),
         "number": str(trial.number),
         "role": trial.role.value,
         "engine": trial.configuration.engine,
@@ -85,6 +99,8 @@ def launch_tags(study: str, launch: Launch) -> dict[str, str]:
         "command": " ".join([*(f"{k}={shlex.quote(v)}" for k, v in settings.items()), *command]),
         "mlflow.source.name": "autotune",
     }
+    if broken := [slo for slo, beyond in violations(spec, launch).items() if beyond > 0]:
+        tags["verdict"] = f"breaks {', '.join(broken)}"
     if result.failure:
         tags["failure"] = redact.text(f"{result.failure.message}\n{result.failure.log_excerpt}".strip())
     return {name: value[:TEXT_LENGTH] for name, value in tags.items()}
@@ -95,6 +111,7 @@ def study_tags(spec: StudySpec) -> dict[str, str]:
     return {
         "study": spec.study,
         "kind": "study",
+        "goal": goal_of(spec),
         "verdict": UNFINISHED,
         "mlflow.source.name": "autotune",
         "workloads": ", ".join(spec.workloads),
@@ -156,37 +173,45 @@ def started_ms(launch: Launch) -> int:
 
 
 def ended_ms(launch: Launch) -> int:
-    """The end by the phases' seconds; the start where those are virtual, as nothing took any time."""
-    if launch.result.evidence in (Evidence.SIMULATED, Evidence.REPLAYED):
-        return started_ms(launch)
+    """The end by the phases' seconds; virtual ones make runs overlap, and each as long as it would have been."""
     return started_ms(launch) + int(sum(launch.result.times_s.values()) * 1000)
 
 
-def experiment_tags(objective: str, experiment_id: str, at_ms: int) -> dict[str, str]:
-    """How an experiment looks in MLflow's pages: a saved view by the objective, and a description.
+def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str, str]:
+    """How an experiment looks in MLflow's pages: saved views of one goal's launches and studies, and a description.
 
     MLflow has no setting for the columns that a list of runs begins with. Since 3.15 it has saved views (menu *Views*
     above the list; https://mlflow.org/releases/3.15.0): a tag of the experiment each, with filter, order and columns.
 
     Args:
-        at_ms: when the view is made, milliseconds since 1970.
+        at_ms: when the views are made, milliseconds since 1970.
     """
-    metric, view_id = f"metrics.`{objective}`", f"autotune-{objective}"
-    columns = [metric, *(f"tags.`{name}`" for name in ("study", "engine", "role", "evidence"))]
-    # The launches that ran, the best one first, with what they reached.
-    state = {
-        "searchFilter": "tags.kind = 'launch' and tags.state = 'complete'",
-        "orderByKey": metric,
-        "orderByAsc": not maximises(objective),
-        "selectedColumns": columns,
-        "columnOrder": columns,
-    }
-    view = {"name": f"{objective}, best first", "createdAt": at_ms, "state": json.dumps(state)}
+    goal = goal_of(spec)
+    view_id = f"autotune-{re.sub(r'[^A-Za-z0-9_.-]+', '-', goal)}"[:200]
     link = f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_id}"
     # Markdown above the list of runs. The page shows the first line; the rest unfolds.
     description = (
-        f"[Launches by {objective}, best first]({link}): this view is in the menu *Views*, too. By hand: *Sort*, then "
-        "the objective's name, which also adds its column.\n\n"
+        f"[Launches by {goal}, best first]({link}): this view is in the menu *Views*, too, and one of the studies. By "
+        f"hand: filter by `tags.goal`, then *Sort* by `{spec.objective}`, which also adds its column.\n\n"
         "Serving configurations tried by autotune: a run per study, and below it one per launch.\n"
     )
-    return {f"mlflow.sharedViewState.{view_id}": json.dumps(view), "mlflow.note.content": description}
+    launches = _view(spec, f"{goal}, best first", "tags.kind = 'launch' and tags.state = 'complete'", at_ms)
+    studies = _view(spec, f"studies of {goal}", "tags.kind = 'study'", at_ms)
+    views = {view_id: launches, f"{view_id}-studies": studies}
+    tags = {f"mlflow.sharedViewState.{name}": view for name, view in views.items()}
+    return {**tags, "mlflow.note.content": description}
+
+
+def _view(spec: StudySpec, name: str, runs: str, at_ms: int) -> str:
+    """A view of some runs of one goal, the best first: of several goals a column would hold different quantities."""
+    metric = f"metrics.`{spec.objective}`"
+    tags = (f"tags.`{tag}`" for tag in ("engine", "verdict", "study", "role", "evidence"))
+    columns = [metric, "metrics.`gain_percent`", *tags]
+    state = {
+        "searchFilter": f"{runs} and tags.goal = '{goal_of(spec)}'",
+        "orderByKey": metric,
+        "orderByAsc": not maximises(spec.objective),
+        "selectedColumns": columns,
+        "columnOrder": columns,
+    }
+    return json.dumps({"name": name, "createdAt": at_ms, "state": json.dumps(state)})

@@ -62,8 +62,12 @@ class StudyRuns:
         for number in set(self._children) - set(numbers):
             self._client.delete_run(self._children.pop(number).info.run_id)
 
-    def record(self, launch: Launch) -> bool:
-        """Write a launch's child run, or complete a half-written one; False when it was there already."""
+    def record(self, launch: Launch, baseline: Launch | None) -> bool:
+        """Write a launch's child run, or complete a half-written one; False when it was there already.
+
+        Args:
+            baseline: over which its gain is taken; None where it has not run.
+        """
         child = self._children.get(launch.trial.number)
         mine = (launch.trial.configuration.fingerprint, launch.result.started_at)
         if child is not None and (child.data.tags.get("fingerprint"), child.data.tags.get("started_at")) != mine:
@@ -77,7 +81,7 @@ class StudyRuns:
         run_id = child.info.run_id
         knobs = {"engine": trial.configuration.engine, **trial.configuration.knobs}
         # The time stamp is the launch's own, so that writing a metric again does not add a second point.
-        self._log_batch(run_id, content.launch_metrics(self._spec, launch), knobs, child.info.start_time)
+        self._log_batch(run_id, content.launch_metrics(self._spec, launch, baseline), knobs, child.info.start_time)
         log = self._folder / "trials" / f"{trial.number:04d}" / "server.log"
         if log.is_file():
             secrets = redact.secrets_in(trial.command.argv, trial.command.env)
@@ -99,6 +103,7 @@ class StudyRuns:
         if changed := {name: value for name, value in figures if logged.get(content.metric_name(name)) != value}:
             self._client.log_batch(run_id, metrics=_metrics(changed, int(time.time() * 1000)))
         self._tag(self._parent, {**content.outcome_tags(recommendation), "nodes": ", ".join(nodes)})
+        self._tag_decisive(recommendation)
         for name in ARTIFACTS:
             if (folder / name).is_file():
                 self._log_text(run_id, redact.text((folder / name).read_text(encoding="utf-8")), name)
@@ -106,6 +111,14 @@ class StudyRuns:
             if path.is_file():
                 self._log_text(run_id, path.read_text(encoding="utf-8"), f"{EXPORTS}/{path.name}")
         self._client.set_terminated(run_id, "FINISHED")
+
+    def _tag_decisive(self, recommendation: Recommendation) -> None:
+        """Write the verdict to the launches of what is recommended, and of the baseline what they are."""
+        verdicts = ((recommendation.baseline, "baseline"), (recommendation.recommended, recommendation.verdict.value))
+        told = {choice.fingerprint: verdict for choice, verdict in verdicts if choice is not None}
+        for child in self._children.values():
+            if (verdict := told.get(child.data.tags.get("fingerprint", ""))) is not None:
+                self._tag(child, {"verdict": verdict})
 
     def kill(self) -> None:
         """Show the study as stopped."""
@@ -172,9 +185,9 @@ class StudyRuns:
         return run
 
     def _add_view(self) -> None:
-        """Give the experiment a view by the objective and a description, unless a person or a study did."""
+        """Give the experiment views by the objective and a description, unless a person or a study did."""
         has = self._client.get_experiment(self._experiment).tags
-        tags = content.experiment_tags(self._spec.objective, self._experiment, int(time.time() * 1000))
+        tags = content.experiment_tags(self._spec, self._experiment, int(time.time() * 1000))
         for name, value in tags.items():
             if name not in has:
                 self._client.set_experiment_tag(self._experiment, name, value)
@@ -182,7 +195,7 @@ class StudyRuns:
     def _create_child(self, launch: Launch) -> Run:
         trial = launch.trial
         name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
-        tags = content.launch_tags(self._spec.study, launch)
+        tags = content.launch_tags(self._spec, launch)
         tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
         start = content.started_ms(launch)
         return self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
