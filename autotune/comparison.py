@@ -196,8 +196,10 @@ class Sheet:
             if slos and len(known) == len(slos) and not self._history.broke(position):
                 excess, slo, value = max(known, key=lambda row: row[0])
                 found.append((excess, position, slo, value))
-        excess, position, slo, value = min(found, key=lambda row: row[:2], default=(0.0, 0, None, 0.0))
-        if slo is None or excess <= 0:
+        if not found:
+            return None
+        excess, position, slo, value = min(found, key=lambda row: row[:2])
+        if excess <= 0:
             return None
         choice = self.choice(position)
         return NearestMiss(

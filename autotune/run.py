@@ -18,6 +18,7 @@ from autotune.evaluate.factory import evaluator_for
 from autotune.executors import EvaluationSetup, Executor, retire_bad_node
 from autotune.executors.factory import executor_for
 from autotune.outputs.artefacts import write_artefacts
+from autotune.outputs.outlook import baseline_seconds, cost_line
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
 from autotune.prepare.candidates import Prepared, prepare
@@ -70,9 +71,11 @@ def run(
         keep(sources, folder)
         for text in prepared.spec.notes[len(spec.notes) :]:
             progress.note(text)
-        progress.opened(folder)
+        progress.opened(folder, prepared.candidates)
         study = Study(folder, prepared.spec, prepared.candidates, prepared.command_of, priors_of(prepared, sources))
         with closing(study):
+            if not study.launches:
+                progress.note(cost_line(prepared, baseline_seconds(prepared), max(1, len(executor.nodes))))
             return _tune(prepared, home, study, executor, progress)
 
 
@@ -126,14 +129,14 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
     def ask() -> Trial | None:
         trial = study.ask(executor.nodes, executor.busy)
         if trial is not None:
-            progress.started(trial, study)
+            progress.started(trial, study.launches)
         return trial
 
     # Of this run: what failed before a study was resumed may have been repaired.
     results: list[TrialResult] = []
     for launch in executor.launches(ask):
         study.tell(launch)
-        progress.finished(launch, study)
+        progress.finished(launch, study.launches)
         yield launch
         results.append(launch.result)
         retire_bad_node(results, executor)

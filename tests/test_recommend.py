@@ -179,7 +179,7 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_told() -> None:
     assert miss.config == dict(CANDIDATES.items[2].configuration.knobs)
     assert miss.command.endswith("--host 127.0.0.1")
     assert Recommendation.from_json(result.to_json()) == result
-    assert f"{miss.value / 1000 - 1:.0%} beyond the limit p99_ttft_ms<=1000" in conclusion(result)
+    assert f"{miss.value / 10 - 100:.0f} % beyond the limit p99_ttft_ms<=1000" in conclusion(result)
     assert recommend(spec(), CANDIDATES, rows[4:]).nearest_miss is None, "nothing ran"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.output import MESSAGES, answer, say
 from autotune.errors import MalformedFile, NothingFeasible, StudyLocked, UnknownName
@@ -20,7 +20,9 @@ from autotune.study.spec import StudySpec
 from autotune.study.user_library import calibration_of_home, library_of
 
 if TYPE_CHECKING:
+    from autotune.outputs.outlook import Prediction
     from autotune.outputs.progress import Progress
+    from autotune.trial import Trial
 
 
 def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
@@ -127,7 +129,7 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
         lines += [chosen.command, ""]
         lines += [] if chosen.external or chosen.stand_in else [f"serve    {folder / 'serve.sh'}"]
     elif (miss := recommendation.nearest_miss) is not None:
-        lines += [miss.command, ""]
+        lines += [f"nearest miss, breaks {miss.slo}:", miss.command, ""]
     lines += [f"report   {folder / 'report.md'}", f"mlflow   {ui_command(home.path)}"]
     answer(as_json, recommendation.to_json(), lines)
     if chosen is None:
@@ -135,6 +137,8 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
 
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
+    from autotune.outputs.outlook import cost, cost_line, first_trials, typical_seconds
+    from autotune.outputs.progress import defaults_of, described
     from autotune.prepare.candidates import prepare
 
     prepared = prepare(spec, library_of(spec), say)
@@ -144,8 +148,34 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     baseline = command_of(items[prepared.candidates.baseline]).shell()
     starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
     counts, excluded = prepared.counts(), [e.model_dump() for e in prepared.excluded]
+    first = first_trials(prepared)
+    seconds = typical_seconds([predicted for _, predicted in first])
     told = {"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts}
+    told |= {"cost": cost(prepared, seconds), "first": [_first_json(*pair) for pair in first]}
     lines = [f"{name}: {count} candidates" for name, count in counts.items()]
     lines += [f"{e.engine}: excluded, {e.reason}" for e in prepared.excluded]
+    lines += ["", cost_line(prepared, seconds), "", "what is launched first, if no result changes that, as predicted"]
+    defaults = defaults_of(prepared.candidates)
+    for trial, predicted in first:
+        configuration = trial.configuration
+        lines.append(f"{configuration.engine:<12}  {_outlook(predicted)}  {described(configuration, None, defaults)}")
     lines += ["", "baseline", baseline, "", "defaults and good starts", *dict.fromkeys(starts)]
     answer(as_json, {**told, "notes": list(prepared.spec.notes)}, lines)
+
+
+def _outlook(predicted: Prediction) -> str:
+    if predicted.failure:
+        return f"fails: {predicted.failure}"
+    if predicted.value is None:
+        return "not predicted"
+    value = f"{predicted.value:,.1f} simulated"
+    if predicted.interval90 is None:
+        return value
+    low, high = predicted.interval90
+    return f"{value} (90 % interval on a real node: {low:,.0f} to {high:,.0f})"
+
+
+def _first_json(trial: Trial, predicted: Prediction) -> dict[str, Any]:
+    configuration = trial.configuration
+    asked = {"role": trial.role.value, "engine": configuration.engine, "config": dict(configuration.knobs)}
+    return {**asked, "command": trial.command.shell(), "predicted": asdict(predicted)}

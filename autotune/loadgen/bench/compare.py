@@ -166,7 +166,7 @@ def _latencies_of(tables: Sequence[RequestTable | None], *labels: str) -> dict[s
         chosen = table.columns["point"].astype(str) == label if label else slice(None)
         columns = {name: values[chosen] for name, values in table.columns.items()}
         of_loads.append(RequestTable(columns, table.metadata))
-    return latency_intervals(*of_loads)
+    return latency_intervals(of_loads[0], of_loads[1])
 
 
 def _requests(path: Path, result: Mapping[str, Any], notes: list[str]) -> RequestTable | None:

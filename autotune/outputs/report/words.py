@@ -53,8 +53,8 @@ def _sentence(outcome: Recommendation) -> str:
 
 def missed(miss: NearestMiss) -> str:
     """Which limit the nearest miss breaks, and by how much."""
-    over = Slo.parse(miss.slo).excess(miss.value)
-    return f"The nearest miss has a {text.measure(miss.metric, miss.value)}, {over:.0%} beyond the limit {miss.slo}."
+    over = 100 * Slo.parse(miss.slo).excess(miss.value)
+    return f"The nearest miss has a {text.measure(miss.metric, miss.value)}, {over:.0f} % beyond the limit {miss.slo}."
 
 
 def _of(outcome: Recommendation, baseline: Choice) -> str:

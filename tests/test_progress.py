@@ -1,0 +1,90 @@
+"""What a launch's line and a study's first lines say."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from autotune.metrics.formulas import Slo
+from autotune.outputs.outlook import cost_line, first_trials, predict
+from autotune.outputs.progress import Progress
+from autotune.prepare.build_spec import build_spec
+from autotune.prepare.candidates import prepare
+from autotune.space.enumeration import Candidate, CandidateSet
+from autotune.study.options import RunOptions
+from autotune.study.spec import StudySpec
+from autotune.study.user_library import library_of
+from tests import small_study
+
+ROOT = Path(__file__).resolve().parents[1]
+LAUNCHES = small_study.launches()
+
+
+def lines(spec: StudySpec) -> list[str]:
+    """What is printed of the small study, launch by launch."""
+    shown = StringIO()
+    items = tuple(Candidate(one, "1.0") for one in (small_study.BASELINE, small_study.DEFAULT))
+    with Progress(spec, Console(file=shown, width=80)) as progress:
+        progress.opened(Path("folder"), CandidateSet(items, 0, (0, 1)))
+        for number, launch in enumerate(LAUNCHES, start=1):
+            progress.finished(launch, LAUNCHES[:number])
+    return shown.getvalue().splitlines()[1:]
+
+
+def test_a_line_says_what_was_tried_and_what_came_of_it() -> None:
+    """Of the winner the mean of its launches counts, not the luckiest one."""
+    baseline, default, failed, winner, *_, last = [line.split("  ") for line in lines(small_study.spec(slos=()))]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in (baseline, default, failed, winner, last)]
+    assert cells == [
+        ["1/9", "baseline", "vllm", "its defaults", "6,000.0 simulated", "8 min", "best 6,000.0"],
+        ["2/9", "default", "sglang", "its defaults", "7,000.0 simulated", "+16.7 %", "8 min", "best 7,000.0"],
+        [
+            "3/9",
+            "start",
+            "vllm",
+            "tensor_parallel=1 data_parallel=8",
+            "failed",
+            "out_of_memory",
+            "8 min",
+            "best 7,000.0",
+        ],
+        [
+            *("4/9", "search", "sglang", "tensor_parallel=1 data_parallel=8", "9,100.0 simulated", "+51.7 %", "8 min"),
+            "best 9,100.0",
+        ],
+        ["9/9", "final", "vllm", "its defaults", "5,900.0 simulated", "8 min", "best 9,099.6"],
+    ]
+
+
+def test_a_line_says_which_limit_is_broken_and_by_how_much() -> None:
+    """The best is the best that keeps the limits: 9,100 breaks one, 7,000 and 6,000 break another one, too."""
+    one = lines(small_study.spec(slos=(Slo.parse("p99_ttft_ms<=8000"),)))
+    assert "breaks p99_ttft_ms<=8000 by 88 % (15,000.0)" in one[0]
+    assert one[0].endswith("nothing keeps the limits yet")
+    assert "breaks" not in one[3]
+    assert [line.split("  ")[-1] for line in (one[1], one[3])] == ["nothing keeps the limits yet", "best 9,100.0"]
+    other = lines(small_study.spec(slos=(Slo.parse("mean_tpot_ms>=160"),)))
+    assert "breaks mean_tpot_ms>=160 by 6 % (150.00)" in other[3]
+    assert other[3].endswith("best 7,000.0")
+
+
+def test_what_a_study_takes_and_tries_first_is_told_before_it() -> None:
+    small = {"workloads": ["random:64:16:16"], "space": ROOT / "examples" / "emulated-space.yaml"}
+    spec = build_spec(RunOptions(small_study.MODEL, "h200", launches=12, on="simulator", **small))
+    prepared = prepare(spec, library_of(spec))
+    first = first_trials(prepared)
+    assert [trial.number for trial, _ in first] == [0, 1, 2, 3], "so many candidates has this space"
+    assert first[0][0].role.value == "baseline"
+    trial, predicted = first[0]
+    assert predict(prepared, trial) == predicted
+    assert predicted.value is not None
+    assert predicted.interval90 is not None
+    assert predicted.interval90[0] < predicted.value < predicted.interval90[1]
+    assert predicted.seconds is not None
+    assert predicted.seconds > 60, "a start takes minutes"
+    expected = "at most 12 launches of about 10 min each: 2.0 hours, 2.0 node-hours of the simulated node"
+    assert cost_line(prepared, 600.0) == expected
+    assert "1.0 hours, 2.0 node-hours" in cost_line(prepared, 600.0, nodes=2)
+    assert cost_line(prepared, None) == "at most 12 launches, which take as long as the first one shows"
