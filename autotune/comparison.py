@@ -5,6 +5,7 @@ All but the nodes are of the launches that count: those of the finals where a co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal
@@ -182,43 +183,28 @@ class Sheet:
         return cells
 
     def nearest_miss(self) -> NearestMiss | None:
-        """The measured configuration whose worst break of an SLO is the least; None where every SLO of one was kept.
+        """The measured configuration whose worst break of an SLO is the least; None where none ran, or one broke none.
 
-        Also None where no configuration ran with every limited metric measured.
+        A configuration counts where every limited metric was measured, by the mean over its launches.
         """
-        slos = self._spec.slos
         found: list[tuple[float, int, Slo, float]] = []
         for position in self._history.by_position:
-            values = [self._mean_value(position, slo) for slo in slos]
-            known = [
-                (slo.excess(value), slo, value) for slo, value in zip(slos, values, strict=True) if value is not None
-            ]
-            if slos and len(known) == len(slos) and not self._history.broke(position):
-                excess, slo, value = max(known, key=lambda row: row[0])
-                found.append((excess, position, slo, value))
+            rows = [self._launches[entry.number] for entry in self._history.evidence(position, Role.FINAL)]
+            breaks = []
+            for slo in self._spec.slos:
+                values = [objective.value(row, slo.metric, self._spec.workloads[0]) for row in rows]
+                value = fmean([math.nan if one is None else one for one in values] or [math.nan])
+                breaks.append((slo.excess(value), position, slo, value))
+            if breaks and not self._history.broke(position) and not any(math.isnan(row[0]) for row in breaks):
+                found.append(max(breaks, key=lambda row: row[0]))
         if not found:
             return None
         excess, position, slo, value = min(found, key=lambda row: row[:2])
         if excess <= 0:
             return None
-        choice = self.choice(position)
-        return NearestMiss(
-            command=choice.command,
-            argv=choice.argv,
-            env=choice.env,
-            config=choice.config,
-            slo=str(slo),
-            metric=slo.metric,
-            value=value,
-            limit=slo.limit,
-        )
-
-    def _mean_value(self, position: int, slo: Slo) -> float | None:
-        """A limited metric, the mean over a configuration's launches that count."""
-        rows = [self._launches[entry.number] for entry in self._history.evidence(position, Role.FINAL)]
-        values = [objective.value(row, slo.metric, self._spec.workloads[0]) for row in rows]
-        measured = [value for value in values if value is not None]
-        return fmean(measured) if measured else None
+        keys = {"command", "argv", "env", "config"}
+        what = self.choice(position).model_dump(include=keys)
+        return NearestMiss(**what, slo=str(slo), metric=slo.metric, value=value, limit=slo.limit)
 
     def front(self) -> list[FrontPoint]:
         """The non-dominated ones of all measured configurations that keep the SLOs, the best of the first goal first.

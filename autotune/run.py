@@ -18,7 +18,7 @@ from autotune.evaluate.factory import evaluator_for
 from autotune.executors import EvaluationSetup, Executor, retire_bad_node
 from autotune.executors.factory import executor_for
 from autotune.outputs.artefacts import write_artefacts
-from autotune.outputs.outlook import baseline_seconds, cost_line
+from autotune.outputs.outlook import baseline_trial, cost_line
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
 from autotune.prepare.candidates import Prepared, prepare
@@ -75,7 +75,7 @@ def run(
         study = Study(folder, prepared.spec, prepared.candidates, prepared.command_of, priors_of(prepared, sources))
         with closing(study):
             if not study.launches:
-                progress.note(cost_line(prepared, baseline_seconds(prepared), max(1, len(executor.nodes))))
+                progress.note(cost_line(prepared, baseline_trial(prepared), max(1, len(executor.nodes))))
             return _tune(prepared, home, study, executor, progress)
 
 
@@ -135,8 +135,9 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
     # Of this run: what failed before a study was resumed may have been repaired.
     results: list[TrialResult] = []
     for launch in executor.launches(ask):
+        before = study.launches
         study.tell(launch)
-        progress.finished(launch, study.launches)
+        progress.finished(launch, before)
         yield launch
         results.append(launch.result)
         retire_bad_node(results, executor)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from autotune.metrics.formulas import Slo
-from autotune.outputs.outlook import cost_line, first_trials, predict
+from autotune.outputs.outlook import Prediction, cost_line, first_trials, predict
 from autotune.outputs.progress import Progress
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
@@ -25,10 +25,10 @@ LAUNCHES = small_study.launches()
 def lines(spec: StudySpec) -> list[str]:
     """What is printed of the small study, launch by launch."""
     shown = StringIO()
-    items = tuple(Candidate(one, "1.0") for one in (small_study.BASELINE, small_study.DEFAULT))
+    items = {one.trial.configuration.fingerprint: Candidate(one.trial.configuration, "1.0") for one in LAUNCHES}
     with Progress(spec, Console(file=shown, width=80)) as progress:
-        progress.opened(Path("folder"), CandidateSet(items, 0, (0, 1)))
-        for number, launch in enumerate(LAUNCHES, start=1):
+        progress.opened(Path("folder"), CandidateSet(tuple(items.values()), 0, (0, 1)))
+        for number, launch in enumerate(LAUNCHES):
             progress.finished(launch, LAUNCHES[:number])
     return shown.getvalue().splitlines()[1:]
 
@@ -84,7 +84,9 @@ def test_what_a_study_takes_and_tries_first_is_told_before_it() -> None:
     assert predicted.interval90[0] < predicted.value < predicted.interval90[1]
     assert predicted.seconds is not None
     assert predicted.seconds > 60, "a start takes minutes"
+    assert first[3][1].failure or first[3][1].value, "told, whatever comes of it"
+    ten_minutes = [(trial, Prediction(1.0, None, 600.0))]
     expected = "at most 12 launches of about 10 min each: 2.0 hours, 2.0 node-hours of the simulated node"
-    assert cost_line(prepared, 600.0) == expected
-    assert "1.0 hours, 2.0 node-hours" in cost_line(prepared, 600.0, nodes=2)
-    assert cost_line(prepared, None) == "at most 12 launches, which take as long as the first one shows"
+    assert cost_line(prepared, ten_minutes) == expected
+    assert "1.0 hours, 2.0 node-hours" in cost_line(prepared, ten_minutes, nodes=2)
+    assert cost_line(prepared, []) == "at most 12 launches, which take as long as the first one shows"

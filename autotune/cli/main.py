@@ -10,6 +10,7 @@ from typing import Any, Literal
 import click
 
 from autotune import __version__, redact
+from autotune.cli.help import EXAMPLES, GroupedCommand
 from autotune.errors import AutotuneError
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -63,13 +64,17 @@ def _engine_command(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Names of commands and options complete with TAB after: "
+    'eval "$(_AUTOTUNE_COMPLETE=bash_source autotune)" (zsh_source, fish_source)',
+)
 @click.version_option(__version__, prog_name="autotune")
 def cli() -> None:
     """Find the serving command that gives an LLM node its highest throughput, and prove it."""
 
 
-@cli.command()
+@cli.command(cls=GroupedCommand, epilog=EXAMPLES)
 @click.option("--model", required=True, help="Hugging Face id, a folder with config.json, or a YAML file.")
 @_hardware
 @_gpus

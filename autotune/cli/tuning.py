@@ -20,9 +20,7 @@ from autotune.study.spec import StudySpec
 from autotune.study.user_library import calibration_of_home, library_of
 
 if TYPE_CHECKING:
-    from autotune.outputs.outlook import Prediction
     from autotune.outputs.progress import Progress
-    from autotune.trial import Trial
 
 
 def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
@@ -137,9 +135,10 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
 
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
-    from autotune.outputs.outlook import cost, cost_line, first_trials, typical_seconds
-    from autotune.outputs.progress import defaults_of, described
+    from autotune.outputs.outlook import cost, cost_line, first_trials
+    from autotune.outputs.progress import described
     from autotune.prepare.candidates import prepare
+    from autotune.search.history import History
 
     prepared = prepare(spec, library_of(spec), say)
     for text in prepared.spec.notes[len(spec.notes) :]:
@@ -148,34 +147,16 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     baseline = command_of(items[prepared.candidates.baseline]).shell()
     starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
     counts, excluded = prepared.counts(), [e.model_dump() for e in prepared.excluded]
-    first = first_trials(prepared)
-    seconds = typical_seconds([predicted for _, predicted in first])
-    told = {"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts}
-    told |= {"cost": cost(prepared, seconds), "first": [_first_json(*pair) for pair in first]}
+    first, history = first_trials(prepared), History(spec, prepared.candidates, ())
+    told: dict[str, Any] = {"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts}
+    told |= {"cost": cost(prepared, first), "first": []}
     lines = [f"{name}: {count} candidates" for name, count in counts.items()]
     lines += [f"{e.engine}: excluded, {e.reason}" for e in prepared.excluded]
-    lines += ["", cost_line(prepared, seconds), "", "what is launched first, if no result changes that, as predicted"]
-    defaults = defaults_of(prepared.candidates)
+    lines += ["", cost_line(prepared, first), "", "what is launched first, if no result changes that, as predicted"]
     for trial, predicted in first:
-        configuration = trial.configuration
-        lines.append(f"{configuration.engine:<12}  {_outlook(predicted)}  {described(configuration, None, defaults)}")
+        what = trial.configuration
+        lines.append(f"{what.engine:<12}  {predicted}  {described(history, what)}")
+        row = {"role": trial.role.value, "engine": what.engine, "config": dict(what.knobs)}
+        told["first"].append({**row, "command": trial.command.shell(), "predicted": asdict(predicted)})
     lines += ["", "baseline", baseline, "", "defaults and good starts", *dict.fromkeys(starts)]
     answer(as_json, {**told, "notes": list(prepared.spec.notes)}, lines)
-
-
-def _outlook(predicted: Prediction) -> str:
-    if predicted.failure:
-        return f"fails: {predicted.failure}"
-    if predicted.value is None:
-        return "not predicted"
-    value = f"{predicted.value:,.1f} simulated"
-    if predicted.interval90 is None:
-        return value
-    low, high = predicted.interval90
-    return f"{value} (90 % interval on a real node: {low:,.0f} to {high:,.0f})"
-
-
-def _first_json(trial: Trial, predicted: Prediction) -> dict[str, Any]:
-    configuration = trial.configuration
-    asked = {"role": trial.role.value, "engine": configuration.engine, "config": dict(configuration.knobs)}
-    return {**asked, "command": trial.command.shell(), "predicted": asdict(predicted)}

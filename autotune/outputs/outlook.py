@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -32,16 +31,24 @@ class Prediction:
     """A launch as the simulator predicts it.
 
     Attributes:
-        value: of the objective; None where it fails, or where the simulator does not know the objective.
-        interval90: of the value on a real node; None where the simulator has none for this objective.
+        value: of the objective; None where it fails or is not known.
+        interval90: of the value on a real node, where that is known.
         seconds: of the node, from the start to the end of the load.
         failure: why it would not run.
     """
 
     value: float | None = None
-    interval90: tuple[float, float] | None = None
+    interval90: list[float] | None = None
     seconds: float | None = None
     failure: str = ""
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"fails: {self.failure}" if self.failure else "not predicted"
+        if self.interval90 is None:
+            return f"{self.value:,.1f} simulated"
+        low, high = self.interval90
+        return f"{self.value:,.1f} simulated (90 % interval on a real node: {low:,.0f} to {high:,.0f})"
 
 
 def predict(prepared: Prepared, trial: Trial) -> Prediction:
@@ -50,7 +57,7 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
     if file_of(spec.on) is not None:
         return Prediction()
     try:
-        loads = {name: load_workload(name, prepared.library) for name in trial.workloads}
+        loads = {name: load_workload(name, prepared.library) for name in objective.workloads_of(spec, trial.role)}
         longest = max(load.longest_request for load in loads.values())
         context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
         resolved = resolve_command(trial.command, prepared.library, context, trial.engine_version)
@@ -62,47 +69,17 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
             metrics[name] = dict(outcome.metrics)
     except BadInput:
         return Prediction()
-    launch = Launch(trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics))
-    sure = None
-    if spec.objective == HEADLINE and len(objective.weights(spec)) == 1:
-        sure = intervals(resolved.setup, loads[spec.workloads[0]], metrics[spec.workloads[0]])["interval90"]
-    return Prediction(objective.achieved(spec, launch), (sure[0], sure[1]) if sure else None, seconds)
+    value = objective.achieved(spec, Launch(trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics)))
+    known, first = spec.objective == HEADLINE and not spec.weights, spec.workloads[0]
+    sure = intervals(resolved.setup, loads[first], metrics[first])["interval90"] if known else None
+    return Prediction(value, sure, seconds)
 
 
-def baseline_seconds(prepared: Prepared) -> float | None:
-    """How long a launch of the search takes, by the prediction of the baseline's; None where nothing is known."""
-    candidate = prepared.candidates.items[prepared.candidates.baseline]
-    workloads = objective.workloads_of(prepared.spec, Role.SEARCH)
-    command = prepared.command_of(candidate)
-    trial = Trial(0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, workloads)
-    return predict(prepared, trial).seconds
-
-
-def cost(prepared: Prepared, seconds: float | None, nodes: int = 1) -> dict[str, Any]:
-    """The most that a study takes: launches, hours, node-hours; hours are None where a launch's time is not known.
-
-    Args:
-        seconds: of one launch.
-        nodes: that launch side by side.
-    """
-    spec = prepared.spec
-    node_hours = None if seconds is None else spec.launches * seconds / 3600
-    if node_hours is not None and spec.hours is not None:
-        node_hours = min(node_hours, nodes * spec.hours)
-    hours = None if node_hours is None else node_hours / nodes
-    return {"launches": spec.launches, "seconds_per_launch": seconds, "hours": hours, "node_hours": node_hours}
-
-
-def cost_line(prepared: Prepared, seconds: float | None, nodes: int = 1) -> str:
-    """`cost` in a sentence."""
-    figures, spec = cost(prepared, seconds, nodes), prepared.spec
-    launches = f"at most {text.count(spec.launches, 'launch', 'launches')}"
-    if seconds is None:
-        known = "are read from a table" if file_of(spec.on) else "take as long as the first one shows"
-        return f"{launches}, which {known}"
-    where = "of the simulated node" if spec.on == "simulator" else "of the node, as the simulator predicts"
-    each = f"of about {text.seconds(seconds)} each" if spec.launches > 1 else f"of about {text.seconds(seconds)}"
-    return f"{launches} {each}: {figures['hours']:.1f} hours, {figures['node_hours']:.1f} node-hours {where}"
+def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
+    """The first launch of a study, with its prediction."""
+    one = prepared.candidates.items[prepared.candidates.baseline]
+    trial = Trial(0, Role.BASELINE, one.configuration, one.engine_version, prepared.command_of(one), ())
+    return [(trial, predict(prepared, trial))]
 
 
 def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
@@ -111,14 +88,31 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
         priors = priors_of(prepared, sources_of(prepared.spec, Path(name)))
         study = Study(Path(name) / "study", prepared.spec, prepared.candidates, prepared.command_of, priors)
         try:
-            asked = (study.ask() for _ in range(min(FIRST, prepared.spec.launches)))
-            trials = [trial for trial in asked if trial is not None]
+            trials = [study.ask() for _ in range(min(FIRST, prepared.spec.launches))]
         finally:
             study.close()
-    return [(trial, predict(prepared, trial)) for trial in trials]
+    return [(trial, predict(prepared, trial)) for trial in trials if trial is not None]
 
 
-def typical_seconds(predictions: Sequence[Prediction]) -> float | None:
-    """Mean time of those that start."""
-    seconds = [one.seconds for one in predictions if one.seconds is not None]
-    return fmean(seconds) if seconds else None
+def cost(prepared: Prepared, first: list[tuple[Trial, Prediction]], nodes: int = 1) -> dict[str, Any]:
+    """The most that a study takes, by the mean time of some launches; what is not known is None.
+
+    Args:
+        nodes: that launch side by side.
+    """
+    spec, known = prepared.spec, [one.seconds for _, one in first if one.seconds is not None]
+    seconds = fmean(known) if known else None
+    hours = None if seconds is None else min(spec.launches * seconds / 3600 / nodes, spec.hours or float("inf"))
+    node_hours = None if hours is None else nodes * hours
+    return {"launches": spec.launches, "seconds_per_launch": seconds, "hours": hours, "node_hours": node_hours}
+
+
+def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], nodes: int = 1) -> str:
+    """`cost` in a sentence."""
+    figures, on = cost(prepared, first, nodes), prepared.spec.on
+    launches = f"at most {text.count(figures['launches'], 'launch', 'launches')}"
+    if figures["hours"] is None:
+        return f"{launches}, which {'are read from a table' if file_of(on) else 'take as long as the first one shows'}"
+    where = "of the simulated node" if on == "simulator" else "of the node, as the simulator predicts"
+    each = f"of about {text.seconds(figures['seconds_per_launch'])} each"
+    return f"{launches} {each}: {figures['hours']:.1f} hours, {figures['node_hours']:.1f} node-hours {where}"
