@@ -10,6 +10,7 @@ from rich.console import Console
 from autotune.metrics.formulas import Slo
 from autotune.outputs.outlook import Prediction, cost_line, first_trials, predict
 from autotune.outputs.progress import Progress
+from autotune.outputs.tracking.content import launch_tags
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.space.enumeration import Candidate, CandidateSet
@@ -65,6 +66,9 @@ def test_a_line_says_which_limit_is_broken_and_by_how_much() -> None:
     assert one[0].endswith("nothing keeps the limits yet")
     assert "breaks" not in one[3]
     assert [line.split("  ")[-1] for line in (one[1], one[3])] == ["nothing keeps the limits yet", "best 9,100.0"]
+    assert launch_tags(small_study.spec(slos=(Slo.parse("p99_ttft_ms<=8000"),)), LAUNCHES[0])["verdict"] == (
+        "breaks p99_ttft_ms<=8000"
+    ), "in MLflow"
     other = lines(small_study.spec(slos=(Slo.parse("mean_tpot_ms>=160"),)))
     assert "breaks mean_tpot_ms>=160 by 6 % (150.00)" in other[3]
     assert other[3].endswith("best 7,000.0")

@@ -199,7 +199,7 @@ def test_a_launch_that_breaks_a_limit_says_so_and_is_not_the_best(tmp_path: Path
         small_study.launch(1, Role.SEARCH, small_study.TOO_BIG, {"sharegpt": metrics(9000.0, ttft=9000.0)}),
     ]
     report = render(record(tmp_path, launches=launches), "md")
-    assert cells(section(report, "Launches"))[2][-1] == "breaks p99_ttft_ms<=20000 (was 27,000.0)"
+    assert cells(section(report, "Launches"))[2][-1] == "breaks p99_ttft_ms<=20000 by 35 % (27,000.0)"
     assert cells(section(report, "Best configuration"))[1][1] == "6,000.00"
 
 
@@ -264,7 +264,7 @@ def test_infeasible_gives_no_command(tmp_path: Path) -> None:
         render(record(tmp_path, small_study.infeasible(), small_study.launches()[:1], slos=[_slo()]), "md"),
         "Conclusion",
     )
-    assert "- launch 0: mean\\_tpot\\_ms\\<=50 (was 200.00)" in broken
+    assert "- launch 0: mean\\_tpot\\_ms\\<=50 by 300 % (200.00)" in broken
     nothing = section(render(record(tmp_path, small_study.infeasible(), []), "md"), "Conclusion")
     assert "None of the launches gave a figure" in nothing
 

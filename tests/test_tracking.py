@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from autotune.metrics.formulas import Slo
 from autotune.outputs.tracking import Tracker
-from autotune.outputs.tracking.content import experiment_name, launch_tags
+from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.runs import ARTIFACTS
 from autotune.study.tracking_uri import database_uri, ui_command
 from autotune.trial import Command, Role
@@ -171,9 +170,6 @@ def test_two_studies_of_one_model_and_hardware_share_an_experiment(home: Path) -
     assert {"metrics.`gain_percent`", "tags.`engine`", "tags.`verdict`"} <= set(view["selectedColumns"])
     shown = client.search_runs([parent.info.experiment_id], view["searchFilter"])
     assert [run.data.tags["study"] for run in shown] == ["two"], "one quantity under one workload"
-    studies = json.loads(json.loads(tags["mlflow.sharedViewState.autotune-mean_ttft_ms-on-sharegpt-studies"])["state"])
-    found = client.search_runs([parent.info.experiment_id], studies["searchFilter"])
-    assert [run.data.tags["kind"] for run in found] == ["study"]
 
 
 def test_launches_have_their_gain_verdict_and_duration(tracker: Tracker) -> None:
@@ -183,12 +179,9 @@ def test_launches_have_their_gain_verdict_and_duration(tracker: Tracker) -> None
     tracker.finish(small_study.recommendation(), folder)
     children = {int(child.data.tags["number"]): child for child in runs_of(tracker, "launch")}
     assert children[3].data.metrics["gain_percent"] == pytest.approx(100 * (9100 / 6000 - 1))
-    verdicts = {number: child.data.tags.get("verdict") for number, child in children.items()}
-    assert (verdicts[0], verdicts[1], verdicts[3], verdicts[7]) == ("baseline", None, "better", "better")
+    assert [children[n].data.tags.get("verdict") for n in (0, 1, 3, 7)] == ["baseline", None, "better", "better"]
     info = children[3].info
     assert info.end_time - info.start_time == 468_000, "virtual seconds, as they were"
-    strict = small_study.spec(slos=(Slo.parse("p99_ttft_ms<=7000"),))
-    assert launch_tags(strict, small_study.launches()[3])["verdict"] == "breaks p99_ttft_ms<=7000"
 
 
 def write_files(folder: Path) -> None:

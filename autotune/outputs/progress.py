@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.status import Status
 
 from autotune.outputs.report import text
+from autotune.outputs.report.tables import broken_slos
 from autotune.search import objective
 from autotune.search.decide.verdict import default_of
 from autotune.search.history import History
@@ -90,18 +91,8 @@ class Progress:
         scores = self._history(launches).scores(self._candidates.baseline)
         own = launch.trial.configuration.fingerprint == base.fingerprint
         gain = [text.percent(100 * math.expm1(mine - fmean(scores)))] if scores and not own else []
-        return [f"{value:,.1f} {result.evidence.value}", *gain, *self._broken(launch)]
-
-    def _broken(self, launch: Launch) -> list[str]:
-        """Each limit that a launch breaks, by how much, and its value."""
-        broken = []
-        for slo in self._spec.slos:
-            value = objective.value(launch, slo.metric, self._spec.workloads[0])
-            if value is None:
-                broken.append(f"breaks {slo} (not measured)")
-            elif slo.excess(value) > 0:
-                broken.append(f"breaks {slo} by {100 * slo.excess(value):.0f} % ({text.number(value)})")
-        return broken
+        broken = [f"breaks {one}" for one in broken_slos(self._spec, launch)]
+        return [f"{value:,.1f} {result.evidence.value}", *gain, *broken]
 
     def _best_line(self, launches: Sequence[Launch]) -> str:
         history = self._history(launches)

@@ -10,6 +10,7 @@ from autotune.outputs.report import StudyRecord, text, words
 from autotune.search.equivalents import canonical_of
 from autotune.search.objective import achieved, maximises
 from autotune.study.recommendation import NodeShare
+from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Scalar, State
 
 
@@ -106,7 +107,7 @@ def _state(study: StudyRecord, launch: Launch) -> str:
         return f"{result.state.value}: {words.failed(result.failure)}"
     if study.spec.workloads[0] in result.shortened:
         return "cut short by an earlier version: not scored"
-    broken = broken_slos(study, launch) if result.state is State.COMPLETE else []
+    broken = broken_slos(study.spec, launch) if result.state is State.COMPLETE else []
     if broken:
         return f"breaks {text.plain('; '.join(broken))}"
     return "invalid measurement" if result.state is State.INVALID else result.state.value
@@ -171,16 +172,16 @@ def _sentence(share: NodeShare) -> str:
     )
 
 
-def broken_slos(study: StudyRecord, launch: Launch) -> list[str]:
-    """The SLOs that a launch breaks, each with its value; a metric that is missing breaks its SLO."""
-    metrics = launch.result.metrics.get(study.spec.workloads[0], {})
+def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
+    """The SLOs that a launch breaks, by how much, each with its value; a metric that is missing breaks its SLO."""
+    metrics = launch.result.metrics.get(spec.workloads[0], {})
     broken = []
-    for slo in study.spec.slos:
+    for slo in spec.slos:
         value = metrics.get(slo.metric)
         if not isinstance(value, int | float):
             broken.append(f"{slo} (not measured)")
         elif slo.violation(value) > 0:
-            broken.append(f"{slo} (was {text.number(value)})")
+            broken.append(f"{slo} by {100 * slo.excess(value):.0f} % ({text.number(value)})")
     return broken
 
 
@@ -227,7 +228,7 @@ def _best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
         group = [launch for launch in _counted(launches) if launch.result.state is State.COMPLETE]
         values = _values_of(study, group)
         middle = _average(values)
-        if middle is None or any(broken_slos(study, launch) for launch in group):
+        if middle is None or any(broken_slos(study.spec, launch) for launch in group):
             continue
         engine = group[0].trial.configuration.engine
         if engine not in best or sign * middle > sign * best[engine][1]:

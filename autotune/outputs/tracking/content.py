@@ -178,40 +178,32 @@ def ended_ms(launch: Launch) -> int:
 
 
 def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str, str]:
-    """How an experiment looks in MLflow's pages: saved views of one goal's launches and studies, and a description.
+    """How an experiment looks in MLflow's pages: a saved view of one goal's launches, and a description.
 
     MLflow has no setting for the columns that a list of runs begins with. Since 3.15 it has saved views (menu *Views*
     above the list; https://mlflow.org/releases/3.15.0): a tag of the experiment each, with filter, order and columns.
 
     Args:
-        at_ms: when the views are made, milliseconds since 1970.
+        at_ms: when the view is made, milliseconds since 1970.
     """
-    goal = goal_of(spec)
+    goal, metric = goal_of(spec), f"metrics.`{spec.objective}`"
     view_id = f"autotune-{re.sub(r'[^A-Za-z0-9_.-]+', '-', goal)}"[:200]
-    link = f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_id}"
-    # Markdown above the list of runs. The page shows the first line; the rest unfolds.
-    description = (
-        f"[Launches by {goal}, best first]({link}): this view is in the menu *Views*, too, and one of the studies. By "
-        f"hand: filter by `tags.goal`, then *Sort* by `{spec.objective}`, which also adds its column.\n\n"
-        "Serving configurations tried by autotune: a run per study, and below it one per launch.\n"
-    )
-    launches = _view(spec, f"{goal}, best first", "tags.kind = 'launch' and tags.state = 'complete'", at_ms)
-    studies = _view(spec, f"studies of {goal}", "tags.kind = 'study'", at_ms)
-    views = {view_id: launches, f"{view_id}-studies": studies}
-    tags = {f"mlflow.sharedViewState.{name}": view for name, view in views.items()}
-    return {**tags, "mlflow.note.content": description}
-
-
-def _view(spec: StudySpec, name: str, runs: str, at_ms: int) -> str:
-    """A view of some runs of one goal, the best first: of several goals a column would hold different quantities."""
-    metric = f"metrics.`{spec.objective}`"
     tags = (f"tags.`{tag}`" for tag in ("engine", "verdict", "study", "role", "evidence"))
     columns = [metric, "metrics.`gain_percent`", *tags]
+    # The launches that ran, the best one first: those of one goal, as a column of two would hold different quantities.
     state = {
-        "searchFilter": f"{runs} and tags.goal = '{goal_of(spec)}'",
+        "searchFilter": f"tags.kind = 'launch' and tags.state = 'complete' and tags.goal = '{goal}'",
         "orderByKey": metric,
         "orderByAsc": not maximises(spec.objective),
         "selectedColumns": columns,
         "columnOrder": columns,
     }
-    return json.dumps({"name": name, "createdAt": at_ms, "state": json.dumps(state)})
+    view = {"name": f"{goal}, best first", "createdAt": at_ms, "state": json.dumps(state)}
+    link = f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_id}"
+    # Markdown above the list of runs. The page shows the first line; the rest unfolds.
+    description = (
+        f"[Launches by {goal}, best first]({link}): this view is in the menu *Views*, too. By hand: filter by "
+        f"`tags.goal`, then *Sort* by `{spec.objective}`, which also adds its column.\n\n"
+        "Serving configurations tried by autotune: a run per study, and below it one per launch.\n"
+    )
+    return {f"mlflow.sharedViewState.{view_id}": json.dumps(view), "mlflow.note.content": description}

@@ -185,7 +185,7 @@ class StudyRuns:
         return run
 
     def _add_view(self) -> None:
-        """Give the experiment views by the objective and a description, unless a person or a study did."""
+        """Give the experiment a view of the goal and a description, unless a person or a study did."""
         has = self._client.get_experiment(self._experiment).tags
         tags = content.experiment_tags(self._spec, self._experiment, int(time.time() * 1000))
         for name, value in tags.items():
