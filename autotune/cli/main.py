@@ -91,6 +91,13 @@ def cli() -> None:
     help="Engine command line to beat (replay: 'column=value,…'). Default: vLLM at its defaults on all GPUs.",
 )
 @_pins
+@click.option("--min-context", type=click.IntRange(1), help="Longest request, in tokens, that must be served.")
+@click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(["shorter-context", "no-prefix-caching", "lossy"]),
+    help="May be given up for any gain; else only for 3 % or more, and prefix caching never; repeatable.",
+)
 @click.option("--engine-arg", "engine_args", multiple=True, help="Pass through, e.g. sglang='--trust-remote-code'.")
 @click.option(
     "--engine-bin", "engine_bins", multiple=True, help="Where an engine is, e.g. sglang=/opt/venv/bin/python."

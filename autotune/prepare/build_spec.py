@@ -66,6 +66,8 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         weights=goals.weights,
         pareto=goals.pareto,
         slos=goals.slos,
+        min_context=_min_context(options, model),
+        allow=tuple(dict.fromkeys(options.allow)),
         launches=options.launches,
         hours=options.hours,
         executor=check_executor(options.executor),
@@ -123,6 +125,7 @@ def _replayed(options: RunOptions, on: str, library: Library) -> dict[str, Any]:
         "--engine-bin": options.engine_bins,
         "--image": options.images,
         "--hf-token-file": options.hf_token_file,
+        "--min-context": options.min_context,
     }
     if given := [option for option, value in refused.items() if value]:
         raise BadInput(f"{' and '.join(given)}: nothing is launched where a file answers; leave it out")
@@ -182,6 +185,13 @@ def _model(options: RunOptions, library: Library) -> ModelCard:
     # By the slash a launcher tells a file's path from a model's name that is also a file's name.
     path = f"./{name}" if "/" not in name and Path(name).is_file() else name
     return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})
+
+
+def _min_context(options: RunOptions, model: ModelCard) -> int | None:
+    floor, limit = options.min_context, model.architecture.context_limit
+    if floor is not None and floor > limit:
+        raise BadInput(f"--min-context {floor}: {model.id} takes at most {limit} tokens")
+    return floor
 
 
 def _check_budget(options: RunOptions) -> None:

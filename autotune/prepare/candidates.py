@@ -27,10 +27,14 @@ from autotune.space.enumeration import Candidate, CandidateSet, Enumeration, enu
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective, unsuited
 from autotune.space.library import Library, packaged
+from autotune.space.promises import UNASKED, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.study.recommendation import Exclusion
 from autotune.study.spec import AUTO, StudySpec
 from autotune.trial import Command, Configuration, Scalar
+
+PROMISES = "promises"
+"""The name under which the combinations are counted that give up what is not given up unasked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,14 @@ class EngineSpace:
 
     Attributes:
         pins: the pinned knobs that it has, with ``auto`` replaced by its default.
+        chosen: the knobs of which the user left one value.
     """
 
     engine: Engine
     context: Context
     space: Enumeration
     pins: Mapping[str, Scalar]
+    chosen: frozenset[str] = frozenset()
 
     @property
     def card(self) -> EngineCard:
@@ -142,6 +148,7 @@ def _searched(
 ) -> tuple[EngineSpace, list[str], str | None]:
     """Enumerate what an engine's parser accepts; with what it refuses, and the reason where nothing is left."""
     space = _engine_space(kind, context, spec.pins, library.narrowed.get(kind.name))
+    _leave_out_unasked(spec, space)
     left, counts = Parser(kind, context).accepted(space.space.configurations)
     space.space.configurations = left
     if counts:
@@ -150,6 +157,8 @@ def _searched(
     if left:
         return space, refusals, None
     why = "; ".join(["", *refusals]) or why_empty(kind.card, space.space, space.pins)
+    if not refusals and PROMISES in space.space.removed:
+        why = ": all serve less context than --min-context, or switch prefix caching off without --allow"
     return space, refusals, f"no valid configuration remains{why}"
 
 
@@ -217,7 +226,20 @@ def _engine_space(
         # A knob that is searched no more has its default, which may depend on the knobs that are.
         knobs = {n: knob.model_copy(update={"search": narrowed.search.get(n, [])}) for n, knob in card.knobs.items()}
         card = card.model_copy(update={"knobs": knobs})
-    return EngineSpace(kind, context, enumerate_engine(card, context, fixed), pins)
+    single = {n for n, values in narrowed.search.items() if len(values) == 1} if narrowed else set()
+    return EngineSpace(kind, context, enumerate_engine(card, context, fixed), pins, frozenset({*pins, *single}))
+
+
+def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
+    """Leave out what gives up more than the user allows for any gain: it could never be recommended."""
+    unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
+    given_up, configurations = promises_of(space.card, space.context, {}, space.chosen), space.space.configurations
+    contexts = (c.knobs.get("context_length") for c in configurations)
+    long = [c for c, n in zip(configurations, contexts, strict=True) if not isinstance(n, int) or n >= floor]
+    kept = [c for c in long if not any(one.kind in unasked for one in given_up(c))]
+    space.space.configurations = kept
+    if len(kept) < len(configurations):
+        space.space.removed[PROMISES] = len(configurations) - len(kept)
 
 
 def _effective(space: EngineSpace, settings: Mapping[str, Scalar]) -> Configuration:
@@ -265,8 +287,15 @@ def _with_baseline(
     positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
     defaults = [_effective(space, {}) for space in spaces.values()]
     starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
+    known = baseline.configuration.knobs
+    told = {name: promises_of(s.card, s.context, known, s.chosen) for name, s in spaces.items()}
     candidates = CandidateSet(
-        listed, 0, _positions(defaults, positions), _positions(starts, positions), library.monotone_memory
+        listed,
+        0,
+        _positions(defaults, positions),
+        _positions(starts, positions),
+        library.monotone_memory,
+        {i: given for i, c in enumerate(listed) if i and (given := told[c.configuration.engine](c.configuration))},
     )
     prepared = Prepared(spec, library, candidates, spaces, excluded, command)
     _check_commands(prepared)

@@ -26,6 +26,7 @@ from autotune.replay.table import (
 from autotune.space.context import Context, default_of
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
+from autotune.space.promises import promises_of
 from autotune.study.recommendation import STAND_IN
 from autotune.study.spec import AUTO, StudySpec
 from autotune.trial import Command, Configuration, Scalar
@@ -84,7 +85,12 @@ def candidates_of(spec: StudySpec, table: Table, known: KnownEngines, library: L
     _check_metrics(spec, table, listed)
     items = tuple(Candidate(c, table.repeats[table.key(c)][0].engine_version) for c in listed)
     position = next(i for i, c in enumerate(listed) if c is baseline)
-    return CandidateSet(items, position, monotone_memory=library.monotone_memory)
+    told = {}
+    for name, (kind, context) in known.items() if table.of_study else ():
+        told[name] = promises_of(kind.card, context, baseline.knobs, spec.pins)
+    rows = ((i, told[c.engine](c)) for i, c in enumerate(listed) if c is not baseline and c.engine in told)
+    given_up = {i: given for i, given in rows if given}
+    return CandidateSet(items, position, (), (), library.monotone_memory, given_up, as_they_are=not table.of_study)
 
 
 def _remaining(table: Table, engines: Sequence[str], pins: Mapping[str, Scalar]) -> list[Configuration]:

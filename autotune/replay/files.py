@@ -255,7 +255,7 @@ def read_rows(reader: Reader, text: str) -> Table:
             raise reader.refuse(f"{knob} is a number in some rows and true or false in others")
     first = next((launch.trial.workloads[0] for _, launch in counted if launch.trial.workloads), None)
     known = {workload: tuple(name for name in names if name in METRICS) for workload, names in metrics.items()}
-    return Table(str(reader.path), tuple(values), kept, known, first, (*notes, *more))
+    return Table(str(reader.path), tuple(values), kept, known, first, (*notes, *more), of_study=True)
 
 
 def _row(reader: Reader, line: int, launch: Launch) -> Row:

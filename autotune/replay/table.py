@@ -58,6 +58,7 @@ class Table:
         metrics: workload to the names of the metrics that the file has of it; `PLAIN` is the objective's.
         workload: the name of the objective's workload, where the file names one.
         notes: sentences on how the file was read, for a person.
+        of_study: they are a study's launches, whose promises are known; other rows are judged as they are.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Table:
     metrics: Mapping[str, tuple[str, ...]]
     workload: str | None = None
     notes: tuple[str, ...] = ()
+    of_study: bool = False
 
     def key(self, configuration: Configuration) -> Hashable:
         """The key of a configuration in `repeats`; cheaper than a fingerprint."""

@@ -11,8 +11,11 @@ from autotune.search.timeline import covered_s
 RESERVE = 12
 """Launches that the search leaves to the finals when the budget has them: at 3 % noise six of a finalist against eight
 of the baseline tell 6 % in nine of ten studies."""
-LEAST_FINALS = 8
+LEAST_FINALS = 6
 """Launches that checks of shorter commands leave to the finals."""
+SHARE = 0.4
+"""Of the budget, for controls, repeats, checks, finals and what the winner's settings add; more only where repeats are
+worth it, as leaders are within noise."""
 BASELINE_SHARE = 4
 """One launch of so many at most is spent to know a node: on more nodes a small budget would find out little else."""
 
@@ -59,5 +62,11 @@ def capacity(history: History) -> int:
 
 
 def before_finals(budget: int, reserve: int) -> int:
-    """Launches before the finals, which get so many, half of the budget at most; two are too few for any."""
-    return budget - min(reserve, budget // 2) if budget > 2 else budget
+    """Launches before the finals, which get so many, at most `SHARE` of the budget or two, as a pair is the least."""
+    return budget - max(min(2, budget // 2), min(reserve, int(SHARE * budget))) if budget > 2 else budget
+
+
+def search_ends(history: History, budget: int) -> int:
+    """Launches before the checks and the finals: repeats and controls that were made count as theirs."""
+    again = sum(len(entries) - 1 for entries in history.by_position.values())
+    return before_finals(budget, max(LEAST_FINALS, min(RESERVE, int(SHARE * budget) - again)))

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.search.acquisition import GAIN, Suggestion, model_of
-from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, usable_nodes
-from autotune.search.decide import control_runs, finals, simplify
+from autotune.search.budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_nodes
+from autotune.search.decide import control_runs, finals, promises, simplify
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.simplify import subsets_towards_default
 from autotune.search.decide.verdict import judge
@@ -102,7 +102,7 @@ class Plan:
         step = _baseline(history, places)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))
-        if step is None and len(history) < (before_finals(budget, RESERVE) if contested else budget):
+        if step is None and len(history) < (search_ends(history, budget) if contested else budget):
             node = control_runs.next_node(history, places) if contested else None
             if node is not None:
                 return Step(Role.CONTROL, history.candidates.baseline, node)
@@ -140,15 +140,20 @@ class Plan:
         return leader if worth >= max(GAIN, new if expected is None else expected) else None
 
     def _check(self, history: History, budget: int) -> Step | None:
-        """A shorter command than the leader's that is worth a launch before the finals."""
-        allowed = before_finals(budget, LEAST_FINALS) - len(history)
-        found = history.adjusted()
-        model = model_of(self._kernels, found)
-        leaders = ranked(model, found)
-        if not leaders or allowed <= 0:
-            return None
-        position = simplify.next_check(found, model, leaders[0], allowed)
-        return None if position is None else Step(Role.SEARCH, position)
+        """A command that keeps what the leader breaks, or a shorter one, as long as the finals keep their share.
+
+        The first is launched even if it is the last launch: what breaks a promise cannot be recommended without it.
+        """
+        scores = history.adjusted()
+        model = model_of(self._kernels, scores)
+        leaders = ranked(model, scores)
+        kept = [p for p in leaders if not promises.broken(scores, p)]
+        enough = len(history) >= before_finals(budget, LEAST_FINALS)
+        position = None if kept and enough else promises.unproven_keeper(scores, model, leaders)
+        if position is None and kept and not enough:
+            position = simplify.shortened(scores, model, kept[0])[1]
+        pending = position is not None and any(e.pending for e in history.at(position))
+        return None if position is None or pending else Step(Role.SEARCH, position)
 
     def _finals(self, history: History, places: Sequence[str]) -> Decision:
         searched = history.before_finals()
@@ -162,17 +167,19 @@ class Plan:
             return self._turn(history, finalist, left, places) or Wait()
         if history.pending and not places:
             return Wait()
-        ablation = self._next_ablation(history)
-        if ablation is None:
-            return Wait() if history.pending else Stop(self._ending(history))
-        return Step(Role.FINAL, ablation)
+        step = self._next_contest(history, finalist, left, places) or self._next_ablation(history)
+        return step or (Wait() if history.pending else Stop(self._ending(history)))
 
     def _finalist(self, history: History, searched: History) -> int | None:
-        """The best of the search, by launches before the finals alone; one that fell gives way to the next."""
-        found = searched.adjusted()
-        model = model_of(self._kernels, found)
-        for leader in ranked(model, found):
-            short = history.canonical(simplify.shortened(found, model, leader))
+        """The best of the search that keeps every promise, by launches before the finals alone; else the best.
+
+        One that fell gives way to the next.
+        """
+        scores = searched.adjusted()
+        model = model_of(self._kernels, scores)
+        leaders = [p for p in ranked(model, scores) if not promises.barred(scores, p)]
+        for leader in sorted(leaders, key=lambda p: bool(promises.broken(scores, p))):
+            short = history.canonical(simplify.shortened(scores, model, leader)[0])
             for position in (short, leader):
                 if position != history.candidates.baseline and not finals.eliminated(history, position):
                     return position
@@ -194,7 +201,17 @@ class Plan:
         found = finals.next_on_nodes(history, finalist, left, places)
         return None if found is None else Step(Role.FINAL, *found)
 
-    def _next_ablation(self, history: History) -> int | None:
+    def _next_contest(self, history: History, finalist: int, left: int, places: Sequence[str]) -> Decision | None:
+        """A launch that may show that giving something up pays; of several nodes one makes them all."""
+        scores = history.adjusted()
+        if promises.broken(history, finalist) or judge(scores).verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
+            return None
+        position = promises.next_of_contest(scores, model_of(self._kernels, scores), finalist, left)
+        if position is None or history.pending:
+            return None if position is None else Wait()
+        return Step(Role.FINAL, position, places[0] if places else "")
+
+    def _next_ablation(self, history: History) -> Step | None:
         """The winner with a knob put back, the most telling first; only where the winner's gain is real."""
         judgement = judge(history)
         if judgement.winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
@@ -202,8 +219,10 @@ class Plan:
         steps = subsets_towards_default(history.candidates, judgement.winner)
         if len([p for p in steps if len(finals.finals_of(history, p)) == 1]) >= ABLATIONS:
             return None
-        found = history.adjusted()
-        return most_telling(found, model_of(self._kernels, found), judgement.winner, simplify.spread_of(found))
+        scores = history.adjusted()
+        spread = simplify.spread_of(scores)
+        telling = most_telling(scores, model_of(self._kernels, scores), judgement.winner, spread)
+        return None if telling is None else Step(Role.FINAL, telling)
 
     def _ending(self, history: History) -> str:
         searched = history.before_finals()

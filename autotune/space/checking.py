@@ -15,7 +15,8 @@ from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config"})
-_CONDITIONS = frozenset({"when", "forbid", "expect", "active"})
+_CONDITIONS = frozenset({"when", "forbid", "expect", "active", "keeps"})
+_MARK_NAMES = frozenset({"default", "baseline"})
 _Location = tuple[str | int, ...]
 
 
@@ -68,7 +69,7 @@ def _check_engine(path: Path, card: EngineCard) -> None:
     right = "known: the knobs and model, hardware, gpus, workload"
     for location, part in _parts(card.model_dump()):
         if location[-1] in _CONDITIONS and isinstance(part, str):
-            _check_names(path, location, part, known, right)
+            _check_names(path, location, part, known | (_MARK_NAMES if "gives_up" in location else set()), right)
         elif location[-1] == "value" and "read" in location:
             _check_names(path, location, part, known | _READ_NAMES, right)
         elif location[-1] in ("set", "on_node") and isinstance(part, Mapping):

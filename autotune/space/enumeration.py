@@ -10,6 +10,7 @@ from typing import Any
 from autotune.space.context import Context, default_of, search_values
 from autotune.space.expression import evaluate, names
 from autotune.space.fingerprint import Normaliser
+from autotune.space.promises import GivenUp
 from autotune.space.schema import EngineCard, Rule, Values
 from autotune.trial import Configuration, Scalar
 
@@ -36,6 +37,8 @@ class CandidateSet:
         defaults: positions of the engines' defaults on all GPUs.
         starts: positions of configurations that somebody found good.
         monotone_memory: knobs of which a larger value never needs less GPU memory.
+        given_up: position to what a candidate gives up for speed, of those that give up anything.
+        as_they_are: they are rows of a table: none is a shorter form of another one.
     """
 
     items: Sequence[Candidate]
@@ -43,6 +46,8 @@ class CandidateSet:
     defaults: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
     monotone_memory: frozenset[str] = frozenset()
+    given_up: Mapping[int, tuple[GivenUp, ...]] = field(default_factory=dict)
+    as_they_are: bool = False
     _positions: dict[str, int] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:

@@ -59,6 +59,21 @@ class Reading(Entry):
 Readings = Annotated[list[Reading], BeforeValidator(lambda r: [{"value": r}] if isinstance(r, str) else r)]
 
 
+GiveUpKind = Literal["shorter-context", "no-prefix-caching", "lossy", "no-memory-reserve"]
+"""What can be given up for speed."""
+
+
+class GiveUp(Entry):
+    """What some values of a knob take from the people who use the server."""
+
+    kind: GiveUpKind
+    when: Expression = Field(
+        description="of the values; beside the knobs it sees `default`, the knob's own, and `baseline`, its knobs"
+    )
+    what: Template = Field(description="a sentence: what is given up")
+    keeps: Expression = Field(default="default", description="the value that gives nothing up")
+
+
 class Knob(Entry):
     """One knob of an engine.
 
@@ -87,6 +102,7 @@ class Knob(Entry):
     read: Readings
     resolved: Readings = []
     monotone_memory: bool = Field(default=False, description="a larger value never needs less GPU memory")
+    gives_up: list[GiveUp] = []
     source: str = ""
 
     def exists_in(self, version: str) -> bool:

@@ -23,6 +23,8 @@ class RunOptions:
     slos: Sequence[str] = ()
     baseline: str | None = None
     pins: Sequence[str] = ()
+    min_context: int | None = None
+    allow: Sequence[str] = ()
     engine_args: Sequence[str] = ()
     engine_bins: Sequence[str] = ()
     launches: int = 30

@@ -53,6 +53,8 @@ class StudySpec(_Value):
         pareto: a second metric of the first workload, to be traded against the objective.
         baseline: an engine command line, or None for the default baseline.
         pins: knob to value, from ``--set``.
+        min_context: no context below it is tried.
+        allow: the kinds of promises that may be given up for any gain (`space.schema.GiveUp`).
         launches: ceiling for server launches, finals included.
         installed: the engines that are launched from this machine, by name; a resumed study launches the same.
         notes: what was made of the question, to be told with the answer.
@@ -79,6 +81,8 @@ class StudySpec(_Value):
     slos: tuple[Slo, ...] = ()
     baseline: str | None = None
     pins: dict[str, Scalar] = {}
+    min_context: int | None = Field(default=None, gt=0)
+    allow: tuple[str, ...] = ()
     engine_args: dict[str, str] = {}
     launches: int = Field(default=30, gt=0)
     hours: float | None = None

@@ -57,7 +57,7 @@ class Spread:
             degrees += len(group) - 1
         return cls.of(squares, degrees)
 
-    def half_width(self, counts: Sequence[int]) -> float | None:
+    def half_width(self, counts: Sequence[float]) -> float | None:
         """Half the 95 % interval of a mean (one count) or of a difference of two means (two counts).
 
         Student's t; None where something was not launched.

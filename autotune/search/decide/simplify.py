@@ -1,74 +1,50 @@
-"""Which settings of the leader may leave its command, and which launch would show it.
+"""Which settings of a leader have not earned their place in its command, and which launch is next on the way without.
 
-The process models all launches of a study together, so every launch with and without a setting says something of
-what it adds. A setting, or several together, may leave when the shorter configuration was launched and kept the
-limits, the 95 % interval of what it gives up reaches down to zero, and the expected loss, ``E[max(0, difference)]``,
-is below `LEAST_GAIN`. The second condition keeps a setting that is probably worth something but was measured badly:
-not to know is no reason to drop it.
+A setting whose effect is not shown, odds below `SHOWN` that it adds more than `LEAST_EFFECT`, goes back to the engine's
+default: one at a time, each shorter command measured before the next setting goes, for what a launch shows may bring a
+setting's worth to light. Several go together only while the shorter command is at most `MOST_LOSS` worse with the same
+odds. The process models all launches of a study together, so every launch with and without a setting says something of
+what it adds. What does not start without a setting keeps it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import ndtr
 
-from autotune.arrays import Floats, descending
-from autotune.search.acquisition import expected_improvement
-from autotune.search.decide.estimate import LAUNCH_NOISE, Z
+from autotune.arrays import Floats
+from autotune.search.decide.estimate import LAUNCH_NOISE
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.space.enumeration import CandidateSet
 from autotune.trial import Configuration
 
-LEAST_GAIN = 0.01
-"""The expected loss at which a setting stays: 1 %, a third of the usual spread of one launch and less than the finals
-can tell from nothing; a shorter command may cost that much of the gain, not more."""
-LEAST_ODDS = 0.1
-"""Settings that the first check must be expected to let leave: less than one in ten launches is not worth it. With 3 %
-of noise a launch seldom tells a setting worth 3 % from nothing, so that the odds are never high."""
-DEARER = 2.0
-"""By what that grows with every repeat of the leader or of a shorter candidate before the finals: so there are few."""
-MOST_STEPS = 32
-"""Shorter candidates that are looked at."""
+SHOWN = 0.9
+"""Odds from which on something counts as shown."""
+LEAST_EFFECT = 0.005
+"""What a setting must add, score units: 0.5 %."""
+MOST_LOSS = 0.01
+"""What settings that go together may cost: 1 %."""
 
 
-def next_check(history: History, model: Posterior, leader: int, allowed: int) -> int | None:
-    """The candidate whose fresh launch is likeliest to let settings leave, the number of settings counted in.
-
-    It is a shorter candidate, launched before or not, or the leader itself: whichever tells most. All doubtful settings
-    put back together come first as long as it is likely that they can leave; after a launch that says otherwise, fewer.
-    None when no launch is likely to let any more leave, or when none is allowed.
+def shortened(history: History, model: Posterior, leader: int) -> tuple[int, int | None]:
+    """The leader's command as far as it was shortened and measured, and the shorter one to launch next, if any.
 
     Args:
         model: after all launches of the history.
         leader: position of the best configuration so far.
-        allowed: launches that may still be used for checks.
     """
-    steps = _steps(history, model, leader)
-    if allowed < 1 or not steps:
-        return None
-    gone = len(steps.get(_left(history, model, leader, steps), ()))
-    longer = {position: len(back) - gone for position, back in steps.items() if len(back) > gone}
-    places = [p for p in (leader, *longer) if not any(entry.pending for entry in history.at(p))]
-    if not longer or not places:
-        return None
-    odds = _odds(model, leader, list(longer), places, spread_of(history))
-    # What was never launched may leave only after a launch of its own.
-    alone = [[shorter == p or history.feasible(shorter) for shorter in longer] for p in places]
-    worth = np.where(alone, odds * list(longer.values()), 0.0).max(axis=1)
-    best = int(descending(worth)[0])
-    # Launches that were not their candidate's first, the baseline aside.
-    repeats = sum(max(0, len(history.scores(p)) - 1) for p in (leader, *steps) if p != history.candidates.baseline)
-    least = LEAST_ODDS * DEARER**repeats
-    return places[best] if worth[best] >= least else None
-
-
-def shortened(history: History, model: Posterior, leader: int) -> int:
-    """The leader without the settings that may leave (see above), the most at once; the leader when none may."""
-    return _left(history, model, leader, _steps(history, model, leader))
+    if history.candidates.as_they_are:
+        return leader, None
+    current = leader
+    while (shorter := _shorter(history, model, current)) is not None:
+        if not history.feasible(shorter):
+            return current, shorter
+        current = shorter
+    return current, None
 
 
 def spread_of(history: History) -> float:
@@ -77,23 +53,34 @@ def spread_of(history: History) -> float:
     return spread.sd if spread.degrees >= 3 else LAUNCH_NOISE
 
 
-def expected_loss(mean: float, sd: float) -> float:
-    """``E[max(0, x)]`` of a normal x, the leader's lead over a candidate: what is lost in the mean by dropping it."""
-    return float(expected_improvement([(1.0, np.array([mean]), np.array([sd]))], 0.0)[0])
+def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tuple[frozenset[str], float]]:
+    """Each smallest step back of a command, by position: the settings, and the odds that they add enough to stay.
+
+    Without what failed, and without what the engine resolves to another one.
+    """
+    singles = ablations(history.candidates, leader, own_default(history.candidates, leader))
+    rows = [p for p in singles if p not in history.canonical_of and p != leader and not history.broke(p)]
+    means, sds = _losses(model, leader, rows)
+    odds = ndtr((means - LEAST_EFFECT) / np.maximum(sds, 1e-9))
+    return {p: (singles[p], float(chance)) for p, chance in zip(rows, odds, strict=True)}
 
 
-def _left(history: History, model: Posterior, leader: int, steps: Mapping[int, Collection[str]]) -> int:
-    """The shorter candidate that may take the leader's place, the shortest, of equals the best; else the leader."""
-    ran = [p for p in steps if history.feasible(p)]
-    if not ran:
-        return leader
-    means, sds = _losses(model, leader, ran)
-    may = [
-        (len(steps[p]), -mean, p)
-        for p, mean, sd in zip(ran, means.tolist(), sds.tolist(), strict=True)
-        if mean - Z * sd <= 0 and expected_loss(mean, sd) <= LEAST_GAIN
-    ]
-    return max(may, key=lambda row: row[:2])[2] if may else leader
+def _shorter(history: History, model: Posterior, leader: int) -> int | None:
+    """A command without the least telling of the settings that are not shown to add anything; None: all are."""
+    shown = odds_shown(history, model, leader)
+    doubtful = sorted((chance, position) for position, (_, chance) in shown.items() if chance < SHOWN)
+    if not doubtful:
+        return None
+    between = subsets_towards_default(history.candidates, leader, own_default(history.candidates, leader))
+    by_settings = {back: position for position, back in between.items()}
+    gone, together = frozenset[str](), list[int]()
+    for _, position in doubtful:
+        gone |= shown[position][0]
+        if gone in by_settings and not history.broke(by_settings[gone]):
+            together.append(by_settings[gone])
+    means, sds = _losses(model, leader, together)
+    may = ndtr((MOST_LOSS - means) / np.maximum(sds, 1e-9)) >= SHOWN
+    return next((p for p, small in zip(reversed(together), may[::-1], strict=True) if small), doubtful[0][1])
 
 
 def _losses(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:
@@ -103,46 +90,11 @@ def _losses(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Fl
     return mean[0] - mean[1:], np.sqrt(np.maximum(variance, 0.0))
 
 
-def _odds(model: Posterior, leader: int, positions: Sequence[int], places: Sequence[int], spread: float) -> Floats:
-    """The odds that each candidate may take the leader's place after a launch, shape ``(places, positions)``."""
-    rows = sorted({leader, *positions, *places})
-    mean, covariance = model.joint(np.array(rows, dtype=np.int64))
-    first, theirs = rows.index(leader), [rows.index(p) for p in positions]
-    differences = covariance[first] - covariance[theirs]
-    variance = differences[:, first] - differences[np.arange(len(theirs)), theirs]
-    means, odds = mean[first] - mean[theirs], np.zeros((len(places), len(positions)))
-    for i, place in enumerate(rows.index(p) for p in places):
-        learnt = np.minimum(differences[:, place] ** 2 / (covariance[place, place] + spread**2 + 1e-12), variance)
-        after = np.sqrt(np.maximum(variance - learnt, 0.0))
-        limits = np.array([min(_highest(sd), Z * sd) for sd in after.tolist()])
-        odds[i] = ndtr((limits - means) / np.sqrt(np.maximum(learnt, 1e-12)))
-    return odds
-
-
-def _highest(sd: float) -> float:
-    """The highest mean at which the expected loss is within the limit."""
-    low, high = -20 * max(sd, LEAST_GAIN), LEAST_GAIN
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if expected_loss(middle, sd) <= LEAST_GAIN else (low, middle)
-    return low
-
-
-def _steps(history: History, model: Posterior, leader: int) -> dict[int, frozenset[str]]:
-    """The shorter candidates worth looking at: all of them, or those that put back what may be doubted."""
-    candidates = history.candidates
-    found = {
-        position: back
-        for position, back in subsets_towards_default(candidates, leader).items()
-        if position not in history.canonical_of and position != leader and not history.broke(position)
-    }
-    if len(found) <= MOST_STEPS:
-        return found
-    singles = {p: back for p, back in ablations(candidates, leader).items() if p in found}
-    rows = zip(singles.values(), *_losses(model, leader, list(singles)), strict=True)
-    doubtful = {knob for back, mean, sd in rows if mean - Z * sd <= 0 for knob in back}
-    order = sorted(found, key=lambda p: (not history.scores(p), not found[p] <= doubtful, -len(found[p]), p))
-    return {p: found[p] for p in order[:MOST_STEPS]}
+def own_default(candidates: CandidateSet, position: int) -> int | None:
+    """The default of a candidate's engine, else its `reference`: what settings go back to."""
+    engine = candidates.items[position].configuration.engine
+    own = (p for p in candidates.defaults if candidates.items[p].configuration.engine == engine)
+    return next(own, reference(candidates, position))
 
 
 def reference(candidates: CandidateSet, winner: int) -> int | None:
@@ -179,12 +131,15 @@ def subsets_towards_default(
     return between
 
 
-def ablations(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:
-    """Position to what is put back, for each knob in which winner and reference differ the fewest knobs with it.
+def ablations(candidates: CandidateSet, winner: int, base: int | None = None) -> dict[int, frozenset[str]]:
+    """Position to what is put back, for each knob in which winner and base differ the fewest knobs with it.
 
-    Knobs whose smallest step back is the same candidate share an entry; the largest step is the reference itself.
+    Knobs whose smallest step back is the same candidate share an entry; the largest step is the base itself.
+
+    Args:
+        base: by default the winner's `reference`; of the same engine.
     """
-    between = subsets_towards_default(candidates, winner)
+    between = subsets_towards_default(candidates, winner, base)
     knobs = sorted({name for back in between.values() for name in back})
     nearest = [min((len(back), position) for position, back in between.items() if knob in back)[1] for knob in knobs]
     return {position: between[position] for position in nearest}

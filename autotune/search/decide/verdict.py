@@ -1,8 +1,9 @@
 """Judge which configuration has won, and whether it differs from the baseline.
 
 One finalist was put to the test (`finals`), so no interval needs widening for a choice among several. Where the test
-stopped at a bound the finalist is better; else it cannot be told from the baseline, and of the two the one with the
-fewest settings wins, unless it is shown to be worse: a flag that only rode on noise should not be recommended.
+stopped at a bound the finalist is better, unless it breaks a promise for less than `promises.WORTH`; else it cannot be
+told from the baseline, and of the two the one with the fewest settings wins, unless it is shown to be worse: a flag
+that only rode on noise should not be recommended. What breaks a promise and is shown to pay takes the finalist's place.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.search.decide import control_runs, finals
+from autotune.search.decide import control_runs, finals, promises
 from autotune.search.decide.estimate import Spread, mean
 from autotune.search.decide.sequential_test import Outcome, estimate, outcome
 from autotune.search.history import BASELINE_ROLES, History
@@ -68,11 +69,16 @@ def judge(history: History) -> Judgement:
     challenger = finals.finalist(history)
     if challenger is None:
         # As measured: what would keep the limits on another node is no more than a hope without a launch there.
-        proven = [p for p in challengers(history) if history.feasible(p)]
-        challenger = max(proven, key=lambda p: mean(evidence(history, p)), default=None)
+        proven = [p for p in challengers(history) if history.feasible(p) and not promises.barred(history, p)]
+        kept = [p for p in proven if not promises.broken(history, p)]
+        challenger = max(kept or proven, key=lambda p: mean(evidence(history, p)), default=None)
     gain, ended = _tested(history, challenger) if challenger is not None else (None, None)
     verdict, winner = _verdict(history, challenger, gain, ended)
     own = gain if winner == challenger else Gain(0.0, None)
+    if winner == challenger is not None and verdict in (Verdict.BETTER, Verdict.UNOPPOSED):
+        rival = promises.paying(history, challenger)
+        if rival is not None:
+            winner, own = rival, _over_baseline(history, rival) if gain else None
     return Judgement(
         verdict,
         winner,
@@ -100,6 +106,13 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
     return Gain(gain, (min(low, gain), max(high, gain))), outcome(seen)[0]
 
 
+def _over_baseline(history: History, position: int) -> Gain:
+    """The gain of a configuration that was not tested against the baseline, but against one that was."""
+    both = [history.node_scores(p, *_roles(history, p)) for p in (position, history.candidates.baseline)]
+    gain, half = contrast(*both)[0], history.spread.half_width([len(scores) for scores in both])
+    return Gain(gain, None if half is None else (gain - half, gain + half))
+
+
 def _verdict(
     history: History, challenger: int | None, gain: Gain | None, ended: Outcome | None
 ) -> tuple[Verdict, int | None]:
@@ -109,13 +122,14 @@ def _verdict(
         return (Verdict.INDISTINGUISHABLE, base) if stands else (Verdict.INFEASIBLE, None)
     if gain is None:
         return Verdict.UNOPPOSED, challenger
-    if ended is Outcome.BETTER:
+    breaks = promises.broken(history, challenger)
+    if ended is Outcome.BETTER and not (stands and breaks and gain.log < promises.WORTH):
         return Verdict.BETTER, challenger
     if not stands:
         # It breaks an SLO that the challenger keeps: it cannot be recommended however simple it is.
         return Verdict.INDISTINGUISHABLE, challenger
     # Without a test a bad but simple challenger would pass on a lucky launch.
-    close = ended is not None and gain.interval is not None and gain.interval[1] >= 0
+    close = ended is not None and gain.interval is not None and gain.interval[1] >= 0 and not breaks
     equals = [base, challenger] if close else [base]
     return Verdict.INDISTINGUISHABLE, min(equals, key=lambda p: settings(history, p))
 
