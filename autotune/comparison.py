@@ -17,9 +17,10 @@ from autotune.search import objective
 from autotune.search.decide.estimate import Spread, mean, percent
 from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_of
 from autotune.search.front import dominated
-from autotune.search.history import BASELINE_ROLES, History
+from autotune.search.history import BASELINE_ROLES, Entry, History
 from autotune.search.nodes import NodeScore, contrast
 from autotune.study.recommendation import (
+    Alternative,
     Choice,
     FrontPoint,
     MatrixCell,
@@ -68,6 +69,26 @@ class Sheet:
             ),
         )
 
+    def alternatives(self) -> list[Alternative]:
+        """The best command that was measured and gives nothing up, where the winner gives something up."""
+        history, winner = self._history, self._judgement.winner
+        given_up = history.candidates.given_up
+        if winner is None or winner not in given_up:
+            return []
+        kept = [p for p in history.by_position if history.feasible(p) and p not in given_up]
+        # Fresh launches before others: the best of many single ones was lucky.
+        best = max(kept, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None)
+        if best is None:
+            return []
+        both = [[(e.node, e.score) for e in self._entries(p) if e.score is not None] for p in (winner, best)]
+        price, half = contrast(*both)[0], self._judgement.spread.half_width([len(scores) for scores in both])
+        within = None if half is None else percents((price - half, price + half))
+        figures = {"gives_up": [], "price_percent": percent(price), "price_ci95": within}
+        return [Alternative(**self.choice(best).model_dump(), label="gives nothing up", **figures)]
+
+    def _level(self, position: int) -> float:
+        return mean(evidence(self._history, position))
+
     def _shown(self, position: int) -> Launch:
         """The launch whose command stands for a configuration: the equivalent without settings that do nothing.
 
@@ -94,8 +115,11 @@ class Sheet:
 
     def _measured(self, position: int) -> list[Launch]:
         """The launches behind `evidence`, in order."""
+        return [self._launches[e.number] for e in self._entries(position)]
+
+    def _entries(self, position: int) -> list[Entry]:
         roles = BASELINE_ROLES if position == self._base else (Role.FINAL,)
-        return [self._launches[e.number] for e in self._history.evidence(position, *roles)]
+        return self._history.evidence(position, *roles)
 
     def _scores(self, position: int, workload: str) -> list[NodeScore]:
         """The scores on one workload with the nodes where they were measured."""

@@ -14,18 +14,34 @@ of the finals are worth making; here it is put into words and figures.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autotune import comparison
-from autotune.search import equivalents
+from autotune.errors import BadInput
+from autotune.loadgen.workloads import load_workload
+from autotune.search import equivalents, objective
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.sequential_test import Outcome
-from autotune.search.decide.verdict import Judgement, judge
+from autotune.search.decide.verdict import Gain, Judgement, judge
 from autotune.search.history import History
+from autotune.simulator.node import ServerSetup
+from autotune.simulator.node.calibration import calibration_of
+from autotune.simulator.prediction_intervals import gain_interval90
 from autotune.space.enumeration import CandidateSet
-from autotune.study.recommendation import Exclusion, Explanation, NodeShare, Recommendation, Verdict
+from autotune.study.recommendation import (
+    Choice,
+    Exclusion,
+    Explanation,
+    NodeShare,
+    Recommendation,
+    Regret,
+    Verdict,
+    WorkloadComparison,
+)
 from autotune.study.spec import StudySpec
+from autotune.study.user_library import library_of
 from autotune.trial import Evidence, Launch
 
 
@@ -51,20 +67,30 @@ def recommend(
     nodes, told = comparison.nodes(measured), explanation or Explanation()
     sheet = comparison.Sheet(history, launches, judgement)
     gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
+    recommended = sheet.choice(winner) if winner is not None else None
+    baseline, workloads = sheet.choice(base) if history.scores(base) else None, sheet.workloads()
+    evidence, on_a_node = launches[0].result.evidence if launches else Evidence.MEASURED, None
+    if evidence in (Evidence.SIMULATED, Evidence.EMULATED) and gain and recommended and baseline and winner != base:
+        on_a_node = _on_a_node(spec, recommended, baseline, workloads, gain)
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
     return Recommendation(
         study=spec.study,
         model=spec.model.id,
         hardware=spec.hardware.name,
         gpus=spec.gpus,
-        evidence=launches[0].result.evidence if launches else Evidence.MEASURED,
+        evidence=evidence,
         verdict=judgement.verdict,
-        stop_reason="; ".join([*_explained(stop_reason, judgement, len(history.by_position) > 1, nodes), *_left(told)]),
-        recommended=sheet.choice(winner) if winner is not None else None,
-        baseline=sheet.choice(base) if history.scores(base) else None,
+        stop_reason="; ".join(
+            [*_explained(stop_reason, judgement, len(history.by_position) > 1, nodes), *_left(told.regret)]
+        ),
+        recommended=recommended,
+        baseline=baseline,
         gain_percent=percent(gain.log) if gain else None,
         gain_ci95=comparison.percents(gain.interval) if gain else None,
-        workloads=sheet.workloads(),
+        gain_interval90_on_a_node=on_a_node,
+        gives_up=list(candidates.given_up.get(winner, ())) if winner is not None else [],
+        alternatives=sheet.alternatives(),
+        workloads=workloads,
         **dict(told),
         matrix=sheet.matrix(),
         front=sheet.front(),
@@ -79,10 +105,26 @@ def recommend(
     )
 
 
-def _left(told: Explanation) -> list[str]:
+def _on_a_node(
+    spec: StudySpec, recommended: Choice, baseline: Choice, workloads: Mapping[str, WorkloadComparison], gain: Gain
+) -> tuple[float, float] | None:
+    """The gain's interval on a real node, by the simulator's own error."""
+    library, name = library_of(spec), max(objective.weights(spec).items(), key=lambda pair: pair[1])[0]
+    try:
+        workload = load_workload(name, library)
+    except BadInput:  # a file that is gone, or a load without a name of ours
+        return None
+    fitted, sides = calibration_of(library), []
+    for one, metrics in ((recommended, workloads[name].recommended), (baseline, workloads[name].baseline)):
+        knobs = dict(one.config)
+        setup = ServerSetup(one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted)
+        sides.append((setup, metrics or {}))
+    return gain_interval90(math.exp(gain.log), sides[0], sides[1], workload, spec.objective)
+
+
+def _left(regret: Regret | None) -> list[str]:
     """The regret that remains, in words."""
-    found = told.regret
-    return [f"odds {found.odds:g} that nothing is more than {found.percent:.1f} % better"] if found else []
+    return [f"odds {regret.odds:g} that nothing is more than {regret.percent:.1f} % better"] if regret else []
 
 
 def _explained(stop_reason: str, judgement: Judgement, challenged: bool, nodes: Sequence[NodeShare]) -> list[str]:

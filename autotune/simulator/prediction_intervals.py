@@ -73,9 +73,24 @@ def against(
     other = {"versus_total_token_throughput": its, "versus_failure": theirs[1]["failure"]}
     if its is None or HEADLINE not in mine[1]:
         return {**other, "gain_percent": None, "gain_interval90": None}
-    first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
     ratio = float(mine[1][HEADLINE]) / float(its)
-    gain, *ends = (
-        (end - 1.0) * 100.0 for end in (ratio, *interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second)))
-    )
-    return {**other, "gain_percent": gain, "gain_interval90": ends}
+    ends = gain_interval90(ratio, mine, theirs, workload)
+    return {**other, "gain_percent": (ratio - 1.0) * 100.0, "gain_interval90": list(ends)}
+
+
+def gain_interval90(
+    ratio: float,
+    mine: tuple[ServerSetup, Mapping[str, Any]],
+    theirs: tuple[ServerSetup, Mapping[str, Any]],
+    workload: Workload,
+    metric: str = HEADLINE,
+) -> tuple[float, float]:
+    """The 90 % interval of a gain in percent, by the simulator's own error in comparing two configurations.
+
+    Args:
+        ratio: of the two predictions, above 1 is better.
+        mine, theirs: setups, and what is predicted of them.
+    """
+    first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
+    low, high = interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second, metric))
+    return (low - 1.0) * 100.0, (high - 1.0) * 100.0

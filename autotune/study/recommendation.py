@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from autotune.space.promises import GivenUp
 from autotune.trial import Evidence, Metrics, Scalar
 
 SCHEMA = 1
@@ -74,6 +75,20 @@ class Choice(_Value):
     def stand_in(self) -> bool:
         """Whether the command is none, but says in its form what a replayed row says."""
         return self.argv[0].startswith(STAND_IN)
+
+
+class Alternative(Choice):
+    """Another command that was measured, and what the recommended one has over it.
+
+    Attributes:
+        label: why somebody may prefer it.
+        price_percent: what it costs: the recommended command's gain over it, with its 95 % interval.
+    """
+
+    label: str
+    gives_up: list[GivenUp]
+    price_percent: float
+    price_ci95: tuple[float, float] | None
 
 
 class WorkloadComparison(_Value):
@@ -267,7 +282,14 @@ class Exclusion(_Value):
 
 
 class Recommendation(_Value):
-    """The outcome of a study. ``recommended`` is None when nothing is feasible."""
+    """The outcome of a study. ``recommended`` is None when nothing is feasible.
+
+    Attributes:
+        gain_ci95: from launch to launch.
+        gain_interval90_on_a_node: in percent, by the simulator's own error; None unless simulated or emulated.
+        gives_up: what the recommended command gives up for speed.
+        alternatives: at least the best command that gives nothing up, where it is another one.
+    """
 
     study: str
     model: str
@@ -280,6 +302,9 @@ class Recommendation(_Value):
     baseline: Choice | None
     gain_percent: float | None
     gain_ci95: tuple[float, float] | None
+    gain_interval90_on_a_node: tuple[float, float] | None = None
+    gives_up: list[GivenUp] = []
+    alternatives: list[Alternative] = []
     workloads: dict[str, WorkloadComparison]
     contributions: list[Contribution]
     inert: list[NoEffect] = []
