@@ -22,7 +22,7 @@ from autotune.study.spec import StudySpec
 
 _KEYS = (
     *("study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"),
-    *("state", "budget", "nodes", "engine", "gain_percent", "gain_ci95"),
+    *("state", "budget", "nodes", "engine", "gain_percent", "gain_ci95", "gain_interval90_on_a_node"),
 )
 
 _NO_WIDTH = 10_000
@@ -163,6 +163,9 @@ def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
     if gain is not None and row["gain_ci95"] is not None:
         low, high = row["gain_ci95"]
         gain += f" ({low:+.1f} to {high:+.1f})"
+        if row["gain_interval90_on_a_node"] is not None:
+            low, high = row["gain_interval90_on_a_node"]
+            gain += f", on a node {low:+.0f} to {high:+.0f}"
     launches = f"{row['launches']} of {row['budget']}" if unfinished else row["launches"]
     cells = {name: row[name] for name in ("study", "model", "hardware", "evidence")}
     cells |= {"verdict": verdict, "gain": gain, "launches": launches}
@@ -198,6 +201,7 @@ def _row(home: Home, name: str) -> dict[str, Any]:
         row["engine"] = done.recommended.engine if done.recommended else None
         if _has_gain(done):
             row |= {"gain_percent": done.gain_percent, "gain_ci95": done.gain_ci95}
+            row["gain_interval90_on_a_node"] = done.gain_interval90_on_a_node
             row["gain"] = f"{done.gain_percent:+.1f} %"
     return row
 

@@ -10,6 +10,7 @@ import yaml
 
 from autotune import redact
 from autotune.outputs.export.winner import Winner
+from autotune.outputs.report import words
 from autotune.study.recommendation import Recommendation, Verdict
 from autotune.trial import Evidence
 
@@ -33,6 +34,8 @@ def heading(winner: Winner) -> list[str]:
         f"evidence: {worth}",
         f"{objective.metric} on {objective.workload}: {objective.value:.2f}",
         f"gain over the baseline: {gain(recommendation)}",
+        *words.price(recommendation),
+        *(f"{other.label}: {redact.text(other.command)}" for other in recommendation.alternatives),
     ]
 
 
@@ -46,7 +49,8 @@ def gain(recommendation: Recommendation) -> str:
     text = f"{recommendation.gain_percent:+.1f} %"
     if recommendation.gain_ci95 is not None:
         low, high = recommendation.gain_ci95
-        text += f" (95 % interval {low:+.1f} to {high:+.1f} %)"
+        node = words.on_a_node(recommendation)
+        text += f" (95 % interval {low:+.1f} to {high:+.1f} %{f'; {node}' if node else ''})"
     if recommendation.verdict is Verdict.INDISTINGUISHABLE:
         text += ", not distinguishable from none"
     return text

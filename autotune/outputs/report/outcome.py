@@ -33,9 +33,8 @@ def opening(study: StudyRecord) -> list[str]:
 
 
 def conclusion(study: StudyRecord) -> list[str]:
-    """What was found in words, and the command in a block of its own."""
-    outcome = study.recommendation
-    parts = [f"**{text.plain(words.conclusion(outcome))}**"]
+    """The command in a block of its own, what it gives up, the alternatives with their price, and what was found."""
+    outcome, parts = study.recommendation, list[str]()
     choice = outcome.recommended
     if choice is None:
         if (miss := outcome.nearest_miss) is not None:
@@ -50,6 +49,8 @@ def conclusion(study: StudyRecord) -> list[str]:
         if choice.stand_in:
             what = "The table does not tell a command; what it says of the row, in the form of one"
         parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
+    parts += [text.plain(line) for line in words.price(outcome)] + [_command(one) for one in outcome.alternatives]
+    parts.append(f"**{text.plain(words.conclusion(outcome))}**")
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
     if outcome.baseline is None and (failure := next(filter(None, failures), None)):
         parts.append(f"The baseline failed with {words.failed(failure)}: {text.plain(redact.text(failure.message))}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from autotune.errors import BadInput
+from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo
 from autotune.outputs.report import text
 from autotune.study.recommendation import Choice, MatrixRow, NearestMiss, Objective, Recommendation, Verdict
 from autotune.trial import Evidence, Failure, Phase
 
+ACCEPTANCE = "spec_decode_acceptance_rate"
+"""The metric of engines that count how many drafted tokens they accept."""
 _DOING = {
     Phase.LOAD: "while loading the weights",
     Phase.KV_CACHE: "while making room for the KV cache",
@@ -28,8 +32,52 @@ def failed(failure: Failure) -> str:
 def conclusion(outcome: Recommendation) -> str:
     """What the study found, in a few plain sentences; never more than the evidence carries."""
     lost = trade_off(outcome)
-    parts = (_sentence(outcome), _gain(outcome), f"It {lost}." if lost else "", _front(outcome))
+    parts = (_sentence(outcome), _gain(outcome), f"It {lost}." if lost else "", _speculation(outcome), _front(outcome))
     return " ".join(part for part in parts if part)
+
+
+def price(outcome: Recommendation) -> list[str]:
+    """What the recommended command gives up, and the alternatives with what each costs: a sentence each."""
+    choice = outcome.recommended
+    if choice is None or (outcome.evidence is Evidence.REPLAYED and not outcome.gives_up):
+        return []  # what a table's rows promise is not known
+    lines = [
+        f"It gives up ({one.knob} {text.scalar(one.to)} instead of {text.scalar(one.from_)}): {one.what}."
+        for one in outcome.gives_up
+    ]
+    for other in outcome.alternatives:
+        within = f", 95 % interval {text.percents(other.price_ci95)}" if other.price_ci95 else ""
+        repeats = text.count(other.objective.repeats, "launch", "launches")
+        lines.append(
+            f"The best command that {other.label} reaches {_value(outcome, other.objective)} ({repeats}): the "
+            f"recommended one is {text.percent(other.price_percent)} over it{within}."
+        )
+    return lines or ["It gives up nothing that the baseline's users have."]
+
+
+def on_a_node(outcome: Recommendation) -> str:
+    """The interval of the gain by the simulator's own error, in a phrase; empty where nothing was simulated."""
+    ends = outcome.gain_interval90_on_a_node
+    return f"90 % interval on a real node, by the simulator's own error, {text.percents(ends)}" if ends else ""
+
+
+def _speculation(outcome: Recommendation) -> str:
+    """How the acceptance of drafted tokens came about, where prompts are no real text."""
+    choice = outcome.recommended
+    if choice is None or not choice.config.get("speculative_tokens"):
+        return ""
+    try:
+        synthetic = not all(load_workload(name).has_text for name in outcome.workloads)
+    except BadInput:  # a file that is gone, or a load without a name of ours
+        return ""
+    if not synthetic or outcome.evidence is Evidence.REPLAYED:
+        return ""
+    if outcome.evidence is not Evidence.MEASURED:
+        return "How many drafted tokens are accepted (speculative decoding) was assumed, not measured."
+    measured = (row.recommended or {} for row in outcome.workloads.values())
+    rate = next((row[ACCEPTANCE] for row in measured if row.get(ACCEPTANCE) is not None), None)
+    share = f" ({100 * rate:.0f} % of them)" if rate is not None else ""
+    return f"How many drafted tokens are accepted (speculative decoding) was measured on random text{share}."
 
 
 def _sentence(outcome: Recommendation) -> str:
@@ -76,6 +124,8 @@ def _gain(outcome: Recommendation) -> str:
     sure = f"no interval, from {repeats}"
     if outcome.gain_ci95 is not None:
         sure = f"95 % interval {text.percents(outcome.gain_ci95)}, from {repeats}"
+    if node := on_a_node(outcome):
+        sure += f"; {node}"
     meaning = ", as the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
     if outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
         meaning = ", as the whole interval lies above zero"

@@ -135,10 +135,13 @@ def study_params(spec: StudySpec) -> dict[str, Any]:
 
 def outcome_metrics(outcome: Recommendation) -> dict[str, float]:
     low, high = outcome.gain_ci95 or (None, None)
+    lowest, highest = outcome.gain_interval90_on_a_node or (None, None)
     figures: dict[str, Any] = {
         "gain_percent": outcome.gain_percent,
         "gain_ci95_low": low,
         "gain_ci95_high": high,
+        "gain_interval90_on_a_node_low": lowest,
+        "gain_interval90_on_a_node_high": highest,
         "launches": outcome.launches,
         "trials": outcome.trials,
         "duration_s": outcome.duration_s,
@@ -162,6 +165,7 @@ def outcome_tags(outcome: Recommendation) -> dict[str, str]:
     command = redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
     note = f"**{outcome.evidence.value.upper()}**: verdict *{outcome.verdict.value}*\n\n```bash\n{command}\n```\n"
     chosen = {"engine": choice.engine, "engine_version": choice.engine_version, "fingerprint": choice.fingerprint}
+    chosen["gives_up"] = ", ".join(f"{one.knob}: {one.what}" for one in outcome.gives_up) or "nothing"
     return {**tags, **chosen, "command": command[:TEXT_LENGTH], "mlflow.note.content": note[:TEXT_LENGTH]}
 
 
