@@ -1,0 +1,137 @@
+"""What a command may give up for speed: only what pays by 3 % on fresh launches, or what the user allows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+from search_landscapes import Throughput, make_spec, opened, play
+
+from autotune.recommend import recommend
+from autotune.search.decide import promises
+from autotune.search.history import Entry, History
+from autotune.space.enumeration import Candidate, CandidateSet
+from autotune.space.promises import GivenUp
+from autotune.space.schema import GiveUpKind
+from autotune.study.recommendation import Recommendation, Verdict
+from autotune.trial import Configuration, Launch, Role
+
+KINDS: dict[str, tuple[object, GiveUpKind]] = {
+    "context": (16384, "shorter-context"),
+    "cache": (False, "no-prefix-caching"),
+}
+ITEMS = tuple(
+    Candidate(Configuration("vllm", {"dp": dp, "context": context, "cache": cache}), "0.11")
+    for dp, context, cache in itertools.product((1, 2, 4), (None, 16384), (True, False))
+)
+
+
+def given_up(candidate: Candidate) -> tuple[GivenUp, ...]:
+    knobs = candidate.configuration.knobs
+    return tuple(
+        GivenUp(knob=name, from_=None, to=value, what=f"less {name}", kind=kind)
+        for name, (value, kind) in KINDS.items()
+        if knobs[name] == value and knobs[name] is not None
+    )
+
+
+NODE = CandidateSet(ITEMS, 0, (0,), given_up={i: g for i, item in enumerate(ITEMS) if (g := given_up(item))})
+
+
+def node(context: float = 0.0, cache: float = 0.0, layout: float = 0.2) -> Throughput:
+    """Attention replicas add the most; a short context and no prefix cache add so much, logarithms."""
+
+    def throughput(c: Configuration) -> float:
+        score = layout * math.log2(float(c.knobs["dp"] or 1))
+        return 1000 * math.exp(score + context * (c.knobs["context"] == 16384) + cache * (c.knobs["cache"] is False))
+
+    return throughput
+
+
+def study(folder: Path, throughput: Throughput, **changes: object) -> tuple[list[Launch], Recommendation]:
+    spec = make_spec(**{"noise": 0.01, "launches": 24, **changes})
+    one = opened(folder, spec, NODE)
+    made = play(one, spec, throughput)
+    one.close()
+    return made, recommend(spec, NODE, made, (), one.stop_reason)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_promise_is_kept_where_breaking_it_pays_less_than_three_percent(tmp_path: Path, seed: int) -> None:
+    _, outcome = study(tmp_path, node(context=0.015), seed=seed)
+    assert outcome.recommended is not None
+    assert outcome.recommended.config == {"dp": 4, "context": None, "cache": True}
+    assert (outcome.gives_up, outcome.alternatives) == ([], [])
+    assert outcome.verdict is Verdict.BETTER
+
+
+def test_what_pays_is_shown_against_the_same_command_on_fresh_launches_and_has_a_price(tmp_path: Path) -> None:
+    made, outcome = study(tmp_path, node(context=0.15))
+    assert outcome.recommended is not None
+    assert outcome.recommended.config == {"dp": 4, "context": 16384, "cache": True}
+    assert [(one.knob, one.to, one.what) for one in outcome.gives_up] == [("context", 16384, "less context")]
+    (other,) = outcome.alternatives
+    assert other.config == {"dp": 4, "context": None, "cache": True}
+    assert other.price_percent == pytest.approx(100 * math.expm1(0.15), abs=4)
+    assert other.price_ci95 is not None
+    assert other.price_ci95[0] > 0
+    for config in (outcome.recommended.config, other.config):
+        fresh = [x for x in made if x.trial.role is Role.FINAL and x.trial.configuration.knobs == config]
+        assert len(fresh) >= promises.LAUNCHES
+    written = outcome.to_json()
+    assert written["gives_up"] == [
+        {"knob": "context", "from": None, "to": 16384, "what": "less context", "kind": "shorter-context"}
+    ]
+    assert Recommendation.from_json(written) == outcome
+
+
+def test_prefix_caching_stays_whatever_it_costs_unless_it_is_allowed(tmp_path: Path) -> None:
+    _, kept = study(tmp_path / "kept", node(cache=0.5))
+    assert kept.recommended is not None
+    assert kept.recommended.config["cache"] is True
+    _, allowed = study(tmp_path / "allowed", node(cache=0.5), allow=("no-prefix-caching",))
+    assert allowed.recommended is not None
+    assert allowed.recommended.config["cache"] is False
+    assert [one.knob for one in allowed.gives_up] == ["cache"]
+
+
+def test_what_is_allowed_goes_into_the_finals_without_a_contest(tmp_path: Path) -> None:
+    made, outcome = study(tmp_path, node(context=0.1), allow=("shorter-context",))
+    finals = [x.trial.configuration.knobs["context"] for x in made if x.trial.role is Role.FINAL]
+    assert finals[0] == 16384
+    assert outcome.recommended is not None
+    assert outcome.recommended.config["context"] == 16384
+
+
+def test_the_last_launch_goes_to_the_form_that_keeps_the_promise(tmp_path: Path) -> None:
+    """Nothing but the baseline keeps it before."""
+    entries = [Entry(0, Role.BASELINE, 0, 0.0, violations={}), Entry(1, Role.SEARCH, 10, 0.5, violations={})]
+    history = History(make_spec(launches=3), NODE, tuple(entries))
+    assert NODE.items[10].configuration.knobs == {"dp": 4, "context": 16384, "cache": True}
+    kept = promises.keeper(history, 10)
+    assert kept is not None
+    assert NODE.items[kept].configuration.knobs == {"dp": 4, "context": None, "cache": True}
+    made, outcome = study(tmp_path, node(context=0.3), launches=3)
+    assert outcome.recommended is not None
+    assert outcome.recommended.config["context"] is None
+    assert len(made) == 3
+
+
+def test_where_only_the_baseline_keeps_it_the_gain_over_that_must_be_three_percent(tmp_path: Path) -> None:
+    few = CandidateSet((ITEMS[0], ITEMS[2]), 0, (0,), given_up={1: NODE.given_up[2]})
+    ends = []
+    for name, worth in (("little", 0.02), ("much", 0.05)):
+        spec = make_spec(launches=12)
+        one = opened(tmp_path / name, spec, few)
+        made = play(one, spec, node(context=worth))
+        one.close()
+        ends.append(recommend(spec, few, made, (), one.stop_reason))
+    little, much = ends
+    assert little.verdict is Verdict.INDISTINGUISHABLE
+    assert little.recommended is not None
+    assert little.recommended.config["context"] is None
+    assert much.verdict is Verdict.BETTER
+    assert much.gives_up
+    assert [other.config["context"] for other in much.alternatives] == [None]
