@@ -173,16 +173,17 @@ class Plan:
     def _finalist(self, history: History, searched: History) -> int | None:
         """The best of the search that keeps every promise, by launches before the finals alone; else the best.
 
-        One that fell gives way to the next.
+        Where no check was left for a shorter command the finals measure it. One that fell gives way to the next.
         """
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
         leaders = [p for p in ranked(model, scores) if not promises.barred(scores, p)]
         for leader in sorted(leaders, key=lambda p: bool(promises.broken(scores, p))):
-            short = history.canonical(simplify.shortened(scores, model, leader)[0])
-            for position in (short, leader):
-                if position != history.candidates.baseline and not finals.eliminated(history, position):
-                    return position
+            short, shorter = simplify.shortened(scores, model, leader)
+            for position in (short if shorter is None else shorter, short, leader):
+                tested = history.canonical(position)
+                if tested != history.candidates.baseline and not finals.eliminated(history, tested):
+                    return tested
         return None
 
     def _open(self, history: History, finalist: int) -> bool:

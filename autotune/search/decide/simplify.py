@@ -56,10 +56,10 @@ def spread_of(history: History) -> float:
 def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tuple[frozenset[str], float]]:
     """Each smallest step back of a command, by position: the settings, and the odds that they add enough to stay.
 
-    Without what failed, and without what the engine resolves to another one.
+    Without what failed, what the engine resolves to another one, and the baseline: the finals are about that.
     """
     singles = ablations(history.candidates, leader, own_default(history.candidates, leader))
-    rows = [p for p in singles if p not in history.canonical_of and p != leader and not history.broke(p)]
+    rows = [p for p in singles if _may_stand_for(history, p, leader)]
     means, sds = _losses(model, leader, rows)
     odds = ndtr((means - LEAST_EFFECT) / np.maximum(sds, 1e-9))
     return {p: (singles[p], float(chance)) for p, chance in zip(rows, odds, strict=True)}
@@ -76,11 +76,16 @@ def _shorter(history: History, model: Posterior, leader: int) -> int | None:
     gone, together = frozenset[str](), list[int]()
     for _, position in doubtful:
         gone |= shown[position][0]
-        if gone in by_settings and not history.broke(by_settings[gone]):
+        if gone in by_settings and _may_stand_for(history, by_settings[gone], leader):
             together.append(by_settings[gone])
     means, sds = _losses(model, leader, together)
     may = ndtr((MOST_LOSS - means) / np.maximum(sds, 1e-9)) >= SHOWN
     return next((p for p, small in zip(reversed(together), may[::-1], strict=True) if small), doubtful[0][1])
+
+
+def _may_stand_for(history: History, position: int, leader: int) -> bool:
+    own = position not in (leader, history.candidates.baseline) and position not in history.canonical_of
+    return own and not history.broke(position)
 
 
 def _losses(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:
