@@ -1,0 +1,95 @@
+"""What values of knobs give up, as the engines' files mark it, and what is not enumerated unless it is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.errors import BadInput, MalformedFile
+from autotune.prepare.build_spec import build_spec
+from autotune.prepare.candidates import Prepared, prepare
+from autotune.space.checking import check
+from autotune.study.options import RunOptions
+from autotune.study.user_library import library_of
+
+
+def prepared(engine: str, **options: Any) -> Prepared:
+    asked = {"model": "deepseek-ai/DeepSeek-V3.2", "hardware": "h200", "engines": (engine,), "on": "simulator"}
+    spec = build_spec(RunOptions(**{**asked, **options}))
+    return prepare(spec, library_of(spec))
+
+
+def values(one: Prepared, knob: str) -> set[Any]:
+    return {item.configuration.knobs[knob] for item in one.candidates.items}
+
+
+def kinds(one: Prepared) -> dict[str, set[Any]]:
+    """Kind to the values that give it up."""
+    found: dict[str, set[Any]] = {}
+    for rows in one.candidates.given_up.values():
+        for row in rows:
+            found.setdefault(row.kind, set()).add(row.to)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("engine", "lossy", "memory"),
+    [("vllm", {"fp8_ds_mla"}, {0.95}), ("sglang", {"fp8_e4m3"}, set()), ("tensorrt_llm", set(), set())],
+)
+def test_every_engine_marks_what_its_values_give_up(engine: str, lossy: set[str], memory: set[float]) -> None:
+    one = prepared(engine)
+    found = kinds(one)
+    assert found["shorter-context"] == {81920, 32768, 16384}
+    assert found.get("lossy", set()) == lossy
+    assert found.get("no-memory-reserve", set()) == memory
+    marked = next(rows for rows in one.candidates.given_up.values() if rows[-1].kind == "shorter-context")
+    assert marked[-1].from_ == 163840
+    assert f"more than {marked[-1].to} tokens" in marked[-1].what
+    for i, item in enumerate(one.candidates.items):
+        short = item.configuration.knobs["context_length"] is not None
+        assert short == any(row.kind == "shorter-context" for row in one.candidates.given_up.get(i, ()))
+
+
+def test_prefix_caching_is_switched_off_only_where_that_is_allowed_or_pinned() -> None:
+    assert values(prepared("sglang"), "prefix_caching") == {True}
+    allowed = prepared("sglang", allow=("no-prefix-caching",))
+    assert values(allowed, "prefix_caching") == {True, False}
+    assert kinds(allowed)["no-prefix-caching"] == {False}
+    pinned = prepared("sglang", pins=("prefix_caching=false",))
+    assert values(pinned, "prefix_caching") == {False}
+    assert "no-prefix-caching" not in kinds(pinned), "what the user chose is not given up for speed"
+
+
+def test_the_context_to_be_kept_is_what_the_baseline_serves_and_min_context_is_a_floor() -> None:
+    shorter = prepared("vllm", baseline="vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8 --max-model-len 81920")
+    assert kinds(shorter)["shorter-context"] == {32768, 16384}
+    assert values(prepared("vllm", min_context=32768), "context_length") == {None, 81920, 32768}
+    with pytest.raises(BadInput, match=r"--min-context 200000: deepseek-ai/DeepSeek-V3\.2 takes at most 163840"):
+        prepared("vllm", min_context=200_000)
+    with pytest.raises(BadInput, match="less context than --min-context"):
+        prepared("vllm", min_context=32768, pins=("context_length=16384",))
+
+
+def test_a_mark_may_name_the_knobs_its_default_and_the_baseline(tmp_path: Any) -> None:
+    text = """engine: toy
+title: Toy
+program: [toy]
+versions: ["1"]
+options: [{flags: [--fast]}]
+on_node: {}
+knobs:
+  fast:
+    help: h
+    search: [0, 1]
+    read: args.fast
+    gives_up: [{kind: lossy, when: NAME, what: w}]
+"""
+    path = tmp_path / "toy" / "engine.yaml"
+    path.parent.mkdir()
+    for names in ("fast != default", "fast and baseline.fast"):
+        path.write_text(text.replace("NAME", names))
+        assert check(path) == [path]
+    path.write_text(text.replace("NAME", "slow"))
+    with pytest.raises(MalformedFile, match="unknown name 'slow'"):
+        check(path)
