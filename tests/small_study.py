@@ -10,7 +10,9 @@ from typing import Any
 
 from autotune.metrics.formulas import Slo
 from autotune.space.cards import Architecture, HardwareCard, ModelCard
+from autotune.space.promises import GivenUp
 from autotune.study.recommendation import (
+    Alternative,
     Choice,
     Contribution,
     Exclusion,
@@ -235,6 +237,25 @@ def recommendation(**changes: Any) -> Recommendation:
         duration_s=4212.0,
     )
     return outcome.model_copy(update=changes)
+
+
+def giving_up() -> Recommendation:
+    """The same study where the winner serves less context, with both intervals and the command that serves it all."""
+    given = GivenUp(
+        knob="context_length",
+        from_=163840,
+        to=16384,
+        what="requests of more than 16384 tokens are refused",
+        kind="shorter-context",
+    )
+    kept = Alternative(
+        **choice(BASELINE, 8700.0).model_dump(),
+        label="gives nothing up",
+        gives_up=[],
+        price_percent=4.6,
+        price_ci95=(1.2, 8.1),
+    )
+    return recommendation(gives_up=[given], alternatives=[kept], gain_interval90_on_a_node=(-4.0, 160.0))
 
 
 def infeasible() -> Recommendation:

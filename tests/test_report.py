@@ -15,7 +15,7 @@ from autotune.outputs.report.words import conclusion
 from autotune.study.recommendation import Recommendation, Verdict, WorkloadComparison
 from autotune.study.spec import InstalledEngine
 from autotune.study.tracking_uri import ui_command
-from autotune.trial import Command, Failure, FailureKind, Launch, Role
+from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, Role
 from tests import small_study
 from tests.small_study import BASELINE, SECRET, WINNER, metrics
 
@@ -62,6 +62,32 @@ def test_the_conclusion_says_engine_gain_interval_verdict_and_evidence(report: s
     assert "Gain +51.7 % (95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches)" in text
     assert "Verdict: better" in text
     assert blocks(text) == [small_study.COMMANDS[WINNER].shell()]
+
+
+def test_it_leads_with_the_command_what_it_gives_up_and_the_alternative_with_its_price(tmp_path: Path) -> None:
+    text = section(render(record(tmp_path, small_study.giving_up()), "md"), "Conclusion (SIMULATED)")
+    command, other = small_study.COMMANDS[WINNER].shell(), small_study.COMMANDS[BASELINE].shell()
+    given = r"It gives up (context\_length 16384 instead of 163840): requests of more than 16384 tokens are refused."
+    price = "recommended one is +4.6 % over it, 95 % interval +1.2 % to +8.1 %"
+    gain = (
+        "(95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches; 90 % interval on a real node, by the "
+    )
+    places = [text.index(part) for part in (command, given, "that gives nothing up", price, other, gain)]
+    assert places == sorted(places)
+    assert "simulator's own error, -4.0 % to +160.0 %)" in text
+    assert "It gives up nothing for speed" in render(record(tmp_path), "md")
+
+
+def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes_from() -> None:
+    plain = small_study.recommendation()
+    assert plain.recommended is not None
+    assert "drafted tokens" not in conclusion(plain)
+    mtp = plain.recommended.model_copy(update={"config": {**plain.recommended.config, "speculative_tokens": 1}})
+    assert "was assumed, not measured" in conclusion(plain.model_copy(update={"recommended": mtp}))
+    counted = {**metrics(9100.0), "spec_decode_acceptance_rate": 0.62}
+    rows = {"sharegpt": WorkloadComparison(baseline=None, recommended=counted, gain_percent=None)}
+    real = plain.model_copy(update={"recommended": mtp, "workloads": rows, "evidence": Evidence.MEASURED})
+    assert "was measured on random text (62 % of them)" in conclusion(real)
 
 
 def test_what_was_made_of_the_question_is_told(tmp_path: Path) -> None:

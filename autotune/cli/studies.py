@@ -163,12 +163,13 @@ def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
     if gain is not None and row["gain_ci95"] is not None:
         low, high = row["gain_ci95"]
         gain += f" ({low:+.1f} to {high:+.1f})"
-        if row["gain_interval90_on_a_node"] is not None:
-            low, high = row["gain_interval90_on_a_node"]
-            gain += f", on a node {low:+.0f} to {high:+.0f}"
     launches = f"{row['launches']} of {row['budget']}" if unfinished else row["launches"]
     cells = {name: row[name] for name in ("study", "model", "hardware", "evidence")}
-    cells |= {"verdict": verdict, "gain": gain, "launches": launches}
+    cells |= {"verdict": verdict, "gain": gain}
+    if interval and row["gain_interval90_on_a_node"] is not None:
+        low, high = row["gain_interval90_on_a_node"]
+        cells["gain"] += f" [{low:+.0f} to {high:+.0f}]"
+    cells["launches"] = launches
     if several:
         cells["nodes"] = len(row["nodes"]) if row["nodes"] else None
     cells["age"] = None if row["age_hours"] is None else _age(row["age_hours"])

@@ -40,7 +40,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("product") / "home"
     second = [replace(launch, result=replace(launch.result, node="node-1")) for launch in LAUNCHES[5:]]
     baseline = small_study.choice(small_study.BASELINE, 6000.0)
-    study(home, "done", [*LAUNCHES[:5], *second], small_study.recommendation(study="done"))
+    done = small_study.giving_up().model_copy(update={"study": "done"})
+    study(home, "done", [*LAUNCHES[:5], *second], done)
     same = small_study.recommendation(study="same", recommended=baseline, gain_percent=0.0, gain_ci95=None)
     study(home, "same", LAUNCHES[:2], same)
     with (study(home, "stopped", LAUNCHES[:4]) / "results.jsonl").open("a") as rows:
@@ -64,6 +65,7 @@ def test_list_tells_of_every_study_how_far_it_is(home: Path) -> None:
     assert list(rows) == ["done", "same", "stopped", "running", "damaged"]
     assert all(list(row)[: len(OLD_KEYS)] == OLD_KEYS for row in rows.values())
     expected = {"verdict": "better", "gain": "+51.7 %", "gain_ci95": [47.2, 56.1], "launches": 9, "engine": "sglang"}
+    expected["gain_interval90_on_a_node"] = [-4.0, 160.0]
     expected |= {"nodes": ["node-0", "node-1"], "state": "finished", "evidence": "simulated", "hardware": "8xh200"}
     assert expected.items() <= rows["done"].items()
     assert (rows["same"]["gain"], rows["same"]["gain_percent"]) == (None, None), "the baseline over itself"
@@ -75,7 +77,7 @@ def test_list_tells_of_every_study_how_far_it_is(home: Path) -> None:
     lines = [line.split("  ") for line in table.out.splitlines()]
     shown = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     assert shown[0] == ["study", "model", "hardware", "evidence", "verdict", "gain", "launches", "nodes", "age"]
-    assert shown[1][4:8] == ["better", "+51.7 % (+47.2 to +56.1)", "9", "2"]
+    assert shown[1][4:8] == ["better", "+51.7 % (+47.2 to +56.1) [-4 to +160]", "9", "2"]
     assert shown[3][4:7] == ["interrupted", "–", "4 of 9"]
     assert shown[4][4] == "running"
 

@@ -99,7 +99,7 @@ def on_four(
 
 
 def test_pairs_of_the_finals_share_a_node_and_keep_all_of_them_busy(tmp_path: Path) -> None:
-    made, outcome, cluster = on_four(tmp_path, flat, 0.05, launches=24)
+    made, outcome, cluster = on_four(tmp_path, flat, 0.05, launches=30)
     assert outcome.verdict is Verdict.INDISTINGUISHABLE
     assert cluster.most > 2
     assert cluster.busy_s / (4 * cluster.now_s) >= 0.75

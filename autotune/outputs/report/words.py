@@ -52,7 +52,7 @@ def price(outcome: Recommendation) -> list[str]:
             f"The best command that {other.label} reaches {_value(outcome, other.objective)} ({repeats}): the "
             f"recommended one is {text.percent(other.price_percent)} over it{within}."
         )
-    return lines or ["It gives up nothing that the baseline's users have."]
+    return lines or ["It gives up nothing for speed (context, prefix caching, precision, memory reserve)."]
 
 
 def on_a_node(outcome: Recommendation) -> str:
