@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,18 @@ def test_every_artefact_says_simulated(main_job: tuple[Path, Finished]) -> None:
     assert {row["evidence"] for row in rows(home, "main")} == {"simulated"}
     assert os.access(folder / "serve.sh", os.X_OK)
     assert subprocess.run(["bash", "-n", folder / "serve.sh"], check=False).returncode == 0
+
+
+def test_command_report_and_script_have_the_same_flags(main_job: tuple[Path, Finished]) -> None:
+    home, done = main_job
+    folder = home / "studies" / "main"
+    found = json.loads((folder / "recommendation.json").read_text())
+    script = (folder / "serve.sh").read_text()
+    started = shlex.split(script[script.index("\nexec") :])
+    assert started[-len(found["argv"]) - 1 :] == [*found["argv"], "$@"]
+    assert found["argv"][-2:] == ["--host", "127.0.0.1"]
+    for text in (done.out, (folder / "report.md").read_text()):
+        assert f"\n{found['command']}\n" in text
 
 
 def test_the_rows_are_whole(main_job: tuple[Path, Finished]) -> None:
