@@ -7,7 +7,7 @@ import click
 GROUPS = {
     "What to serve": ("model", "model_id", "hardware", "gpus", "engines"),
     "What to improve": ("workloads", "objective", "weights", "pareto", "slos", "baseline"),
-    "What may be tried": ("pins", "engine_args", "space", "sampler", "sources"),
+    "What may be tried": ("pins", "engine_args", "min_context", "allow", "space", "sampler", "sources"),
     "How much": ("launches", "hours", "seed", "noise"),
     "Where launches run": (
         *("on", "executor", "engine_bins", "images", "api_key_env", "api_key_file", "hf_token_file", "calibration"),
