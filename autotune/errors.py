@@ -69,7 +69,7 @@ class UnknownName(BadInput):
         parts.append(f"; did you mean {choice}?" if guesses else ".")
         listed = names if len(names) <= _MOST_NAMES else sorted(difflib.get_close_matches(name, names, n=10, cutoff=0))
         others = f" and {len(names) - len(listed)} others" if len(listed) < len(names) else ""
-        if not guesses or len(names) <= _FEW_NAMES:
+        if not guesses or len(listed) <= _FEW_NAMES:
             parts.append(f" Known: {', '.join(listed) if listed else 'none'}{others}.")
         if hint:
             parts.append(f" {hint}")

@@ -146,8 +146,7 @@ def _block(row: Mapping[str, Any]) -> list[str]:
     if "model" not in cells:
         return [cells["study"], f"  {', '.join(figures)}"]
     nodes = f" on {cells['nodes']} nodes" if len(row["nodes"]) > 1 else ""
-    figures.append(f"{cells['launches']} launches{nodes}")
-    about = f"{cells['model']} on {cells['hardware']}, {cells['age']} old"
+    about = f"{cells['model']} on {cells['hardware']}, {cells['launches']} launches{nodes}, {cells['age']} old"
     return [cells["study"], f"  {', '.join(figures)}", f"  {about}"]
 
 
@@ -166,7 +165,7 @@ def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
     launches = f"{row['launches']} of {row['budget']}" if unfinished else row["launches"]
     cells = {name: row[name] for name in ("study", "model", "hardware", "evidence")}
     cells |= {"verdict": verdict, "gain": gain}
-    if interval and row["gain_interval90_on_a_node"] is not None:
+    if row["gain_interval90_on_a_node"] is not None:
         low, high = row["gain_interval90_on_a_node"]
         cells["gain"] += f" [{low:+.0f} to {high:+.0f}]"
     cells["launches"] = launches

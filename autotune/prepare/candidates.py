@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from autotune.engines import Engine, recognise, settings_in_front, split_command
 from autotune.engines.accepted_options import RULE, Parser
 from autotune.engines.choose import engine_of, from_here
-from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
-from autotune.prepare.refusals import check_baseline, too_heavy
+from autotune.prepare.refusals import check_baseline, too_heavy, unavailable, unpinnable
 from autotune.replay import file_of, table_of
 from autotune.replay.candidates import candidates_of, known_engines
 from autotune.replay.candidates import command_of as replayed_command
@@ -26,7 +25,7 @@ from autotune.space.context import Context
 from autotune.space.enumeration import Candidate, CandidateSet, Enumeration, enumerate_engine, why_empty
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective, unsuited
-from autotune.space.library import Library, packaged
+from autotune.space.library import Library
 from autotune.space.promises import UNASKED, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.study.recommendation import Exclusion
@@ -123,9 +122,9 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     for choice in spec.engines:
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
-        reason = unsuited(kind.card, context) or _unpinnable(kind.card, spec.pins)
+        reason = unsuited(kind.card, context) or unpinnable(kind.card, spec.pins)
         if reason is None and not anywhere:
-            reason = _unavailable(spec, kind)
+            reason = unavailable(spec, kind)
         if reason is None:
             space, refusals, reason = _searched(kind, context, spec, library)
             notes += [f"{kind.card.title} {context.version}: {text}" for text in refusals]
@@ -184,27 +183,6 @@ def _replayed(spec: StudySpec, library: Library) -> Prepared:
     candidates = candidates_of(spec, table, known, library)
     spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in known.items()}
     return Prepared(spec, library, candidates, spaces, (), None)
-
-
-def _unavailable(spec: StudySpec, kind: Engine) -> str | None:
-    """Why the study's trials cannot run an engine; None where they can."""
-    if spec.on == "process":
-        if kind.name in spec.installed:
-            return None
-        return why_missing(kind.card) or f"{kind.card.title} was not installed when the study began"
-    if spec.on == "docker":
-        return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
-    needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(spec.on, ())
-    absent = [path for folder in needed if not (path := packaged(folder, kind.name)).is_file()]
-    return f"the {spec.on} knows nothing of {kind.name}: there is no {absent[0]}; use --on process" if absent else None
-
-
-def _unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
-    for name, value in pins.items():
-        knob = card.knobs.get(name)
-        if knob is not None and value != AUTO and (reason := knob.refuses(value)):
-            return f"it cannot take {name}={value} ({reason})"
-    return None
 
 
 def _engine_space(
@@ -267,7 +245,7 @@ def _with_baseline(
     if spec.baseline is not None:
         try:
             command = split_command(spec.baseline)
-            if not anywhere and (reason := _unavailable(spec, recognise(command.argv, library))) is not None:
+            if not anywhere and (reason := unavailable(spec, recognise(command.argv, library))) is not None:
                 raise BadInput(reason)
             baseline, space = _parse_baseline(spec, library, command, spaces, longest)
             command = from_here(command, space.engine) if spec.on == "process" else command

@@ -1,10 +1,13 @@
-"""Tell what is known to fail without a launch: weights that no layout holds, a baseline that its engine refuses."""
+"""Tell what is known to fail without a launch: an engine that is not there, weights that fit nowhere, a baseline."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from autotune.engines import Engine
+from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
+from autotune.serving.docker_run import no_image
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import ServerSetup, SimulatedServer
 from autotune.simulator.node.weights import weight_bytes_per_gpu
@@ -12,7 +15,8 @@ from autotune.space.context import Context
 from autotune.space.fingerprint import as_failure, broken_rules, unsuited
 from autotune.space.library import packaged
 from autotune.space.schema import EngineCard
-from autotune.trial import Configuration, FailureKind
+from autotune.study.spec import AUTO, StudySpec
+from autotune.trial import Configuration, FailureKind, Scalar
 
 _DECIDE = ("tensor_parallel", "data_parallel", "pipeline_parallel", "speculative_tokens")
 """The knobs that decide how many weights a GPU holds."""
@@ -50,3 +54,25 @@ def check_baseline(card: EngineCard, configuration: Configuration, context: Cont
     broken = (rule for rule in broken_rules(card, configuration, context) if rule.kind is not FailureKind.RULE)
     if (rule := next(broken, None)) is not None:
         raise BadInput(f"{where} would refuse it ({rule.kind.value}): {rule.message}; {as_failure(rule).message}")
+
+
+def unavailable(spec: StudySpec, kind: Engine) -> str | None:
+    """Why the study's trials cannot run an engine; None where they can."""
+    if spec.on == "process":
+        if kind.name in spec.installed:
+            return None
+        return why_missing(kind.card) or f"{kind.card.title} was not installed when the study began"
+    if spec.on == "docker":
+        return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
+    needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(spec.on, ())
+    absent = [path for folder in needed if not (path := packaged(folder, kind.name)).is_file()]
+    return f"the {spec.on} knows nothing of {kind.name}: there is no {absent[0]}; use --on process" if absent else None
+
+
+def unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
+    """Why an engine cannot take a pin; None where it takes all of those that it has."""
+    for name, value in pins.items():
+        knob = card.knobs.get(name)
+        if knob is not None and value != AUTO and (reason := knob.refuses(value)):
+            return f"it cannot take {name}={value} ({reason})"
+    return None

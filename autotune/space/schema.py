@@ -223,7 +223,6 @@ class InstallationFacts(Entry):
     help: list[str] | None = Field(
         default=None, description="arguments after the program to print every option; None: its parser is not asked"
     )
-    parser: Literal["argparse", "click"] | None = Field(default=None, description="of earlier cards; not used")
 
 
 class Renamed(Entry):

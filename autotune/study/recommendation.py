@@ -287,7 +287,7 @@ class Recommendation(_Value):
     Attributes:
         gain_ci95: from launch to launch.
         gain_interval90_on_a_node: in percent, by the simulator's own error; None unless simulated or emulated.
-        gives_up: what the recommended command gives up for speed.
+        gives_up: what the recommended command gives up for speed; None in a file of before it was recorded.
         alternatives: at least the best command that gives nothing up, where it is another one.
     """
 
@@ -303,7 +303,7 @@ class Recommendation(_Value):
     gain_percent: float | None
     gain_ci95: tuple[float, float] | None
     gain_interval90_on_a_node: tuple[float, float] | None = None
-    gives_up: list[GivenUp] = []
+    gives_up: list[GivenUp] | None = None
     alternatives: list[Alternative] = []
     workloads: dict[str, WorkloadComparison]
     contributions: list[Contribution]

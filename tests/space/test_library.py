@@ -90,7 +90,7 @@ def test_a_malformed_file_is_named_with_its_line(tmp_path: Path, text: str, line
     with pytest.raises(MalformedFile, match=problem) as caught:
         Library().node(str(path))
     if line is not None:
-        assert caught.value.line == line
+        assert f":{line}: " in str(caught.value)
         assert f"node.yaml:{line}:" in str(caught.value)
 
 
@@ -147,7 +147,8 @@ def test_a_workload_s_mistake_is_found(tmp_path: Path) -> None:
     path.write_text((spaces_root() / "workloads" / "short.yaml").read_text().replace("prompts:", "promts:"))
     with pytest.raises(MalformedFile, match=r"promts: unknown key") as caught:
         check(path, schemas={"workloads": Workload})
-    assert caught.value.line == path.read_text()[: path.read_text().index("promts")].count("\n") + 1
+    line = path.read_text()[: path.read_text().index("promts")].count("\n") + 1
+    assert str(caught.value).startswith(f"{path}:{line}: ")
 
 
 def engine_file(folder: Path, old: str, new: str) -> tuple[Path, int]:
@@ -167,7 +168,7 @@ def test_check_names_the_line_of_an_unknown_name_in_a_rule(tmp_path: Path) -> No
     path, line = engine_file(tmp_path, forbid, f"{indent}forbid: tensor_paralel > 9000")
     with pytest.raises(MalformedFile, match="tensor_paralel") as caught:
         check(path)
-    assert caught.value.line == line
+    assert f":{line}: " in str(caught.value)
 
 
 def test_check_names_the_line_of_a_bad_expression(tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_check_names_the_line_of_a_bad_expression(tmp_path: Path) -> None:
     path, line = engine_file(tmp_path, forbid, f'{indent}forbid: "open(1) > 9000"')
     with pytest.raises(MalformedFile, match="may be called") as caught:
         check(path)
-    assert caught.value.line == line
+    assert f":{line}: " in str(caught.value)
 
 
 def test_check_of_nothing_says_what_would_be_right(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from autotune.engines import Engine, engine
 from autotune.errors import BadInput
 from autotune.space.context import Context, search_values
 from autotune.space.entry import in_range
-from autotune.space.schema import EngineCard, Knob
+from autotune.space.schema import Knob
 from autotune.trial import Configuration
 from tests.engines.settings import LIBRARY
 
@@ -97,11 +97,3 @@ def with_x(kind: Engine, version: str, value: str) -> Configuration:
 def test_since_is_a_version_and_no_range() -> None:
     with pytest.raises(ValueError, match=r"not a version: '>=0\.13'"):
         Knob.model_validate({"help": "", "since": ">=0.13", "search": [1], "read": "None"})
-
-
-def test_a_card_of_an_earlier_version_may_say_idle_and_name_the_help() -> None:
-    known = LIBRARY.engine("tensorrt_llm").model_dump(exclude={"no_effect", "installation"}, exclude_unset=True)
-    option = {"flags": ["--x"], "reason": "", "source": ""}
-    old = {"distributions": ["tensorrt_llm"], "help": ["serve", "--help"], "parser": "click"}
-    card = EngineCard.model_validate({**known, "idle": [option], "installation": old})
-    assert [entry.flags for entry in card.no_effect] == [["--x"]]

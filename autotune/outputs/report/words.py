@@ -39,8 +39,9 @@ def conclusion(outcome: Recommendation) -> str:
 def price(outcome: Recommendation) -> list[str]:
     """What the recommended command gives up, and the alternatives with what each costs: a sentence each."""
     choice = outcome.recommended
-    if choice is None or (outcome.evidence is Evidence.REPLAYED and not outcome.gives_up):
-        return []  # what a table's rows promise is not known
+    replayed = outcome.evidence is Evidence.REPLAYED
+    if choice is None or outcome.gives_up is None or (replayed and not outcome.gives_up):
+        return []  # what a table's rows promise is not known, nor what was recommended before it was recorded
     lines = [
         f"It gives up ({one.knob} {text.scalar(one.to)} instead of {text.scalar(one.from_)}): {one.what}."
         for one in outcome.gives_up

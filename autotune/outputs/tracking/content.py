@@ -165,7 +165,7 @@ def outcome_tags(outcome: Recommendation) -> dict[str, str]:
     command = redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
     note = f"**{outcome.evidence.value.upper()}**: verdict *{outcome.verdict.value}*\n\n```bash\n{command}\n```\n"
     chosen = {"engine": choice.engine, "engine_version": choice.engine_version, "fingerprint": choice.fingerprint}
-    chosen["gives_up"] = ", ".join(f"{one.knob}: {one.what}" for one in outcome.gives_up) or "nothing"
+    chosen["gives_up"] = ", ".join(f"{one.knob}: {one.what}" for one in outcome.gives_up or ()) or "nothing"
     return {**tags, **chosen, "command": command[:TEXT_LENGTH], "mlflow.note.content": note[:TEXT_LENGTH]}
 
 
