@@ -75,7 +75,9 @@ def test_it_leads_with_the_command_what_it_gives_up_and_the_alternative_with_its
     places = [text.index(part) for part in (command, given, "that gives nothing up", price, other, gain)]
     assert places == sorted(places)
     assert "simulator's own error, -4.0 % to +160.0 %)" in text
-    assert "It gives up nothing for speed" in render(record(tmp_path), "md")
+    nothing = small_study.recommendation(gives_up=[])
+    assert "It gives up nothing for speed" in render(record(tmp_path, nothing), "md")
+    assert "gives up" not in render(record(tmp_path), "md"), "it was not recorded"
 
 
 def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes_from() -> None:

@@ -38,6 +38,8 @@ ALIKE = 5
 where memory did not suffice, as many knobs decide about that."""
 ABLATIONS = 5
 """Launches of the winner with a knob put back."""
+LEAST_TO_SHORTEN = 4
+"""Launches of the finals from which on the first may be of a command that never ran: a pair is left if it fails."""
 WITHOUT_BASELINE = 2
 """Launches of a finalist whose baseline cannot run: that it runs again is all there is to show."""
 
@@ -140,17 +142,15 @@ class Plan:
         return leader if worth >= max(GAIN, new if expected is None else expected) else None
 
     def _check(self, history: History, budget: int) -> Step | None:
-        """A command that keeps what the leader breaks, or a shorter one, as long as the finals keep their share.
-
-        The first is launched even if it is the last launch: what breaks a promise cannot be recommended without it.
-        """
+        """A command that keeps what the leader breaks, or a shorter one, as long as the finals keep their share."""
+        if len(history) >= before_finals(budget, LEAST_FINALS):
+            return None
         scores = history.adjusted()
         model = model_of(self._kernels, scores)
         leaders = ranked(model, scores)
         kept = [p for p in leaders if not promises.broken(scores, p)]
-        enough = len(history) >= before_finals(budget, LEAST_FINALS)
-        position = None if kept and enough else promises.unproven_keeper(scores, model, leaders)
-        if position is None and kept and not enough:
+        position = promises.unproven_keeper(scores, model, leaders)
+        if position is None and kept:
             position = simplify.shortened(scores, model, kept[0])[1]
         pending = position is not None and any(e.pending for e in history.at(position))
         return None if position is None or pending else Step(Role.SEARCH, position)
@@ -173,14 +173,20 @@ class Plan:
     def _finalist(self, history: History, searched: History) -> int | None:
         """The best of the search that keeps every promise, by launches before the finals alone; else the best.
 
-        Where no check was left for a shorter command the finals measure it. One that fell gives way to the next.
+        Where no check was left for a shorter command, or for one that keeps what all leaders break, the finals measure
+        it: a shorter one only where they can afford that it does not start. One that fell gives way to the next.
         """
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
         leaders = [p for p in ranked(model, scores) if not promises.barred(scores, p)]
+        kept = [p for p in leaders if not promises.broken(scores, p)]
+        unproven = None if kept else promises.unproven_keeper(scores, model, leaders)
+        if unproven is not None and not finals.eliminated(history, unproven):
+            return unproven
+        spare = capacity(history) - len(searched) >= LEAST_TO_SHORTEN
         for leader in sorted(leaders, key=lambda p: bool(promises.broken(scores, p))):
             short, shorter = simplify.shortened(scores, model, leader)
-            for position in (short if shorter is None else shorter, short, leader):
+            for position in (shorter if spare and shorter is not None else short, short, leader):
                 tested = history.canonical(position)
                 if tested != history.candidates.baseline and not finals.eliminated(history, tested):
                     return tested

@@ -197,7 +197,7 @@ def test_an_unknown_engine_version_is_answered_with_the_known_ones(tmp_path: Pat
 
 
 def test_a_version_without_a_table_is_simulated_with_a_warning(tmp_path: Path) -> None:
-    command = ["simulate", "--hw", "h200", "--json", "--engine-version", "0.30.0", "--", "vllm serve " + R1]
+    command = ["simulate", "--hw", "h200", "--json", "--engine-version", "0.30.0", "--", f"vllm serve {R1} -tp 8"]
     done = autotune(*command, home=tmp_path / "home")
     assert done.code == 0, done.err
     assert done.json["engine_version"] == "0.30.0"

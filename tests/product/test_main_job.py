@@ -92,7 +92,7 @@ def test_command_report_and_script_have_the_same_flags(main_job: tuple[Path, Fin
     folder = home / "studies" / "main"
     found = json.loads((folder / "recommendation.json").read_text())
     script = (folder / "serve.sh").read_text()
-    started = shlex.split(script[script.index("\nexec") :])
+    started = shlex.split(script[script.index("\nexec") :].replace("\\\n", " "))
     assert started[-len(found["argv"]) - 1 :] == [*found["argv"], "$@"]
     assert found["argv"][-2:] == ["--host", "127.0.0.1"]
     for text in (done.out, (folder / "report.md").read_text()):
@@ -163,17 +163,28 @@ def test_four_at_a_time_does_not_want_eight_replicas(home: Path) -> None:
     assert found["config"]["data_parallel"] < 8
 
 
-def test_half_the_memory_is_infeasible(home: Path) -> None:
+def test_half_the_memory_is_refused_before_the_first_launch(home: Path) -> None:
     node = EXAMPLES / "half-memory-node.yaml"
     done = autotune("run", *V32[:2], "--hw", str(node), "--launches", "6", "--study", "half", home=home)
+    assert (done.code, done.out) == (2, ""), done.err
+    assert "Traceback" not in done.err
+    assert "674 GB of weights, 564 GB of memory on 8 x half-h200" in done.err
+    assert "a GPU would hold 86.2 GB of weights, of the 70.5 GB that it has" in done.err
+    assert not (home / "studies" / "half").exists()
+
+
+def test_memory_for_the_weights_alone_is_infeasible(home: Path, tmp_path: Path) -> None:
+    node = tmp_path / "node.yaml"
+    node.write_text((EXAMPLES / "half-memory-node.yaml").read_text().replace("memory_gb: 70.5", "memory_gb: 88"))
+    done = autotune("run", *V32[:2], "--hw", str(node), "--launches", "6", "--study", "tight", home=home)
     assert done.code == 3, done.err
     assert "Traceback" not in done.err
-    found = json.loads((home / "studies" / "half" / "recommendation.json").read_text())
+    found = json.loads((home / "studies" / "tight" / "recommendation.json").read_text())
     assert found["verdict"] == "infeasible"
     assert found["command"] is None
     assert found["failures"]["out_of_memory"] > 0
-    assert "out_of_memory" in (home / "studies" / "half" / "report.md").read_text()
-    assert not (home / "studies" / "half" / "serve.sh").exists()
+    assert "out_of_memory" in (home / "studies" / "tight" / "report.md").read_text()
+    assert not (home / "studies" / "tight" / "serve.sh").exists()
 
 
 def test_r1_on_mi300x_comes_with_its_rocm_environment(home: Path) -> None:
@@ -226,7 +237,9 @@ def test_several_workloads_goals_slos_and_pins(home: Path) -> None:
 def test_a_baseline_as_typed_is_launched_as_typed(home: Path) -> None:
     typed = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8 --max-num-seqs 256"
     found = tuned(home, *V32, *SMALL, "--launches", "5", "--engine", "vllm", "--baseline", typed, "--study", "typed")
-    assert found["baseline"]["argv"] == typed.split()
+    recommended = found["baseline"]["fingerprint"] == found["fingerprint"]
+    listening = ["--host", "127.0.0.1"] if recommended else []
+    assert found["baseline"]["argv"] == [*typed.split(), *listening], "what is recommended says where it listens"
     assert found["baseline"]["config"]["max_running_requests"] == 256
 
 

@@ -23,7 +23,7 @@ def test_the_documented_steps_end_in_a_command(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "90 % interval of total_token_throughput" in done.stdout
+    assert "(90 % interval on a real node: " in done.stdout
     assert "for qwen3-30b-a3b on 2 x l40s (SIMULATED)" in done.stdout
     (served,) = (tmp_path / "home" / "studies").glob("*/serve.sh")
     assert "vllm serve qwen3-30b-a3b" in served.read_text()
