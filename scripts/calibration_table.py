@@ -2,13 +2,18 @@
 
     python scripts/calibration_table.py seed_measurements.json -o lab.jsonl
     python scripts/calibration_table.py online_results.csv -o sweep.jsonl
+    python scripts/calibration_table.py more_measurements.csv -o more.jsonl
 
-Two layouts are known, by their content:
+Three layouts are known, by their content:
 
 - GPUStack's performance lab as JSON: a list of objects, one per serving command, with ``model, command, engine_version,
   hardware`` (``8xH200``), ``workload`` (``dataset`` sharegpt or random, ``input_len, output_len, num_prompts,
   max_concurrency``) and the figures that ``vllm bench serve`` prints, or ``failure``; a row is labelled by its place;
-- the online results of dstackai/benchmarks as CSV: a closed-loop load per row, labelled ``MI300X vllm c64``.
+- the online results of dstackai/benchmarks as CSV: a closed-loop load per row, labelled ``MI300X vllm c64``;
+- rows of both as one CSV with ``source``, ``dataset`` and ``bench_tool``; a row is labelled by its line. dstackai's
+  offline batches name a script instead of a server: they get the command of the online rows of the same engine and GPU,
+  and are left out where that ran another engine. guidellm's TPOT counts the time to the first token and is left out;
+  its throughput is that of its fullest stretch, and is replaced by tokens over duration.
 
 Nothing is checked here: ``autotune calibrate`` refuses what cannot be right, with the line.
 """
@@ -18,6 +23,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,6 +52,24 @@ _DSTACK = {
 }
 _SHAREGPT = {(1000, None): "sharegpt", (100, 4): "sharegpt-c4"}
 """Prompts and requests in flight of the packaged workloads with ShareGPT's lengths."""
+_MORE = {
+    "duration_s": "duration",
+    **{name: name for name in ("hardware", "gpus", "env", "total_token_throughput")},
+    **{name: name for name in ("total_input_tokens", "total_output_tokens")},
+}
+_R1 = "deepseek-ai/DeepSeek-R1"
+_OFFLINE = {
+    ("vllm", "h200"): f"vllm serve {_R1} --trust-remote-code --tensor-parallel-size 8 --max-model-len 32768",
+    ("vllm", "mi300x"): f"vllm serve {_R1} --trust-remote-code --tensor-parallel-size 8 --max-model-len 32768",
+    ("sglang", "h200"): f"python3 -m sglang.launch_server --model {_R1} --tp 8 --enable-dp-attention",
+    ("sglang", "mi300x"): f"python3 -m sglang.launch_server --model-path {_R1} --tp 8",
+}
+"""Serving commands of dstackai's online rows; TensorRT-LLM's batches ran a built engine of a branch."""
+_NOMINAL = (4, 100, 200, 800, 1600, 3200, 128, 2000, 4000, 32000)
+_AS_ASKED = 0.02
+"""Tokens of an answer this near to a nominal length were asked for; answers that ended early have their own mean."""
+_OPEN_LOOP = 100.0
+"""Requests per second up to which a rate is one; guidellm's 1000 means: as many as the concurrency allows."""
 
 
 def converted(path: Path) -> list[dict[str, Any]]:
@@ -53,7 +77,10 @@ def converted(path: Path) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8-sig")
     if text.lstrip().startswith("["):
         return [_lab_row(str(place), entry) for place, entry in enumerate(json.loads(text))]
-    return [_dstack_row(row) for row in csv.DictReader(text.splitlines())]
+    rows = list(csv.DictReader(text.splitlines()))
+    if rows and "bench_tool" in rows[0]:
+        return [_more_row(str(line), row) for line, row in enumerate(rows, start=2) if _served(row)]
+    return [_dstack_row(row) for row in rows]
 
 
 def _lab_row(label: str, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +100,50 @@ def _lab_load(label: str, workload: Mapping[str, Any]) -> dict[str, Any]:
 def _dstack_row(row: Mapping[str, str]) -> dict[str, Any]:
     label = f"{row['gpu_type']} {row['engine']} c{row['max_concurrency']}"
     return {"label": label, **_renamed(row, _DSTACK)}
+
+
+def _served(row: Mapping[str, str]) -> bool:
+    """Whether it is known which server ran."""
+    return not row["bench_tool"].startswith("offline") or (row["engine"], row["hardware"]) in _OFFLINE
+
+
+def _more_row(label: str, row: Mapping[str, str]) -> dict[str, Any]:
+    found = {"label": label, **_renamed(row, _MORE), **_more_load(row)}
+    # A path or a sibling's name may stand in the model's column: the command says what was served.
+    found.pop("model", None)
+    found["engine_version"] = row["engine_version"].split()[0]
+    # Published as the shell's arguments, their quotes lost.
+    found["command"] = re.sub(r"(--[\w-]+=\{.*?\})", r"'\1'", row["command"])
+    if "guidellm" in row["bench_tool"]:
+        found = {name: value for name, value in found.items() if "_tpot_" not in name and value != "0.00"}
+        tokens = float(row["total_input_tokens"]) + float(row["total_output_tokens"])
+        found["total_token_throughput"] = round(tokens / float(row["duration_s"]), 2)
+    if row["bench_tool"].startswith("offline"):
+        found["command"] = _OFFLINE[row["engine"], row["hardware"]]
+    return found
+
+
+def _more_load(row: Mapping[str, str]) -> dict[str, Any]:
+    prompts = int(row["num_prompts"])
+    guided, rate = "guidellm" in row["bench_tool"], float(row["request_rate"] or "inf")
+    if row["dataset"] == "sharegpt":
+        most = int(row["max_concurrency"]) if row["max_concurrency"] else None
+        name = "sharegpt" if prompts == 1000 else "sharegpt-c4"
+        return {"workload": name} if (prompts, most) in _SHAREGPT else {"workload": name, "max_concurrency": most}
+    if guided and row["dataset"] == "ShareGPT" and rate > _OPEN_LOOP:
+        # Its lengths are longer by a third than those of the packaged workload; their long tail counts for more.
+        return {"workload": "sharegpt", "max_concurrency": int(row["max_concurrency"])}
+    answered = float(row["completed"] or prompts)
+    lengths = [float(row[f"total_{kind}_tokens"] or 0) / answered for kind in ("input", "output")]
+    names = {"input_len": _asked(lengths[0]), "output_len": _asked(lengths[1]), "num_prompts": prompts}
+    if guided and rate <= _OPEN_LOOP:
+        return {**names, "request_rate": rate}
+    return {**names, "max_concurrency": int(row["max_concurrency"])} if guided else names
+
+
+def _asked(tokens: float) -> int:
+    nearest = min(_NOMINAL, key=lambda length: abs(length - tokens))
+    return nearest if abs(nearest - tokens) <= max(0.5, _AS_ASKED * nearest) else max(1, round(tokens))
 
 
 def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -73,8 +73,9 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     """Load an engine as of a measured version, and the version in the form that ranges compare.
 
     A version that is not known keeps its own number, so that defaults, rules and figures see what was measured; only
-    the options of the nearest known one are borrowed. A prefix (``0.11``) is the known version that it begins. Words
-    behind the number are left out (``0.17.post1.dev (pytorch backend)``).
+    its options are borrowed: of the nearest known one, and of the others what it lacks (`Engine.table`). A prefix
+    (``0.11``) is the known version that it begins. Words behind the number are left out (``0.17.post1.dev (pytorch
+    backend)``).
 
     Raises:
         BadInput: the text begins with no version.
@@ -88,8 +89,7 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     begun = [known for known in engine.card.versions if Version(known).release[: len(wanted.release)] == wanted.release]
     if same or (begun and _PREFIX.fullmatch(word)):
         return engine, (same or begun)[-1]
-    table = engine.table(engine.by_distance(str(wanted))[0])
-    return engine.installed(engine.program, table.lent_to(str(wanted))), str(wanted)
+    return engine.installed(engine.program, engine.table(str(wanted))), str(wanted)
 
 
 def _asked(engine: Engine, installed: Installation) -> Any:

@@ -54,6 +54,11 @@ class Architecture(Entry):
     indexer: Indexer | None = None
     sliding_window: int = Field(default=0, description="tokens that `sliding_layers` attend to")
     sliding_layers: int = Field(default=0, description="layers that attend to the last `sliding_window` tokens only")
+    linear_layers: int = Field(default=0, description="layers with linear attention: a state, no KV cache")
+    linear_key_heads: int = 0
+    linear_value_heads: int = 0
+    linear_head_dim: int = 0
+    gated_attention: bool = Field(default=False, description="a gate as wide as the query on attention's output")
     mtp_layers: int = Field(default=0, description="multi-token-prediction layers in the checkpoint")
     context_limit: int
     tied_embeddings: bool = Field(default=False, description="the output head is the embedding")
@@ -72,7 +77,7 @@ class Architecture(Entry):
 
     @model_validator(mode="after")
     def _layers_add_up(self) -> Architecture:
-        for part in ("dense_layers", "sliding_layers"):
+        for part in ("dense_layers", "sliding_layers", "linear_layers"):
             if getattr(self, part) > self.layers:
                 raise ValueError(f"{part}={getattr(self, part)} are more than the {self.layers} layers")
         if self.experts and not 0 < self.experts_per_token <= self.experts:
@@ -146,8 +151,27 @@ class HardwareCard(Entry):
     fp4_tflops: float | None = Field(default=None, gt=0, description="dense; None: fp4 weights are multiplied in bf16")
     link_gb_s: float = Field(gt=0, description="GPU-to-GPU bandwidth per GPU, both directions, GB/s")
     achieved_bandwidth: float = Field(gt=0, le=1, description="share of the peak that decode kernels reach")
-    achieved_flops: float = Field(gt=0, le=1, description="share of the peak that prefill matrix kernels reach")
+    achieved_flops: float | dict[MatrixType, float] = Field(
+        description="share of the peak that large matrix products reach, for all types or by type; one that is "
+        "not given is as bf16"
+    )
     source: str
+
+    @model_validator(mode="after")
+    def _shares(self) -> HardwareCard:
+        given = self.achieved_flops
+        if not all(0 < share <= 1 for share in (given.values() if isinstance(given, dict) else [given])):
+            raise ValueError("achieved_flops must be above 0 and at most 1")
+        if isinstance(given, dict) and "bf16" not in given:
+            raise ValueError("achieved_flops needs bf16")
+        return self
+
+    def reached_flops(self, kind: MatrixType) -> float:
+        """FLOP/s of one GPU that large matrix products in a type reach."""
+        given = self.achieved_flops
+        native = kind == "bf16" or self.tflops(kind) > self.bf16_tflops
+        share = given.get(kind if native else "bf16", given["bf16"]) if isinstance(given, dict) else given
+        return self.tflops(kind) * 1e12 * share
 
     def tflops(self, kind: MatrixType) -> float:
         """The dense peak of one GPU for matrices that are multiplied in a type."""

@@ -1,8 +1,8 @@
 """A `ModelCard` from a Hugging Face ``config.json``.
 
 What the keys mean is what the model's class in ``transformers`` makes of them; what is described here is a decoder with
-full, sliding-window, latent or DeepSeek's sparse attention, dense or with experts. Everything else is refused, since
-its memory and its speed follow other rules.
+full, sliding-window, latent, DeepSeek's sparse or Gated DeltaNet's linear attention, dense or with experts. Everything
+else is refused, since its memory and its speed follow other rules.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ _PLAIN_FEED_FORWARD = {"phi", "starcoder2", "gpt_neox", "nemotron", "opt"}
 """Classes whose feed-forward parts have no gate: two matrices."""
 # Key to what it stands for. Sources: the models' configuration classes in transformers and on the hub.
 _OTHER_ARCHITECTURES = {
-    "full_attention_interval": "linear attention in most layers (Qwen3-Next, Qwen3.5)",
     "linear_attn_config": "linear attention in most layers (Kimi Linear)",
-    "linear_num_key_heads": "linear attention",
     "hybrid_override_pattern": "state-space layers (Nemotron-H)",
     "layers_block_type": "state-space layers (Bamba, Zamba, Falcon-H1)",
     "block_types": "recurrent layers (RecurrentGemma)",
@@ -71,6 +69,7 @@ _ATTENTION_KINDS = {
     "chunked_attention",
     "deepseek_sparse_attention",
     "attention",
+    "linear_attention",
 }
 
 
@@ -137,6 +136,7 @@ def _architecture(config: ConfigJson) -> Architecture:
         "context_limit": _context_limit(config),
         "tied_embeddings": bool(config.get("tie_word_embeddings")),
         **_sliding(config, layers),
+        **_linear(config, layers),
         **_feed_forward(config, with_experts),
     }
     stored = precision(config, _attention_matrices(figures), with_experts, mtp=bool(figures["mtp_layers"]))
@@ -220,6 +220,23 @@ def _sliding(config: ConfigJson, layers: int) -> dict[str, int]:
     if not window or not cut or window >= _context_limit(config):
         return {}
     return {"sliding_window": window, "sliding_layers": cut}
+
+
+def _linear(config: ConfigJson, layers: int) -> dict[str, Any]:
+    """Layers with Gated DeltaNet in place of attention (Qwen3-Next, Qwen3.5): most of every few, or as listed."""
+    kinds = config.per_layer("layer_types", layers)
+    every = config.number("full_attention_interval")
+    linear = sum(kind == "linear_attention" for kind in kinds) if kinds is not None else layers - layers // (every or 1)
+    if not linear:
+        return {}
+    config.required("linear_num_value_heads", "linear_num_key_heads", "linear_value_head_dim")
+    return {
+        "linear_layers": linear,
+        "linear_key_heads": config.number("linear_num_key_heads"),
+        "linear_value_heads": config.number("linear_num_value_heads"),
+        "linear_head_dim": config.number("linear_value_head_dim"),
+        "gated_attention": True,
+    }
 
 
 def _context_limit(config: ConfigJson) -> int:

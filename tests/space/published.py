@@ -264,6 +264,72 @@ GPT_OSS: dict[str, Any] = {
         ],
     },
 }
+GPT_OSS_20B = {
+    **GPT_OSS,
+    "num_hidden_layers": 24,
+    "num_local_experts": 32,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+}
+QWEN3_8B = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "num_hidden_layers": 36,
+    "hidden_size": 4096,
+    "vocab_size": 151936,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "use_sliding_window": False,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+QWEN3_14B = {
+    **QWEN3_8B,
+    "num_hidden_layers": 40,
+    "hidden_size": 5120,
+    "num_attention_heads": 40,
+    "intermediate_size": 17408,
+}
+QWEN3_32B = {**QWEN3_14B, "num_hidden_layers": 64, "num_attention_heads": 64, "intermediate_size": 25600}
+QWEN3_5_9B: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "model_type": "qwen3_5",
+    "text_config": {
+        "model_type": "qwen3_5_text",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "vocab_size": 248320,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "intermediate_size": 12288,
+        "full_attention_interval": 4,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128,
+        "mtp_num_hidden_layers": 1,
+        "max_position_embeddings": 262144,
+        "tie_word_embeddings": False,
+        "dtype": "bfloat16",
+    },
+}
+QWEN3_5_35B = {
+    **QWEN3_5_9B,
+    "model_type": "qwen3_5_moe",
+    "text_config": {
+        **QWEN3_5_9B["text_config"],
+        "num_hidden_layers": 40,
+        "hidden_size": 2048,
+        "num_key_value_heads": 2,
+        "intermediate_size": 0,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+    },
+}
 GEMMA_27B: dict[str, Any] = {
     "architectures": ["Gemma3ForConditionalGeneration"],
     "model_type": "gemma3",
@@ -309,6 +375,12 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float, float | None]] = {
     "meta-llama/Llama-4-Scout-17B-16E": (SCOUT, 109, 17),
     "mistralai/Mixtral-8x7B-v0.1": (MIXTRAL, 46.7, 12.9),
     "openai/gpt-oss-120b": (GPT_OSS, 116.8, 5.1),
+    "openai/gpt-oss-20b": (GPT_OSS_20B, 20.9, 3.6),
+    "Qwen/Qwen3-8B": (QWEN3_8B, 8.2, None),
+    "Qwen/Qwen3-14B": (QWEN3_14B, 14.8, None),
+    "Qwen/Qwen3-32B": (QWEN3_32B, 32.8, None),
+    "Qwen/Qwen3.5-9B": (QWEN3_5_9B, 9.0, None),
+    "Qwen/Qwen3.5-35B-A3B": (QWEN3_5_35B, 35.0, 3.0),
     "google/gemma-3-27b-it": (GEMMA_27B, 27.0, None),
     "mistralai/Mistral-Small-24B-Instruct-2501": (MISTRAL_24B, 23.6, None),
 }

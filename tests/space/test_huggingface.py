@@ -16,6 +16,7 @@ from autotune.errors import MalformedFile
 from autotune.simulator.node.weights import (
     active_parameters,
     kv_bytes_per_token_layer,
+    linear_state_bytes,
     total_parameters,
     weight_bytes_per_gpu,
 )
@@ -33,7 +34,11 @@ from tests.space.published import (
     LLAMA_70B,
     MAVERICK,
     PUBLISHED,
+    QWEN3_5_35B,
+    QWEN3_8B,
+    QWEN3_14B,
     QWEN3_30B,
+    QWEN3_32B,
     QWEN3_235B,
 )
 
@@ -80,9 +85,16 @@ def test_a_shipped_card_says_what_the_config_says(tmp_path: Path, card: Any) -> 
         "deepseek-ai/DeepSeek-V3.2": {**DEEPSEEK_V3, **sparse},
         "zai-org/GLM-5.2-FP8": {**GLM_5_2, "quantization_config": FP8_BLOCKS},
         "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": {**QWEN3_235B, "quantization_config": FP8_BLOCKS},
+        **{f"Qwen/Qwen3-{n}-FP8": {**config, "quantization_config": FP8_BLOCKS} for n, config in QWEN3.items()},
+        **{f"Qwen/Qwen3-{n}-AWQ": {**config, "quantization_config": AWQ} for n, config in QWEN3.items()},
+        "Qwen/Qwen3.5-35B-A3B-FP8": {**QWEN3_5_35B, "quantization_config": FP8_BLOCKS},
         "zai-org/GLM-4.6-FP8": {**GLM_4_6, "quantization_config": compressed(8, "float", None, activations=8)},
     }
     assert described(tmp_path, configs[card.id]) == card.architecture
+
+
+QWEN3 = {"8B": QWEN3_8B, "14B": QWEN3_14B, "32B": QWEN3_32B}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
 
 
 def compressed(bits: int, kind: str, group: int | None, activations: int | None = None) -> dict[str, Any]:
@@ -153,11 +165,21 @@ def test_windows_chunks_and_shared_indexers_are_counted(tmp_path: Path) -> None:
     assert described(tmp_path, {**mistral, "model_type": "llama"}).sliding_layers == 0
 
 
+def test_layers_with_linear_attention_have_a_state_and_no_cache(tmp_path: Path) -> None:
+    """Qwen3-Next's layers: three of four keep a state; its heads' figures are the configuration's."""
+    heads = {"linear_num_value_heads": 32, "linear_num_key_heads": 16, "linear_value_head_dim": 128}
+    hybrid = described(tmp_path, {**LLAMA_70B, "full_attention_interval": 4, **heads})
+    assert (hybrid.linear_layers, hybrid.linear_value_heads, hybrid.gated_attention) == (60, 32, True)
+    full = described(tmp_path, LLAMA_70B)
+    assert kv_bytes_per_token_layer(hybrid, "bfloat16", 8) == kv_bytes_per_token_layer(full, "bfloat16", 8) / 4
+    assert linear_state_bytes(hybrid) == 60 * 32 * 128 * 128 * 4
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"full_attention_interval": 4}, "full_attention_interval.*linear attention"),
-        ({"layer_types": ["linear_attention", "full_attention"] * 40}, "layer_types: linear_attention"),
+        ({"full_attention_interval": 4}, "linear_num_value_heads.*missing"),
+        ({"layer_types": ["linear_attention", "full_attention"] * 40}, "linear_num_value_heads.*missing"),
         ({"hybrid_override_pattern": "M-M*"}, "state-space"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
         ({"architectures": ["LLaDAModelLM"]}, "architectures: LLaDAModelLM"),

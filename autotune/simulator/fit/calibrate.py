@@ -67,14 +67,14 @@ def fitted_calibration(
         problem = Problem([_target(point) for point in ran], begin, predict)
         x = fit(problem, packaged_calibration())
         calibration = problem.calibration(x)
-        (fitted,) = predict(problem.targets, [calibration])
+        fitted = predict(problem.targets, calibration)
         unseen = _cross_validated(ran, problem, x, progress) if cross_validate else [{} for _ in ran]
     missed = [_missed(*each) for each in zip(ran, fitted, unseen, strict=True)]
     errors = errors_of(missed, _covered(ran), begin.errors)
     learned = Counter((point.members[0].source, point.members[0].evidence.value) for point in points)
     fitted_to = [Learned(source=source, points=n, evidence=evidence) for (source, evidence), n in learned.items()]
     update = {"fitted_to": [*begin.fitted_to, *fitted_to], "errors": errors}
-    calibration = calibration.model_copy(update=update)
+    calibration = calibration.model_copy(update={**update, "deviations": problem.deviations(x)})
     predictions = predicted_by(points, calibration)
     for place, left_out in zip(places, unseen, strict=True):
         predictions[place] = replace(predictions[place], left_out=left_out)

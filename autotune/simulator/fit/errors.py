@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -105,22 +106,18 @@ def _foreseen(point: Missed, metric: str) -> float:
 def _shared(points: Sequence[Missed]) -> float:
     """Which share of the variance the configurations of one engine under one load have in common.
 
-    By the moments of a one-way analysis of variance, over all engines: what they tell apart is little. Kept from the
-    ends, where a comparison within an engine would be as unsure as one between engines, or certain.
+    By the differences of their errors, over all engines: what they tell apart is little. Kept from the ends, where a
+    comparison within an engine would be as unsure as one between engines, or certain.
     """
     loads: dict[str, list[float]] = defaultdict(list)
     for point in points:
         if HEADLINE in point.errors:
             loads[f"{point.engine} {point.load}"].append(point.errors[HEADLINE])
-    several = [np.array(errors) for errors in loads.values() if len(errors) > 1]
-    freedom = sum(len(errors) - 1 for errors in several)
-    if not freedom or len(loads) < _TELLING:
+    apart = [one - other for errors in loads.values() for one, other in combinations(errors, 2)]
+    if not apart or len(loads) < _TELLING:
         return 0.5
-    within = sum(float(((errors - errors.mean()) ** 2).sum()) for errors in several) / freedom
-    means = np.array([np.mean(errors) for errors in loads.values()])
-    own = within * float(np.mean([1.0 / len(errors) for errors in loads.values()]))
-    between = max(0.0, float(np.mean(means**2)) - own)
-    return min(0.8, max(0.2, between / (between + within)))
+    total = _scale([error for errors in loads.values() for error in errors])
+    return min(0.8, max(0.2, 1.0 - (_scale(apart) / total) ** 2 / 2.0))
 
 
 def _unseen(points: Sequence[Missed]) -> dict[str, float]:

@@ -234,7 +234,7 @@ def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
             str(context.gpus),
             # A client that lost a request in fifty sent the same load; its name is the same.
             row.workload.name,
-            shape(row.workload),
+            f"{shape(row.workload)} {[point.arrival for point in row.workload.points]}",
             "failed" if row.failure is not None else row.evidence,
         )
         equivalents.setdefault(identity, []).append(row)

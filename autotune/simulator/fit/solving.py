@@ -37,6 +37,7 @@ from autotune.simulator.node.calibration import (
 )
 from autotune.simulator.node.coefficients import adjusted, speed_card
 from autotune.simulator.node.server import SimulatedServer
+from autotune.simulator.node.steady import SteadyNode
 
 UNCERTAIN = {"total_token_throughput": 0.08, "median_ttft_ms": 0.35, "median_tpot_ms": 0.25}
 """Standard deviation of ln(metric) that a single run is taken to have. Throughput: equivalent rows differ by 5 % on
@@ -53,7 +54,8 @@ _TOLD_EVERY = 100
 _CHUNK = 4
 """Tasks that a worker gets at a time."""
 
-_FOLD_STEPS = 8
+_FARTHEST = 0.7
+"""Of ln(factor), a step to where a fit without some targets lies: beyond it the Jacobian says nothing."""
 _ENOUGH = 3e-4
 """A step that lowers the cost by less than this share ends a fit."""
 
@@ -84,6 +86,23 @@ class FitTarget:
         coefficients = adjusted(speed_card(setup.engine), figures, setup.version, setup.knobs, scope)
         metrics = run_server(SimulatedServer(setup, coefficients), self.workload, 0).metrics
         return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+
+    def slopes(self, calibration: Calibration, factors: Sequence[Factor], predicted: Mapping[str, float]) -> Floats:
+        """Derivatives of the residuals by the logarithms of factors, shape (metrics, factors)."""
+        moved = {which: np.append(_STEP * unit, 0.0) for which, unit in zip(factors, np.eye(len(factors)), strict=True)}
+        setup = self.setup
+        node = SteadyNode(setup.model, setup.hardware, setup.gpus, self.workload, calibration, moved)
+        logs = node.logs(setup.engine, setup.version, setup.knobs)
+        slopes = np.zeros((len(UNCERTAIN), len(factors)))
+        for place, (name, residual) in enumerate(zip(UNCERTAIN, self.residuals(predicted), strict=True)):
+            log = logs.get(name.replace("median", "mean"))
+            if log is None or self.metrics.get(name, 0.0) <= 0 or not predicted:
+                continue
+            # Soft L1 flattens a residual r to f with f² = 2 (sqrt(1 + r²) - 1): the slope follows.
+            flat = residual**2 / self.weight / 2 if self.weight else 0.0
+            slope = math.sqrt(self.weight) * math.sqrt(1 + flat / 2) / (1 + flat) / UNCERTAIN[name]
+            slopes[place] = slope * (log[:-1] - log[-1]) / _STEP
+        return slopes
 
     def residuals(self, predicted: Mapping[str, float]) -> list[float]:
         """One per metric of `UNCERTAIN`; 0 for one that was not measured."""
@@ -124,18 +143,13 @@ class Predictor:
         for worker in self._workers:
             worker.kill()
 
-    def __call__(
-        self, targets: Sequence[FitTarget], calibrations: Sequence[Calibration]
-    ) -> list[list[dict[str, float]]]:
-        """The metrics of each target by each calibration, simulated together: a list per calibration."""
-        tasks: list[list[Task]] = [
-            [(target, composed(packaged_physics(), calibration, target.groups)) for target in targets]
-            for calibration in calibrations
-        ]
-        missing = {_key(task): task for row in tasks for task in row if _key(task) not in self._known}
+    def __call__(self, targets: Sequence[FitTarget], calibration: Calibration) -> list[dict[str, float]]:
+        """The metrics of each target by a calibration."""
+        tasks: list[Task] = [(one, composed(packaged_physics(), calibration, one.groups)) for one in targets]
+        missing = {_key(task): task for task in tasks if _key(task) not in self._known}
         if missing:
             self._known.update(zip(missing, self._simulated(list(missing.values())), strict=True))
-        return [[self._known[_key(task)] for task in row] for row in tasks]
+        return [self._known[_key(task)] for task in tasks]
 
     def _simulated(self, tasks: Sequence[Task]) -> list[dict[str, float]]:
         """Results of tasks in their order; whoever has done a few gets the next few."""
@@ -204,6 +218,7 @@ class Problem:
         )
         self._spread = np.array([physics.figures[which.figure].spread[which.level] for which in self.factors])
         self._centre = self.logs(start)
+        self._known: dict[bytes, tuple[Floats, Floats]] = {}
 
     def logs(self, calibration: Calibration) -> Floats:
         """The logarithms of a calibration's factors, shape (factors,)."""
@@ -218,22 +233,40 @@ class Problem:
 
     def residuals(self, x: Floats) -> Floats:
         """Shape (targets * metrics + factors,)."""
-        return self._residuals_of([x])[0]
+        metrics = self.predict(self.targets, self.calibration(x))
+        data = [r for target, its in zip(self.targets, metrics, strict=True) for r in target.residuals(its)]
+        return np.concatenate([np.array(data), (x - self._centre) / self._spread])
+
+    def at(self, x: Floats) -> tuple[Floats, Floats]:
+        """Residuals and Jacobian, kept for who asks for the same place again."""
+        key = x.tobytes()
+        if key not in self._known:
+            self._known = {key: (self.residuals(x), self.jacobian(x))}
+        return self._known[key]
 
     def jacobian(self, x: Floats) -> Floats:
-        """Forward differences, shape (residuals, factors)."""
-        moved = [x + _STEP * unit for unit in np.eye(len(x))]
-        here, *others = self._residuals_of([x, *moved])
-        return np.array([(other - here) / _STEP for other in others]).T
+        """Differences of the fast prediction, all factors of a target at once; shape (residuals, factors).
 
-    def _residuals_of(self, xs: Sequence[Floats]) -> list[Floats]:
-        """Residuals at several places, their runs simulated together."""
-        predicted = self.predict(self.targets, [self.calibration(x) for x in xs])
-        residuals = []
-        for x, metrics in zip(xs, predicted, strict=True):
-            data = [r for target, its in zip(self.targets, metrics, strict=True) for r in target.residuals(its)]
-            residuals.append(np.concatenate([np.array(data), (x - self._centre) / self._spread]))
-        return residuals
+        The full simulation's own would take a run for each factor and target, and have the jumps of its schedules.
+        """
+        calibration = self.calibration(x)
+        metrics = self.predict(self.targets, calibration)
+        column = {which: place for place, which in enumerate(self.factors)}
+        rows = np.zeros((len(self.targets), len(UNCERTAIN), len(x)))
+        for target, its, block in zip(self.targets, metrics, rows, strict=True):
+            mine = [which for which in factors_of(packaged_physics(), target.groups) if which in column]
+            slopes = target.slopes(calibration, mine, its)
+            block[:, [column[which] for which in mine]] = slopes
+        return np.concatenate([rows.reshape(-1, len(x)), np.diag(1.0 / self._spread)])
+
+    def deviations(self, x: Floats) -> dict[str, dict[str, dict[str, float]]]:
+        """What the targets leave of the standard deviations of ln(factor), by level, group and figure."""
+        jacobian = self.jacobian(x)
+        left = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for which, deviation in zip(self.factors, left.tolist(), strict=True):
+            found.setdefault(which.level, {}).setdefault(which.group, {})[which.figure] = round(deviation, 3)
+        return found
 
 
 def _free(which: Factor, start: Calibration) -> bool:
@@ -269,36 +302,17 @@ def fit(problem: Problem, guess: Calibration) -> Floats:
 def leave_out(whole: Problem, x: Floats, out: Sequence[int]) -> list[dict[str, float]]:
     """What a fit without some targets predicts for them.
 
-    It begins at the whole fit's solution, where its Jacobian is known, and takes Gauss-Newton steps with that Jacobian
-    until the cost of the remaining targets falls no more. Factors that only the left-out targets tell about are back
-    at their start.
+    It begins at the whole fit's solution, where its Jacobian is known, and takes one Gauss-Newton step with it. Factors
+    that only the left-out targets tell about are back at their start.
 
     Args:
         x: the whole fit's solution.
         out: positions of the targets that are left out.
     """
-    kept = [target for i, target in enumerate(whole.targets) if i not in set(out)]
-    problem = Problem(kept, whole.start, whole.predict)
-    logs = dict(zip(whole.factors, x.tolist(), strict=True))
-    solution = _descended(problem, np.array([logs[which] for which in problem.factors]))
-    return whole.predict([whole.targets[i] for i in out], [problem.calibration(solution)])[0]
-
-
-def _descended(problem: Problem, x: Floats) -> Floats:
-    residuals = problem.residuals(x)
-    cost = float(residuals @ residuals)
-    solve = np.linalg.pinv(problem.jacobian(x))  # known runs only
-    for _ in range(_FOLD_STEPS):
-        step, before = solve @ residuals, cost
-        for share in (1.0, 0.5, 0.25, 0.1, 0.03):
-            tried = x - share * step
-            residuals = problem.residuals(tried)
-            cost = float(residuals @ residuals)
-            if cost < before:
-                break
-        else:
-            return x
-        x = tried
-        if cost > before * (1.0 - _ENOUGH):
-            return x
-    return x
+    kept = np.ones(len(whole.targets), dtype=bool)
+    kept[list(out)] = False
+    residuals, jacobian = whole.at(x)
+    rows = np.concatenate([np.repeat(kept, len(UNCERTAIN)), np.ones(len(x), dtype=bool)])
+    step = np.linalg.lstsq(jacobian[rows], residuals[rows], rcond=None)[0]
+    solution = x - np.clip(step, -_FARTHEST, _FARTHEST)
+    return whole.predict([whole.targets[i] for i in out], whole.calibration(solution))

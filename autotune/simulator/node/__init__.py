@@ -42,6 +42,10 @@ __all__ = [
 ]
 
 
+_TOO_CLOSE = 0.1
+"""Odds from which on it is too close to call (as `MemoryPlan.verdict`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class SimulatedOutcome:
     """What a simulated launch comes to.
@@ -92,7 +96,9 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int) -> Simula
         failure = beyond_step(server, int(requests.input_tokens.max()))
         if failure is not None:
             return SimulatedOutcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
-        batching = Batching(server, requests, plan.capacity_tokens)
+        # Where it is too close to call whether the pool holds the longest request, it just does.
+        pool = max(plan.capacity_tokens, workload.longest_request + server.block_tokens)
+        batching = Batching(server, requests, pool)
         runs.append(batching.run())
         tokens = float(requests.input_tokens.sum())
         cached, read = cached + batching.cache_hit_rate * tokens, read + tokens
@@ -104,9 +110,11 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int) -> Simula
 
 
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
-    """Requests that the server would reject: longer than its context, or than its whole KV pool."""
+    """Requests that the server would reject: longer than its context, or, for sure, than its whole KV pool."""
     longest = workload.longest_request
     pool = plan.capacity_tokens // server.block_tokens * server.block_tokens
+    if plan.holds(longest) >= _TOO_CLOSE:
+        pool = max(pool, longest)
     for limit, name in ((server.context_length, "context_length"), (pool, "the KV cache of a replica")):
         if longest > limit:
             message = f"Requests of up to {longest} tokens do not fit {name} ({limit} tokens); the server rejects them."

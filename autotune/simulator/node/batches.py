@@ -16,7 +16,7 @@ import numpy as np
 from autotune.arrays import Floats, Ints
 from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.server import SimulatedServer
-from autotune.simulator.node.steptime import RankBatch, StepTime
+from autotune.simulator.node.steptime import RankBatch, Seconds, StepTime
 
 
 class Graphs:
@@ -68,7 +68,7 @@ class Batches:
         # Of a sparse model, prompts up to here run in dense kernels.
         self._dense_below = self._top_k if self._sparse and server.coefficients.dense_prompts else 0.0
 
-    def seconds(self, ids: Ints, chunks: Sequence[Sequence[Chunk]] | None = None) -> float:
+    def seconds(self, ids: Ints, chunks: Sequence[Sequence[Chunk]] | None = None) -> Seconds:
         """Duration of a step.
 
         Args:

@@ -14,8 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
+from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
 from autotune.simulator.node.coefficients import Coefficients, Figures, SpeedCard, adjusted
 from autotune.simulator.node.uncertainty import PredictionErrors
@@ -73,11 +75,13 @@ class Calibration(Entry):
     Attributes:
         fitted_to: where the measured points came from.
         factors: level -> group -> figure -> factor.
+        deviations: the same to the standard deviation of ln(factor) that the rows left.
         errors: how far predictions lie from measurements, per engine and for what was never measured.
     """
 
     fitted_to: list[Learned]
     factors: dict[str, dict[str, dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]]]
+    deviations: dict[str, dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]]] = {}
     errors: PredictionErrors
 
     @model_validator(mode="after")
@@ -105,6 +109,12 @@ class Calibration(Entry):
         """A factor; 1 for a group without rows."""
         return self.factors.get(which.level, {}).get(which.group, {}).get(which.figure, 1.0)
 
+    def deviation(self, which: Factor, physics: Physics) -> float:
+        """Standard deviation of ln(factor): what the rows left of it, else what physics expects."""
+        spread = physics.figures[which.figure].spread[which.level]
+        left = self.deviations.get(which.level, {}).get(which.group, {})
+        return min(spread, left.get(which.figure, spread))
+
 
 def groups_of(card: SpeedCard, version: str, hardware: HardwareCard) -> dict[str, str]:
     """The groups that an engine's version on a node belongs to, by level.
@@ -125,27 +135,42 @@ def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
                 yield Factor(level, group, name)
 
 
-def composed(physics: Physics, calibration: Calibration, groups: Mapping[str, str]) -> dict[str, float]:
-    """The figures of a member of these groups, each within its range."""
-    logs = dict.fromkeys(physics.figures, 0.0)
+def composed(
+    physics: Physics,
+    calibration: Calibration,
+    groups: Mapping[str, str],
+    moved: Mapping[Factor, Floats] | None = None,
+) -> dict[str, Any]:
+    """The figures of a member of these groups, each within its range.
+
+    Args:
+        moved: by how much ln(factor) is off, shape (draws,); figures that it moves are arrays of that shape.
+    """
+    logs: dict[str, Any] = dict.fromkeys(physics.figures, 0.0)
     for which in factors_of(physics, groups):
-        logs[which.figure] += math.log(calibration.factor(which))
-    return {
-        name: min(figure.high, max(figure.low, figure.typical * math.exp(logs[name])))
-        for name, figure in physics.figures.items()
-    }
+        logs[which.figure] = logs[which.figure] + math.log(calibration.factor(which))
+        if moved and which in moved:
+            logs[which.figure] = logs[which.figure] + moved[which]
+    found = {name: np.clip(f.typical * np.exp(logs[name]), f.low, f.high) for name, f in physics.figures.items()}
+    return {name: value if isinstance(value, np.ndarray) else float(value) for name, value in found.items()}
 
 
 def coefficients_of(
-    card: SpeedCard, calibration: Calibration, version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
+    card: SpeedCard,
+    calibration: Calibration,
+    version: str,
+    knobs: Mapping[str, Scalar],
+    scope: Mapping[str, Any],
+    moved: Mapping[Factor, Floats] | None = None,
 ) -> Coefficients:
     """Everything that the arithmetic needs of an engine's version under these knobs.
 
     Args:
         scope: ``model``, ``hardware``, ``gpus``.
+        moved: as of `composed`.
     """
     groups = groups_of(card, version, scope["hardware"])
-    return adjusted(card, composed(packaged_physics(), calibration, groups), version, knobs, scope)
+    return adjusted(card, composed(packaged_physics(), calibration, groups, moved), version, knobs, scope)
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from autotune.errors import UnknownName
@@ -71,6 +72,12 @@ class Behaviour(Entry):
         "(SGLang); free = of what weights and a profiled step leave, for the cache (TensorRT-LLM)"
     )
     needs_full_context: bool = Field(description="refuses to start unless one sequence of full length fits (vLLM)")
+    full_context_odds: float = Field(
+        default=1,
+        ge=0,
+        le=1,
+        description="that it does so where the context is the model's own, not a given one",
+    )
     context_gb: float = Field(ge=0, description="the driver's context and libraries, taken before the engine looks")
     communicator_gb: float = Field(ge=0, description="buffers of collectives, for every further rank of a stage")
     exchange_buffer_gb: float = Field(default=0, ge=0, description="buffers of an all-to-all between expert ranks")
@@ -81,6 +88,7 @@ class Behaviour(Entry):
         ge=0, description="live float32 copies of the logits when the profiled step samples for all running sequences"
     )
     indexer_logits: bool = Field(description="whether prefill keeps tokens x context scores in float32")
+    indexer_logits_copies: float = Field(default=1, ge=1, description="of these scores, while the top ones are chosen")
     indexer_logits_limit_gb: float = Field(default=math.inf, gt=0, description="of the scores of a step's prompts")
     sliding_cache: Literal["window", "all"] = Field(
         default="all", description="what a layer with a sliding window keeps: its window, or every token"
@@ -91,9 +99,13 @@ class Behaviour(Entry):
     )
     latent_cache_alignment: int = Field(default=1, gt=0, description="bytes that a token and layer is padded to")
     memory_sigma_gb: float = Field(gt=0, description="standard deviation of what no part explains, per GPU")
+    sampler_sigma_share: float = Field(default=0, ge=0, description="standard deviation of `sampler_copies`, a share")
     memory_sigma_share: float = Field(ge=0, description="and, of layers' tensors, communicators and graphs, a share")
 
     # Kernels
+    layer_extra_us: float = Field(default=0, ge=0, description="latencies of kernels that only some settings need")
+    gemm_tile: int = Field(default=128, ge=0, description="rows of a matrix kernel's tile: half of one is idle")
+    host_overlap: float = Field(default=0, ge=0, le=1, description="share of host time that the GPU's work hides")
     moe_tile: int = Field(gt=0, description="rows to which an expert's batch is padded")
     sparse_head_tile: int = Field(gt=0, description="heads to which sparse kernels pad")
     sparse_padding: Literal["none", "prefill", "both"] = Field(
@@ -117,20 +129,28 @@ class Behaviour(Entry):
 class Figures(Entry):
     """How fast it is: the figures that are fitted, each with its range in ``physics.yaml``.
 
-    ``*_share`` multiplies a rate; 1 would be the hardware's achieved (or, for links and attention, peak) rate.
+    ``*_share`` multiplies a rate; 1 would be the hardware's achieved (or, for links and sparse attention, peak) rate.
+    Where a prediction is made for several draws of the figures at once, a figure is an array, shape (draws,).
     """
 
     gemm_share: float = Field(gt=0, description="of achieved_flops, dense matrix kernels")
+    fp8_share: float = Field(gt=0, description="of that in fp8: blocks with scales, activations quantised on the way")
+    unpack_share: float = Field(gt=0, description="of that, where weights are unpacked to bf16 before they are used")
     moe_share: float = Field(gt=0, description="of achieved_flops, expert kernels of full width")
+    moe_read_share: float = Field(gt=0, description="of the bandwidth of decode kernels, experts with few rows each")
     moe_narrow_width: float = Field(ge=0, description="expert width at which tensor-sharded experts run at half rate")
     expert_imbalance: float = Field(ge=0, description="extra load of the fullest of infinitely many expert ranks")
     bandwidth_share: float = Field(gt=0, description="of achieved_bandwidth, weights and KV in decode")
-    attention_share: float = Field(gt=0, description="of the bf16 peak, dense attention kernels")
+    kv_share: float = Field(gt=0, description="of that, the KV cache that decode attention reads")
+    attention_share: float = Field(gt=0, description="of achieved_flops in bf16, dense attention kernels")
+    linear_share: float = Field(gt=0, description="of achieved_flops in bf16, chunks of linear attention in prefill")
     sparse_attention_share: float = Field(gt=0, description="of the bf16 peak, sparse attention kernels")
     indexer_share: float = Field(gt=0, description="of the fp8 peak")
     link_share: float = Field(gt=0, le=1, description="of the one-way link bandwidth")
     collective_us: float = Field(ge=0, description="latency of one collective")
-    layer_us: float = Field(ge=0, description="kernel latencies of a layer that no batch hides")
+    layer_us: float = Field(ge=0, description="kernel latencies of a layer of a plain dense decoder")
+    experts_us: float = Field(ge=0, description="and of routing and the grouped products of a layer with experts")
+    latent_us: float = Field(ge=0, description="and of latent attention's further products; of an indexer as much")
     step_ms: float = Field(ge=0, description="host time per step")
     sequence_us: float = Field(ge=0, description="host time per running sequence and step")
     eager_layer_us: float = Field(ge=0, description="host time per layer when no CUDA graph holds the batch")
@@ -188,11 +208,12 @@ def speed_card(engine: str) -> SpeedCard:
 
 
 def adjusted(
-    card: SpeedCard, figures: Mapping[str, float], version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
+    card: SpeedCard, figures: Mapping[str, Any], version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
 ) -> Coefficients:
     """The card's behaviour and these figures, adjusted for one configuration.
 
     Args:
+        figures: of one prediction, or of several draws, shape (draws,).
         scope: ``model``, ``hardware``, ``gpus`` for the conditions; a knob that is not set reads as None.
     """
     values = {**card.base.model_dump(), **figures}
@@ -202,7 +223,9 @@ def adjusted(
             values.update(adjustment.set)
             values.update({name: values[name] * factor for name, factor in adjustment.multiply.items()})
             values.update({name: values[name] + more for name, more in adjustment.add.items()})
-    return Coefficients.model_validate(values)
+    drawn = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    checked = Coefficients.model_validate({**values, **{name: float(value[0]) for name, value in drawn.items()}})
+    return checked.model_copy(update=drawn) if drawn else checked
 
 
 def conditional_knobs(card: SpeedCard, version: str) -> frozenset[str]:

@@ -8,6 +8,8 @@ taken from the simulator's own `StepTime`:
     drain   nobody waits any more, and the batch empties as its answers end
 
 The drain is what mean lengths alone miss: of 1000 ShareGPT prompts sent at once it is most of the run.
+
+Figures may be drawn: seconds are arrays, shape (draws,), then. Steps and tokens are the same in all draws.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from autotune.loadgen.requests import Requests
 from autotune.simulator.node.batches import Batches
 from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.server import SimulatedServer
+from autotune.simulator.node.steptime import Seconds, longer
 
 _ARRIVALS = 4
 """Rounds in which requests in flight and their latency find each other when requests arrive over time."""
@@ -109,28 +112,30 @@ class Flow:
             once.
         answer_s: from an answer's first token to its last, in the mean.
         per_token_s: seconds between two tokens of the answers at `SHARES`, of the first batch and of the others,
-            shape (2, shares).
+            shape (2, shares), of draws (2, shares, draws).
+
+    Latencies are asked for where one set of figures is predicted.
     """
 
-    seconds: float
-    ramp_s: float
-    full_s: float
+    seconds: Seconds
+    ramp_s: Seconds
+    full_s: Seconds
     first: float
-    wait_s: float | None
-    answer_s: float
+    wait_s: Seconds | None
+    answer_s: Seconds
     per_token_s: Floats
 
     def token_s(self, quantile: float | None) -> float:
         """Seconds per output token after the first: of a share of the requests, or, for None, the mean."""
+        if quantile is None:
+            return float(self.mean_token_s)
         share = np.array([[self.first], [1 - self.first]]) / self.per_token_s.shape[1]
         share = np.broadcast_to(share, self.per_token_s.shape).ravel()
         values = self.per_token_s.ravel()
-        if quantile is None:
-            return float(values @ share)
         order = np.argsort(values)
         return float(np.interp(quantile, np.cumsum(share[order]) - share[order] / 2, values[order]))
 
-    def first_token_s(self, quantile: float | None) -> float:
+    def first_token_s(self, quantile: float | None) -> Seconds:
         """Seconds to the first token where all are sent at once: of a share of the requests, or, for None, the mean."""
         if quantile is None:
             return self.first * self.ramp_s / 2 + (1 - self.first) * (self.ramp_s + self.full_s / 2)
@@ -139,7 +144,14 @@ class Flow:
         return self.ramp_s + self.full_s * (quantile - self.first) / (1 - self.first)
 
     @property
-    def mean_wait_s(self) -> float:
+    def mean_token_s(self) -> Seconds:
+        """Seconds per output token after the first, the mean."""
+        early, later = self.per_token_s.mean(axis=1)
+        mean: Seconds = self.first * early + (1 - self.first) * later
+        return mean
+
+    @property
+    def mean_wait_s(self) -> Seconds:
         """Seconds to the first token, the mean; crude where requests are sent one after the other."""
         return self.first_token_s(None) if self.wait_s is None else self.wait_s
 
@@ -186,26 +198,27 @@ class Fluid:
         full_steps = max(0.0, tokens) / (self._running * self._gain)
         full_s = self._full(full_steps, waiting)
         steps = np.cumsum([0.0, ramp_steps, full_steps, *drain_steps])
-        at_s = np.cumsum([0.0, ramp_s, full_s, *drain_s])
+        at_s = np.cumsum(np.stack(np.broadcast_arrays(ramp_s * 0.0, ramp_s, full_s, *drain_s)), axis=0)
         # Seconds between tokens of the answers at `SHARES`, of the first batch and later.
-        lengths, middle_s = np.maximum(load.lengths - 1, 1.0), at_s[1] / 2
-        begin = np.interp(middle_s, at_s[:2], steps[:2])
-        early = (np.interp(begin + lengths / self._gain, steps, at_s) - middle_s) / lengths
-        later = (at_s[2] - at_s[1]) / (steps[2] - steps[1]) / self._gain if steps[2] > steps[1] else float(early.mean())
-        per_token_s = np.stack([early, np.full_like(early, later)])
+        lengths = np.maximum(load.lengths - 1, 1.0)
+        ends_s = _at_steps(ramp_steps / 2 + lengths / self._gain, steps, at_s)
+        early = ((ends_s - at_s[1] / 2).T / lengths).T
+        later = (at_s[2] - at_s[1]) / (steps[2] - steps[1]) / self._gain if steps[2] > steps[1] else early.mean(axis=0)
+        per_token_s = np.stack([early, np.broadcast_to(later, early.shape)])
         first = self._running / load.requests
-        answer_s = float((np.array([first, 1 - first]) @ per_token_s * np.maximum(load.lengths - 1, 0)).mean())
+        written = np.maximum(load.lengths - 1, 0) / len(lengths)
+        answer_s: Seconds = np.tensordot(written, first * per_token_s[0] + (1 - first) * per_token_s[1], axes=1)[()]
         # The front end reads prompts, the back end sends tokens, one after the other: neither is overtaken.
-        late = max(0.0, load.requests * self._front_s - ramp_s - full_s)
+        late = longer(0.0, load.requests * self._front_s - ramp_s - full_s)
         sending = load.requests * load.written * self._c.output_token_us * 1e-6
-        seconds = max(float(at_s[-1]) + late, sending)
-        wait_s = None
+        seconds = longer(at_s[-1] + late, sending)
+        wait_s: Seconds | None = None
         if load.in_flight < load.requests:
             queue = max(0, load.in_flight - self._running)
             wait_s = self.alone_s() + queue / self._running * load.written / self._gain * self.step_s(self._running)
         return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
 
-    def step_s(self, running: int, chunks: Sequence[Sequence[Chunk]] | None = None, idle: bool = False) -> float:
+    def step_s(self, running: int, chunks: Sequence[Sequence[Chunk]] | None = None, idle: bool = False) -> Seconds:
         """Seconds of a step: so many sequences decode, on ranks alike.
 
         Args:
@@ -224,7 +237,7 @@ class Fluid:
 
     # Stages
 
-    def _ramp(self, requests: int) -> tuple[float, float]:
+    def _ramp(self, requests: int) -> tuple[float, Seconds]:
         """Steps in which those that are ready decode, and seconds, until these requests' prompts are all computed."""
         per_rank = math.ceil(requests / self._ranks)
         steps = max(1.0, per_rank * self._own / self._budget)
@@ -235,7 +248,7 @@ class Fluid:
             return steps, steps * self.step_s(requests // 2 if steps > 1 else 0, chunks)
         return 0.0, steps * self.step_s(0, chunks, idle=True)
 
-    def _full(self, steps: float, waiting: int) -> float:
+    def _full(self, steps: float, waiting: int) -> Seconds:
         """Seconds of so many steps with a full batch, into which so many requests are admitted meanwhile."""
         self._at(self._load.held - self._load.read)
         plain = self.step_s(self._running)
@@ -255,13 +268,15 @@ class Fluid:
         longer = self.step_s(self._running, chunks, idle=True)
         return max(0.0, steps - admitting * elsewhere) * plain + admitting * longer
 
-    def _drain(self, left: Floats) -> tuple[list[float], list[float], float]:
+    def _drain(self, left: Floats) -> tuple[list[float], list[Seconds], float]:
         """Steps and seconds between two ends of answers, and tokens written, until all have ended.
 
         Args:
             left: tokens that are left to write at `EDGES` of the batch.
         """
-        steps, seconds, written, before = [], [], 0.0, 0.0
+        steps: list[float] = []
+        seconds: list[Seconds] = []
+        written, before = 0.0, 0.0
         for edge, (ended, until) in enumerate(zip(EDGES, left / self._gain, strict=True)):
             if until <= before:
                 continue
@@ -283,7 +298,7 @@ class Fluid:
 
     # What lies around the engine
 
-    def alone_s(self) -> float:
+    def alone_s(self) -> Seconds:
         """Seconds to the first token of a request that nobody waits before, with the batch full."""
         self._at(self._load.held - self._load.read)
         mixed = self._c.prefill == "mixed"
@@ -295,7 +310,8 @@ class Fluid:
 def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
     """What a load comes to on a server that runs at most so many sequences at a time."""
     flow = Fluid(server, load, running).flow()
-    if not load.span_s or flow.seconds >= load.span_s + flow.answer_s:
+    # Of draws the middle one decides.
+    if not load.span_s or np.median(flow.seconds) >= load.span_s + np.median(flow.answer_s):
         return flow
     # The server keeps up: as many are in flight as arrive while one is served (Little's law).
     inside = running
@@ -303,9 +319,18 @@ def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
         fluid = Fluid(server, load, inside)
         wait_s, token_s = fluid.alone_s(), fluid.step_s(inside) / server.tokens_per_step
         answer_s = (load.written - 1) * token_s
-        inside = max(1, min(running, round(load.requests / load.span_s * (wait_s + answer_s))))
-    per_token_s = np.full((2, 1), token_s)
+        inside = max(1, min(running, round(load.requests / load.span_s * float(np.median(wait_s + answer_s)))))
+    per_token_s = np.stack([np.asarray(token_s)[None]] * 2)
     return Flow(load.span_s + wait_s + answer_s, wait_s, 0.0, 1.0, wait_s, answer_s, per_token_s)
+
+
+def _at_steps(steps: Floats, known: Floats, at_s: Floats) -> Floats:
+    """Seconds at so many steps, linear between known ones; shape (steps,), of draws (steps, draws)."""
+    place = np.clip(np.searchsorted(known, steps, side="right") - 1, 0, len(known) - 2)
+    width = known[place + 1] - known[place]
+    share = np.clip(np.divide(steps - known[place], width, out=np.ones_like(steps), where=width > 0), 0.0, 1.0)
+    found: Floats = (at_s[place].T + share * (at_s[place + 1] - at_s[place]).T).T
+    return found
 
 
 def _own_prompt(server: SimulatedServer, load: LoadSummary) -> float:

@@ -8,13 +8,21 @@ from enum import StrEnum
 from statistics import NormalDist
 
 from autotune.simulator.node.server import SimulatedServer
-from autotune.simulator.node.weights import BF16, expert_layers, kv_bytes_per_token_layer, weight_bytes_per_gpu
+from autotune.simulator.node.weights import (
+    BF16,
+    expert_layers,
+    kv_bytes_per_token_layer,
+    linear_state_bytes,
+    weight_bytes_per_gpu,
+)
 from autotune.trial import Failure, FailureKind
 
 GIB = 2.0**30
 _FLOAT32 = 4.0
-_CLOSE = 1.2816
-"""Standard deviations: with odds of less than 9 to 1 either way it is too close to call."""
+_STATES = 256
+"""Sequences whose states of linear attention are kept; of more the engines make room in the cache as they come."""
+_CLOSE = 0.1
+"""With odds of less than 9 to 1 either way it is too close to call."""
 
 MEMORY_KEYS = (
     "memory_verdict",
@@ -49,6 +57,7 @@ class MemoryPlan:
         kv_token: bytes of one token over the layers of one pipeline stage.
         capacity_tokens: tokens that one attention replica can keep.
         needed_tokens: tokens that the engine insists on at start (vLLM: one sequence of full length).
+        rule_odds: that it does insist.
         spare: what is left beside the engine's share, where graphs and whatever is not in the share must fit.
         cache_sigma: standard deviation of `kv_cache`.
         spare_sigma: that of `spare`.
@@ -63,6 +72,7 @@ class MemoryPlan:
     kv_token: float
     capacity_tokens: int
     needed_tokens: int
+    rule_odds: float
     spare: float
     cache_sigma: float
     spare_sigma: float
@@ -84,15 +94,26 @@ class MemoryPlan:
 
     @property
     def fit_probability(self) -> float:
-        """Odds that it fits: the margin over its standard deviation, taken as normal."""
-        return NormalDist().cdf(self.margin_bytes / self.sigma_bytes)
+        """Odds that it starts: of the cache that the engine insists on, and, where it may not, of any cache."""
+        return self.rule_odds * self.holds(self.needed_tokens) + (1 - self.rule_odds) * self.holds(1)
+
+    def holds(self, tokens: float) -> float:
+        """Odds that a replica's cache holds so many tokens: the margin over its deviation, taken as normal."""
+        normal = NormalDist()
+        cache = normal.cdf((self.kv_cache - tokens * self.kv_token) / self.cache_sigma)
+        return min(cache, normal.cdf(self.spare / self.spare_sigma))
+
+    @property
+    def starts(self) -> bool:
+        """Whether the simulated server starts: it is as likely as not."""
+        return self.fit_probability >= 0.5 and self.kv_cache > self.kv_token
 
     @property
     def verdict(self) -> MemoryVerdict:
-        """Its sign decides whether the simulated server starts, also where it is too close to call."""
-        if abs(self.margin_bytes) < _CLOSE * self.sigma_bytes:
+        """What the odds say; too close to call, the simulated server starts where they are even or better."""
+        if min(self.fit_probability, 1 - self.fit_probability) > _CLOSE:
             return MemoryVerdict.TOO_CLOSE
-        return MemoryVerdict.FITS if self.margin_bytes > 0 else MemoryVerdict.DOES_NOT_FIT
+        return MemoryVerdict.FITS if self.fit_probability > 0.5 else MemoryVerdict.DOES_NOT_FIT
 
     def to_json(self) -> dict[str, float | str]:
         """The flat keys of ``autotune simulate``: GB are 10^9 bytes per GPU, tokens those of one attention replica."""
@@ -128,9 +149,9 @@ def _weight_bytes(server: SimulatedServer) -> float:
 
 
 def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
-    """The largest step's tensors: those of its layers, or those of sampling after it; and how much of them is a guess.
+    """The largest step's tensors: those of its layers, or of sampling after it; and their standard deviation.
 
-    The sampler's are counted from the engine's source and agree with its logs, the layers' are not.
+    The layers' are a guess by `memory_sigma_share`; the sampler's differ between images by `sampler_sigma_share`.
 
     Hidden states: every rank of a data-parallel group sees the tokens of all ranks at the experts. Sampling, where the
     engine profiles it, sorts the logits of all running sequences in float32. Sparse attention adds what grows with the
@@ -146,11 +167,13 @@ def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
         if c.indexer_logits:
             sequences = min(server.running_limit, server.graph_batch)
             prompts = min(server.token_budget * context * _FLOAT32, c.indexer_logits_limit_gb * 1e9)
-            layers += prompts + sequences * context * _FLOAT32
+            layers += prompts * c.indexer_logits_copies + sequences * context * _FLOAT32
         layers += c.workspace_contexts * context * (a.kv_lora_rank + a.qk_rope_head_dim) * BF16
     logits = c.sampler_copies * server.running_limit * a.vocab_size * _FLOAT32
     sampling = logits + copy
-    return (layers, layers) if layers > sampling else (sampling, 0.0)
+    if layers > sampling:
+        return layers, layers * c.memory_sigma_share
+    return sampling, logits * c.sampler_sigma_share
 
 
 def _graph_bytes(server: SimulatedServer) -> float:
@@ -173,6 +196,13 @@ def _communication_bytes(server: SimulatedServer) -> float:
     return ((server.stage_gpus - 1) * c.communicator_gb + exchange) * 1e9
 
 
+def _state_bytes(server: SimulatedServer) -> float:
+    """States of linear attention of the sequences that run: no longer ones than they are of short ones."""
+    a = server.architecture
+    state = linear_state_bytes(a) / min(server.tensor_parallel, max(1, a.linear_value_heads))
+    return min(server.running_limit, _STATES) * state / server.pipeline_parallel
+
+
 def _kv_token_bytes(server: SimulatedServer) -> float:
     """KV cache of one token over the layers of a pipeline stage."""
     a, alignment = server.architecture, server.coefficients.latent_cache_alignment
@@ -192,23 +222,24 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
     activations, guessed = _activation_bytes(server)
     context, communication = c.context_gb * 1e9, _communication_bytes(server)
     fraction = server.memory_fraction
+    base, share = c.memory_sigma_gb * 1e9, c.memory_sigma_share
     # What of the cache and of the spare part rests on guesses.
     if c.fraction_of == "total":
         inside = graphs if c.graphs_in_share else 0.0
         kv_cache = total * fraction - weights - activations - communication - inside
         spare = total * (1 - fraction) - context - (graphs - inside)
-        cache_unsure, spare_unsure = guessed + communication + inside, graphs - inside
+        cache_unsure, spare_unsure = guessed + share * (communication + inside), share * (graphs - inside)
     elif c.fraction_of == "static":
         free = total - context - communication
         kv_cache = free * fraction - weights
         spare = free * (1 - fraction) - activations - graphs
-        cache_unsure, spare_unsure = communication, guessed + graphs
+        cache_unsure, spare_unsure = share * communication, guessed + share * graphs
     else:
         spare = total - context - communication - weights - activations - graphs
         kv_cache = spare * fraction
-        cache_unsure = spare_unsure = guessed + communication + graphs
+        cache_unsure = spare_unsure = guessed + share * (communication + graphs)
+    kv_cache -= min(kv_cache / 2, _state_bytes(server)) if kv_cache > 0 else 0.0
     kv_token = _kv_token_bytes(server)
-    base, share = c.memory_sigma_gb * 1e9, c.memory_sigma_share
     return MemoryPlan(
         total=total,
         weights=weights,
@@ -219,9 +250,10 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         kv_token=kv_token,
         capacity_tokens=int(max(0.0, kv_cache) / kv_token * server.context_parallel),
         needed_tokens=server.context_length // server.context_parallel if c.needs_full_context else 1,
+        rule_odds=1.0 if server.context_given else c.full_context_odds,
         spare=spare,
-        cache_sigma=math.hypot(base, share * cache_unsure),
-        spare_sigma=math.hypot(base, share * spare_unsure),
+        cache_sigma=math.hypot(base, cache_unsure),
+        spare_sigma=math.hypot(base, spare_unsure),
     )
 
 
@@ -232,7 +264,7 @@ def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
             f"The layout needs {server.gpus} GPUs, there are {server.setup.gpus}; lower tensor or data parallelism."
         )
         return Failure(FailureKind.BAD_ARGUMENT, message, "")
-    if plan.margin_bytes >= 0:
+    if plan.starts:
         return None
     short = f"{-plan.margin_bytes / 1e9:.1f} GB per GPU are missing"
     if plan.verdict is MemoryVerdict.TOO_CLOSE:

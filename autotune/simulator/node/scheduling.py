@@ -139,7 +139,7 @@ class Scheduler:
         if len(ids) and any(busy):
             ids = ids[~np.array(busy)[self._state.replica[ids]]]
         started = tuple(piece.request for pieces in chunks for piece in pieces if piece.last)
-        return EngineStep(ids, started, self._batches.seconds(ids, chunks))
+        return EngineStep(ids, started, float(self._batches.seconds(ids, chunks)))
 
     def end(self, step: EngineStep) -> None:
         """A step is over: its sequences have their tokens, the prompts that it ended begin to decode."""
@@ -151,7 +151,7 @@ class Scheduler:
 
     def decode_seconds(self, step: EngineStep) -> float:
         """How long the same decode step takes with the contexts as they are now."""
-        return self._batches.seconds(step.ids)
+        return float(self._batches.seconds(step.ids))
 
     def steps_until_change(self, ids: Ints) -> int:
         """Decode steps until a sequence ends or a replica's pool is full."""

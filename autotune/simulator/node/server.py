@@ -8,6 +8,7 @@ from functools import cached_property
 
 from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
 from autotune.simulator.node.coefficients import Coefficients, speed_card
+from autotune.simulator.node.weights import BF16
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.expression import evaluate
 from autotune.trial import Scalar
@@ -113,6 +114,11 @@ class SimulatedServer:
     def context_length(self) -> int:
         return self._count("context_length", 0) or self.architecture.context_limit
 
+    @property
+    def context_given(self) -> bool:
+        """Whether somebody asked for this context: the engine's own may be shortened by what launches it."""
+        return self.context_length != self.architecture.context_limit
+
     @cached_property
     def _whole_budget(self) -> int:
         budget = self._count("max_batched_tokens", 0) or self.coefficients.max_batched_tokens
@@ -175,5 +181,9 @@ class SimulatedServer:
 
     def matrix_flops_of(self, weight_bytes: float) -> float:
         """FLOP/s that kernels for matrices of so many bytes per weight achieve on one GPU."""
-        peak = self.hardware.tflops(self.architecture.multiplied_in(weight_bytes))
-        return peak * 1e12 * self.hardware.achieved_flops
+        kind = self.architecture.multiplied_in(weight_bytes)
+        native = self.hardware.tflops(kind) > self.hardware.bf16_tflops if kind != "bf16" else weight_bytes >= BF16
+        c, reached = self.coefficients, self.hardware.reached_flops(kind)
+        if not native:
+            return reached * c.unpack_share
+        return reached * c.fp8_share if kind == "fp8" else reached

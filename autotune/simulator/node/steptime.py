@@ -2,6 +2,8 @@
 
 Every component takes the longer of its memory traffic and its arithmetic. Ranks of a data-parallel group meet at
 every layer's experts, so a step lasts as long as its slowest rank. Formulas and their sources: ``docs/simulator.md``.
+
+A figure may be an array of draws, shape (draws,): all seconds are such arrays then.
 """
 
 from __future__ import annotations
@@ -9,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from autotune.arrays import Floats
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.weights import (
     BF16,
@@ -17,8 +22,20 @@ from autotune.simulator.node.weights import (
     indexer_layers,
     kv_bytes_per_token_layer,
     layer_weights,
+    linear_state_bytes,
     rank_layers,
 )
+
+Seconds = float | Floats
+"""Of one prediction, or of several draws of the figures, shape (draws,)."""
+
+
+def longer(one: Seconds, other: Seconds) -> Seconds:
+    """The larger of two, draw by draw where one of them is drawn."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        longest: Floats = np.maximum(one, other)
+        return longest
+    return max(one, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +76,7 @@ class StepTime:
         a, c, hw = server.architecture, server.coefficients, server.hardware
         self._server, self._a, self._c = server, a, c
         self._layers = a.layers
+        self._attending = a.layers - a.linear_layers
         self._expert_layers = expert_layers(a)
         self._decode_tokens = 1 + server.speculative_tokens
         tp = server.tensor_parallel
@@ -69,9 +87,9 @@ class StepTime:
         )
         self._head_elements = a.vocab_size * a.hidden_size / tp
         self._kv_layer = kv_bytes_per_token_layer(a, server.kv_type, tp) / server.context_parallel
-        self._bf16 = hw.bf16_tflops * 1e12
-        self._fp8 = hw.fp8_tflops * 1e12
-        self._head_flops = self._bf16 * hw.achieved_flops * c.gemm_share
+        bf16 = hw.reached_flops("bf16")
+        self._head_flops = bf16 * c.gemm_share
+        self._kv_bandwidth = server.bandwidth * c.kv_share
         local_heads = a.heads / tp
         self._dense_heads = local_heads
         self._heads = max(local_heads, c.sparse_head_tile) if a.indexer else local_heads
@@ -80,13 +98,17 @@ class StepTime:
         self._decode_width = 2 * a.kv_lora_rank + a.qk_rope_head_dim if latent else 2 * a.head_dim
         v = a.v_head_dim or a.head_dim
         self._prefill_width = a.head_dim + v
-        self._dense_flops = self._bf16 * c.attention_share
-        self._attention_flops = self._bf16 * (c.sparse_attention_share if a.indexer else c.attention_share)
-        self._indexer_flops = self._fp8 * c.indexer_share
+        self._dense_flops = bf16 * c.attention_share
+        sparse = hw.bf16_tflops * 1e12 * c.sparse_attention_share
+        self._attention_flops = sparse if a.indexer else self._dense_flops
+        self._indexer_flops = hw.fp8_tflops * 1e12 * c.indexer_share
         self._indexer_layers = indexer_layers(a)
         self._indexer_keys = indexer_bytes_per_token_layer(a)
         self._cut_layers = 1.0 if a.indexer else a.sliding_layers / a.layers
+        self._state_bytes = 2 * linear_state_bytes(a) / min(tp, max(1, a.linear_value_heads))
+        self._linear_flops = bf16 * c.linear_share
         self._prepare_experts(server)
+        self._prepare_latencies(server)
         self._link = hw.link_gb_s * 1e9 / 2 * c.link_share
 
     def _prepare_experts(self, server: SimulatedServer) -> None:
@@ -102,8 +124,25 @@ class StepTime:
         of_full = narrow * (full + c.moe_narrow_width) / full if full else 1.0
         self._moe_flops = server.matrix_flops_of(a.weight_bytes) * c.moe_share * of_full
         self._imbalance = 1.0 + c.expert_imbalance * (1.0 - 1.0 / ep)
+        # Hidden states that the kernels between matrix products read and write, bytes per token over all layers:
+        # norms and residuals, queries, keys and values, gate and up projection.
+        tp = server.tensor_parallel
+        attention = (2 * a.heads + 2 * a.kv_heads) * (a.v_head_dim or a.head_dim) / tp
+        dense = 3 * (a.layers - self._expert_layers) * a.intermediate_size / tp
+        self._passed_bytes = 2 * BF16 * (a.layers * (4 * a.hidden_size + attention) + dense)
+        # And of a row that an expert computes: both projections, and its output until the sum.
+        self._row_bytes = 2 * BF16 * (a.hidden_size + 3 * width)
 
-    def seconds(self, batches: Sequence[RankBatch], graph: bool) -> float:
+    def _prepare_latencies(self, server: SimulatedServer) -> None:
+        """Kernel latencies of all layers: of a plain dense one, and of the parts that other layers have beside."""
+        a, c = self._a, self._c
+        latent = a.layers * bool(a.kv_lora_rank) + self._indexer_layers
+        beside = latent * c.latent_us + self._expert_layers * c.experts_us
+        self._latency = (a.layers * (c.layer_us + c.layer_extra_us) + beside) * 1e-6
+        # A collective's latency grows with the ranks that meet; the figure is that of eight.
+        self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
+
+    def seconds(self, batches: Sequence[RankBatch], graph: bool) -> Seconds:
         """Duration of a step over all ranks.
 
         Args:
@@ -115,60 +154,69 @@ class StepTime:
         # micro-batch: of fewer requests than stages some stages idle.
         requests = max(b.sequences + b.prompts for b in batches)
         part = 1.0 / max(1, min(self._server.pipeline_parallel, requests))
-        rank = max(self._rank_seconds(b, part) for b in batches)
+        rank: Seconds = 0.0
+        for batch in dict.fromkeys(batches):
+            rank = longer(rank, self._rank_seconds(batch, part))
         computed = [b.prefill_tokens + b.sequences * self._decode_tokens + b.padding for b in batches]
         tokens, fullest = sum(computed), max(computed)
-        device = rank + self._experts_seconds(tokens * part)
-        device += self._communication_seconds(fullest * part, tokens * part)
-        device += self._layers * c.layer_us * 1e-6
+        device = rank + self._experts_seconds(tokens * part) + fullest * part * self._passed_bytes / self._bandwidth
+        device = self._with_latency(device) + self._communication_seconds(fullest * part, tokens * part)
         sequences = max(b.sequences for b in batches)
         host = c.step_ms * 1e-3 + sequences * c.sequence_us * 1e-6
         if self._decode_tokens > 1 and sequences:
             drafted = self._decode_tokens - 1
-            device *= 1.0 + drafted / self._layers
-            host += drafted * (c.mtp_step_ms * 1e-3 + sequences * c.mtp_sequence_us * 1e-6)
+            device = device * (1.0 + drafted / self._layers)
+            host = host + drafted * (c.mtp_step_ms * 1e-3 + sequences * c.mtp_sequence_us * 1e-6)
         if not graph:
             launching = self._layers * c.eager_layer_us * 1e-6
             if self._a.indexer is not None:
                 launching += sequences * self._decode_tokens * c.eager_sequence_us * 1e-6
-            device = max(device, launching)
-        return device + host
+            device = longer(device, launching)
+        return longer(device + host * (1.0 - c.host_overlap), host)
 
-    def _rank_seconds(self, b: RankBatch, part: float) -> float:
+    @property
+    def _bandwidth(self) -> Seconds:
+        return self._server.bandwidth
+
+    def _with_latency(self, work: Seconds) -> Seconds:
+        """Work of the layers and their latencies: the next kernel starts while the last blocks of one still run."""
+        return work + self._latency
+
+    def _rank_seconds(self, b: RankBatch, part: float) -> Seconds:
         """Projections, dense and shared feed-forward parts, head and attention of one rank."""
-        bandwidth = self._server.bandwidth
+        bandwidth, tile = self._bandwidth, self._c.gemm_tile / 2
         decode = b.sequences * self._decode_tokens
         tokens = (b.prefill_tokens + decode + b.padding) * part
-        projections = max(self._layer_bytes / bandwidth, tokens * self._token_seconds)
+        projections = longer(self._layer_bytes / bandwidth, (tokens + tile) * self._token_seconds)
         sampled = (decode + b.new_requests) * part
-        head = 0.0
+        head: Seconds = 0.0
         if sampled:
-            flops = 2 * sampled * self._head_elements / self._head_flops
-            head = max(self._head_elements * BF16 / bandwidth, flops)
-        return projections + head + self._decode_attention(b) * part + self._prefill_attention(b) * part
+            flops = 2 * (sampled + tile) * self._head_elements / self._head_flops
+            head = longer(self._head_elements * BF16 / bandwidth, flops)
+        attention = self._decode_attention(b) + self._prefill_attention(b) + self._linear_attention(b)
+        return projections + head + attention * part
 
-    def _decode_attention(self, b: RankBatch) -> float:
+    def _decode_attention(self, b: RankBatch) -> Seconds:
         """Attention over the cache: sequences read their latent values once, all local heads multiply by them."""
         if not b.sequences:
             return 0.0
-        layers, queries, indexer, cut = self._layers, self._decode_tokens, self._a.indexer, self._cut_layers
+        layers, queries, indexer, cut = self._attending, self._decode_tokens, self._a.indexer, self._cut_layers
         keys = self._indexer_keys
         attended, entries = (cut * part + (1.0 - cut) * b.context for part in (b.attended, b.entries))
-        traffic = attended * (self._kv_layer - keys / self._server.context_parallel) * layers / self._server.bandwidth
+        traffic = attended * (self._kv_layer - keys / self._server.context_parallel) * self._layers / self._kv_bandwidth
         # Ranks that share a context gather each other's queries: fewer entries each, as many times more heads.
         flops = 2 * queries * entries * self._heads * self._decode_width * layers
-        seconds = max(traffic, flops / self._attention_flops)
+        seconds = longer(traffic, flops / self._attention_flops)
         if indexer:
             scoring = 2 * queries * b.context * indexer.heads * indexer.head_dim * self._indexer_layers
-            scoring /= self._indexer_flops
-            seconds += max(b.context * keys * layers / self._server.bandwidth, scoring)
+            seconds += longer(b.context * keys * self._layers / self._bandwidth, scoring / self._indexer_flops)
         return seconds
 
-    def _prefill_attention(self, b: RankBatch) -> float:
+    def _prefill_attention(self, b: RankBatch) -> Seconds:
         """Attention among prompt tokens; the indexer scores all pairs on every rank, as it is not sharded."""
         if not b.prefill_tokens:
             return 0.0
-        a, layers = self._a, self._layers
+        a, layers = self._a, self._attending
         if a.indexer is None:
             pairs = self._cut_layers * b.prefill_attended + (1.0 - self._cut_layers) * b.prefill_pairs
             return 2 * pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
@@ -178,7 +226,20 @@ class StepTime:
         seconds += scoring / self._indexer_flops
         return seconds
 
-    def _experts_seconds(self, tokens: float) -> float:
+    def _linear_attention(self, b: RankBatch) -> Seconds:
+        """A state per sequence is read and written once a step; chunks of a prompt are multiplied by it.
+
+        Gated DeltaNet in chunks of 64 (arXiv:2412.06464): some 4 products with a head's state and with the chunk.
+        """
+        a = self._a
+        if not a.linear_layers:
+            return 0.0
+        width = a.linear_head_dim
+        flops = 2 * b.prefill_tokens * a.linear_layers * a.linear_value_heads * width * (4 * width + 4 * 64)
+        states = (b.sequences + b.prompts) * self._state_bytes / self._kv_bandwidth
+        return states + flops / self._server.tensor_parallel / self._linear_flops
+
+    def _experts_seconds(self, tokens: float) -> Seconds:
         """Routed experts on the fullest GPU: a batch of n tokens touches E (1 - (1 - k/E)^n) of E experts."""
         a = self._a
         if not a.experts or tokens <= 0:
@@ -187,23 +248,23 @@ class StepTime:
         touched = self._local_experts * (1.0 - missed)
         rows = tokens * a.experts_per_token * self._local_experts / a.experts * self._imbalance
         padded = rows + touched * self._c.moe_tile / 2
-        traffic = touched * self._expert_elements * a.weight_bytes / self._server.bandwidth
+        traffic = touched * self._expert_elements * a.weight_bytes / (self._bandwidth * self._c.moe_read_share)
         arithmetic = 2 * padded * self._expert_elements / self._moe_flops
-        return max(traffic, arithmetic) * self._expert_layers
+        return (longer(traffic, arithmetic) + rows * self._row_bytes / self._bandwidth) * self._expert_layers
 
-    def _communication_seconds(self, rank_tokens: float, all_tokens: float) -> float:
+    def _communication_seconds(self, rank_tokens: float, all_tokens: float) -> Seconds:
         """All-reduces of the attention replica, and the exchange with the experts of the other replicas."""
         server, c = self._server, self._c
         tp, stage = server.tensor_parallel, server.stage_gpus
         token = self._a.hidden_size * BF16
-        latency = c.collective_us * 1e-6
-        seconds = 0.0
+        latency = self._collective_s
+        seconds: Seconds = 0.0
         # Replicas of a dense model share nothing: each reduces its own feed-forward parts too.
         own = server.joined_replicas == 1
         reductions = (2 if own else 1) if tp > 1 else 0
         if reductions:
             volume = 2 * (tp - 1) / tp * rank_tokens * token
-            seconds += reductions * self._layers * (latency + volume / self._link)
+            seconds = seconds + reductions * self._layers * (latency + volume / self._link)
         if server.joined_replicas > 1:
             gather = c.exchange == "gather" or server.expert_parallel < stage
             gathered = 2 * (stage - 1) / stage * all_tokens * token
@@ -212,5 +273,5 @@ class StepTime:
                 # An all-to-all moves, per rank, a token in fp8 to its experts' ranks and in bf16 back.
                 missed = float((1.0 - 1.0 / stage) ** self._a.experts_per_token)
                 volume = rank_tokens * ((stage - 1) * (1.0 - missed)) * self._a.hidden_size * (1.0 + BF16)
-            seconds += self._layers * (2 * latency + volume / self._link)
+            seconds = seconds + self._layers * (2 * latency + volume / self._link)
         return seconds

@@ -117,12 +117,20 @@ def sigma(errors: PredictionErrors, subject: Subject, metric: str = HEADLINE) ->
 def sigma_of_ratio(errors: PredictionErrors, first: Subject, second: Subject, metric: str = HEADLINE) -> float:
     """Standard deviation of ln(measured ratio / predicted ratio) of two predictions under one load.
 
-    Within one version of an engine on one model and GPU the shared parts cancel.
+    What both share cancels: within one version of an engine its part, and what is not known of a model, a GPU or a
+    workload that is the same on both sides.
     """
-    alike = all(getattr(first, name) == getattr(second, name) for name in ("engine", "version", "gpu", "model"))
-    if alike:
-        return math.sqrt(2.0) * spread_of(errors, first.engine, metric).row
-    return math.hypot(sigma(errors, first, metric), sigma(errors, second, metric))
+    shared = [name for name in ("gpu", "model") if getattr(first, name) == getattr(second, name)]
+    loads = [(one.read, one.written, one.in_flight) for one in (first, second)]
+    shared += ["workload"] if loads[0] == loads[1] else []
+    spreads = [spread_of(errors, one.engine, metric) for one in (first, second)]
+    same_engine = (first.engine, first.version) == (second.engine, second.version)
+    own = math.hypot(*(spread.row for spread in spreads))
+    if same_engine and len(shared) == 3:
+        return own
+    apart = [name for one in (first, second) for name in one.unseen(errors) if name not in shared]
+    groups = [0.0] if same_engine else [spread.group for spread in spreads]
+    return math.hypot(own, *groups, *(errors.unseen.get(name, 0.0) for name in apart))
 
 
 def interval90(value: float, deviation: float) -> tuple[float, float]:

@@ -44,7 +44,17 @@ def layer_weights(a: Architecture) -> LayerWeights:
         sharded, kv = query + up + a.heads * a.v_head_dim * h, 0
         replicated = float(h * a.q_lora_rank + h * (a.kv_lora_rank + a.qk_rope_head_dim))
     else:
-        sharded, kv, replicated = 2 * h * a.head_dim * a.heads, 2 * h * a.head_dim * a.kv_heads, 0.0
+        sharded, kv, replicated = (
+            (2 + a.gated_attention) * h * a.head_dim * a.heads,
+            2 * h * a.head_dim * a.kv_heads,
+            0.0,
+        )
+        if a.linear_layers:
+            # Queries and keys, values, their gate and the output; two figures per head beside them.
+            heads = 2 * a.linear_key_heads + 3 * a.linear_value_heads
+            linear = h * (heads * a.linear_head_dim + 2 * a.linear_value_heads)
+            share = a.linear_layers / a.layers
+            sharded, kv = round((1 - share) * sharded + share * linear), round((1 - share) * kv)
     if a.indexer is not None:
         indexer = (a.q_lora_rank or h) * a.indexer.heads * a.indexer.head_dim
         indexer += h * (a.indexer.head_dim + a.indexer.heads)
@@ -153,9 +163,15 @@ def kv_bytes_per_token_layer(a: Architecture, kv_type: str, tensor_parallel: int
         size = 2 * a.kv_heads * a.head_dim * (1.0 if kv_type == "fp8" else BF16) / min(tensor_parallel, a.kv_heads)
     if length > a.sliding_window > 0:
         size *= 1 - a.sliding_layers / a.layers * (1 - a.sliding_window / length)
+    size *= 1 - a.linear_layers / a.layers
     return size + indexer_bytes_per_token_layer(a)
 
 
 def indexer_bytes_per_token_layer(a: Architecture) -> float:
     """The indexer's keys of one token, the mean over the layers; 0 without one."""
     return a.indexer.bytes_per_token_layer * indexer_layers(a) / a.layers if a.indexer else 0.0
+
+
+def linear_state_bytes(a: Architecture) -> float:
+    """States of one sequence in all layers with linear attention, in float32 (``mamba_ssm_dtype`` of Qwen3.5)."""
+    return 4.0 * a.linear_layers * a.linear_value_heads * a.linear_head_dim**2

@@ -39,7 +39,7 @@ def test_vllm_v32_with_eight_replicas_runs_out_of_memory_at_full_context_only():
     assert "too close to call" in failed.failure.message
     half = started(f"{EIGHT_REPLICAS} --max-model-len 81920", version)
     assert half.failure is None
-    assert half.memory.fit_probability > 0.75
+    assert half.memory.fit_probability > 0.6 > 0.5 > failed.memory.fit_probability
     # Later versions score prompts in pieces.
     later = started(EIGHT_REPLICAS, "0.32.0").memory
     assert later.activations < failed.memory.activations - 4e9
@@ -72,7 +72,8 @@ def test_the_sign_decides_and_the_verdict_says_how_sure_it_is(engine, fraction):
     """Near the edge it is too close to call, whichever side it is on."""
     p = plan(engine, memory_fraction=fraction)
     assert p.margin_bytes <= p.cache_margin_bytes
-    assert (p.fit_probability > 0.5) == (p.margin_bytes > 0)
+    assert (p.fit_probability >= 0.5) == p.starts
+    assert p.fit_probability > 0.5 or p.margin_bytes <= 0
     sure = {MemoryVerdict.FITS: p.fit_probability >= 0.9, MemoryVerdict.DOES_NOT_FIT: p.fit_probability <= 0.1}
     assert sure.get(p.verdict, 0.1 < p.fit_probability < 0.9)
     assert tuple(p.to_json()) == MEMORY_KEYS

@@ -65,11 +65,11 @@ LOOP6 = "sgl-project/sglang, development/loop6"
 PLANNED = 708 * 61 / GIB
 """GiB that SGLang plans per token of DeepSeek-V3.2 in fp8; its log shows the pool, which has 788 x 61 bytes a token."""
 REPORTS = [
-    Report("vllm", "0.11.2", LLAMA_8B, 1, 51.38, 14.99, LLMD, knobs=LONG),
-    Report("vllm", "0.11.2", LLAMA_70B, 1, -1.44, 67.72, LLMD, knobs=LONG),
-    Report("vllm", "0.11.2", LLAMA_70B, 2, 32.0, 33.88, LLMD, knobs=LONG),
-    Report("vllm", "0.11.2", QWEN_32B, 1, 4.45, 61.03, LLMD, knobs=LONG),
-    Report("vllm", "0.11.2", QWEN_32B, 2, 34.49, 30.59, LLMD, knobs=LONG),
+    Report("vllm", "0.10.2", LLAMA_8B, 1, 51.38, 14.99, LLMD, knobs=LONG),
+    Report("vllm", "0.10.2", LLAMA_70B, 1, -1.44, 67.72, LLMD, knobs=LONG),
+    Report("vllm", "0.10.2", LLAMA_70B, 2, 32.0, 33.88, LLMD, knobs=LONG),
+    Report("vllm", "0.10.2", QWEN_32B, 1, 4.45, 61.03, LLMD, knobs=LONG),
+    Report("vllm", "0.10.2", QWEN_32B, 2, 34.49, 30.59, LLMD, knobs=LONG),
     Report("vllm", "0.9.2", QWEN_235B, 4, 8.11, None, "vllm#21348", 178_880),
     Report("vllm", "0.7.3", R1, 8, 21.43, 83.88, "startup log", 18_418 * 16, "h200", V0),
     Report("sglang", "0.4.9", QWEN_235B, 4, 16.46, None, "vllm#21348", 367_404, knobs={"memory_fraction": 0.93}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,9 +13,12 @@ from scipy.stats import spearmanr
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.simulator.node import ServerSetup, simulate
+from autotune.simulator.node.calibration import factors_of, groups_of, packaged_calibration, packaged_physics
+from autotune.simulator.node.coefficients import speed_card
 from autotune.simulator.node.steady import SteadyNode
+from autotune.space.enumeration import Candidate
 from autotune.space.library import Library
-from autotune.trial import Scalar
+from autotune.trial import Configuration, Scalar
 
 LIBRARY = Library()
 V32, R1 = LIBRARY.model("deepseek-ai/DeepSeek-V3.2"), LIBRARY.model("deepseek-ai/DeepSeek-R1")
@@ -128,3 +132,43 @@ def test_every_number_is_finite(engine, layout, running, tokens, fraction, draft
     assert found.metrics["total_token_throughput"] > 0
     assert 0 < found.starts < 1
     assert found.startup_s > 0
+
+
+def candidates(*cases: dict[str, Scalar], engine: str = "vllm") -> list[Candidate]:
+    return [Candidate(Configuration(engine, knobs), VERSIONS[engine]) for knobs in cases]
+
+
+def test_draws_without_a_spread_are_the_prediction_itself():
+    """One computation: the figures are numbers in one, arrays in the other."""
+    physics, shipped = packaged_physics(), packaged_calibration()
+    groups = groups_of(speed_card("vllm"), VERSIONS["vllm"], NODE)
+    sure: dict[str, dict[str, dict[str, float]]] = {}
+    for which in factors_of(physics, groups):
+        sure.setdefault(which.level, {}).setdefault(which.group, {})[which.figure] = 0.0
+    node = SteadyNode(V32, NODE, 8, WORKLOAD, shipped.model_copy(update={"deviations": sure}))
+    drawn = node.draws(candidates(*CASES), 3, 0)
+    for i, knobs in enumerate(CASES):
+        one = node.predict("vllm", VERSIONS["vllm"], knobs)
+        assert drawn.ln_throughput[:, i] == pytest.approx(math.log(one.metrics["total_token_throughput"]))
+        assert drawn.starts[i] == one.starts
+
+
+def test_draws_move_engines_together_where_the_figures_are_shared():
+    node = SteadyNode(V32, NODE, 8, WORKLOAD)
+    items = [*candidates(TP8, DP8), *candidates(TP8, engine="sglang")]
+    drawn = node.draws(items, 64, 1)
+    assert drawn.ln_throughput.shape == (64, 3)
+    assert drawn.moved.shape == (64, len(drawn.factors))
+    assert drawn.moved.mean(axis=0) == pytest.approx(0, abs=1e-12)
+    assert (drawn.ln_throughput.std(axis=0) > 0.02).all()
+    between = np.corrcoef(drawn.ln_throughput.T)
+    assert between[0, 1] > between[0, 2] > 0
+    assert node.draws(items, 64, 1).ln_throughput == pytest.approx(drawn.ln_throughput)
+
+
+def test_what_does_not_fit_is_drawn_as_if_it_did():
+    """Its odds of starting are said apart."""
+    small, large = (candidates({**TP8, "memory_fraction": share})[0] for share in (0.6, 0.9))
+    drawn = SteadyNode(V32, NODE, 8, WORKLOAD).draws([small, large], 2, 0)
+    assert drawn.starts[0] < 0.5 < drawn.starts[1]
+    assert np.abs(drawn.ln_throughput[:, 0] - drawn.ln_throughput[:, 1]).max() < 0.2
