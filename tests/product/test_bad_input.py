@@ -201,6 +201,7 @@ def test_a_version_without_a_table_is_simulated_with_a_warning(tmp_path: Path) -
     done = autotune(*command, home=tmp_path / "home")
     assert done.code == 0, done.err
     assert done.json["engine_version"] == "0.30.0"
+    assert "version" in done.json["unseen"]
     assert "no table of the options of vLLM 0.30.0 is known; that of 0.32.0, the nearest, is used" in done.err
 
 

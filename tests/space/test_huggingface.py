@@ -34,13 +34,10 @@ from tests.space.published import (
     LLAMA_70B,
     MAVERICK,
     PUBLISHED,
-    QWEN3_5_35B,
-    QWEN3_8B,
-    QWEN3_14B,
     QWEN3_30B,
-    QWEN3_32B,
     QWEN3_235B,
 )
+from tests.space.published_qwen import QWEN3_5_35B, QWEN3_8B, QWEN3_14B, QWEN3_32B
 
 LIBRARY = Library()
 NVFP4 = {"quant_algo": "NVFP4", "group_size": 16}

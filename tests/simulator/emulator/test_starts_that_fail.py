@@ -42,8 +42,8 @@ def test_versions_have_their_own_parsers():
     ("command", "telling", "last"),
     [
         (
-            ["vllm", "serve", V32, "-dp", "8", "--enable-expert-parallel", "--gpu-memory-utilization", "0.85"],
-            "To serve at least one request with the model's max seq len (163840)",
+            ["vllm", "serve", V32, "-tp", "8", "--gpu-memory-utilization", "0.65", "--max-model-len", "160000"],
+            "To serve at least one request with the model's max seq len (160000)",
             "leaked shared_memory",
         ),
         (["vllm", "serve", V32, "-tp", "2"], "torch.OutOfMemoryError: CUDA out of memory.", "leaked shared_memory"),

@@ -83,7 +83,7 @@ def test_its_workers_end_with_it_and_the_old_figures_stay(tmp_path, ending):
     home = tmp_path / "home"
     home.mkdir()
     shape = {"workload": "", "output_len": 64, "num_prompts": 64}
-    rows = [own_row(command=VLLM, input_len=read, **shape) for read in (128, 256, 512, 1024)]
+    rows = [own_row(command=VLLM, input_len=read, **shape) for read in range(16, 1040, 8)]
     table = csv_file(tmp_path, *rows, name="mine.csv")
     old = (home / "coefficients.yaml", "fitted_to: []\nfactors: {}\nerrors: {}\n")
     old[0].write_text(old[1])
