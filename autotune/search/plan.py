@@ -174,7 +174,8 @@ class Plan:
         """The best of the search that keeps every promise, by launches before the finals alone; else the best.
 
         Where no check was left for a shorter command, or for one that keeps what all leaders break, the finals measure
-        it: a shorter one only where they can afford that it does not start. One that fell gives way to the next.
+        it: a shorter one only where it is expected to be as good and they can afford that it does not start. One that
+        fell gives way to the next.
         """
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
@@ -186,7 +187,9 @@ class Plan:
         spare = capacity(history) - len(searched) >= LEAST_TO_SHORTEN
         for leader in sorted(leaders, key=lambda p: bool(promises.broken(scores, p))):
             short, shorter = simplify.shortened(scores, model, leader)
-            for position in (shorter if spare and shorter is not None else short, short, leader):
+            if shorter is None or not spare or not simplify.as_good(model, shorter, short):
+                shorter = short
+            for position in (shorter, short, leader):
                 tested = history.canonical(position)
                 if tested != history.candidates.baseline and not finals.eliminated(history, tested):
                     return tested

@@ -47,6 +47,11 @@ def shortened(history: History, model: Posterior, leader: int) -> tuple[int, int
     return current, None
 
 
+def as_good(model: Posterior, shorter: int, current: int) -> bool:
+    """Whether a shorter command is expected to be at most `MOST_LOSS` worse."""
+    return float(_losses(model, current, [shorter])[0][0]) <= MOST_LOSS
+
+
 def spread_of(history: History) -> float:
     """Standard deviation of one launch: from repeats where there are enough, else the usual one."""
     spread = history.spread
