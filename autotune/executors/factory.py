@@ -58,7 +58,7 @@ def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_n
         from autotune.executors.ray import RayExecutor
     except ImportError as error:
         raise BadInput(
-            f"--executor {name} needs Ray Tune ({error}); install it with: pip install 'autotune[ray]'"
+            f"--executor {name} needs Ray Tune ({error}); install it with: pip install 'autotune-serving[ray]'"
         ) from error
     return RayExecutor(address, own_cluster, setup, needs, most_nodes)
 
