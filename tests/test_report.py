@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
-from autotune.study.recommendation import Recommendation, Verdict, WorkloadComparison
+from autotune.study.recommendation import LearnedFigure, Recommendation, Verdict, WorkloadComparison
 from autotune.study.spec import InstalledEngine
 from autotune.study.tracking_uri import ui_command
 from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, Role
@@ -199,6 +199,16 @@ def test_what_did_nothing_and_what_is_believed(report: str, tmp_path: Path) -> N
     silent = small_study.recommendation(inert=[], untried=[], contributions=[])
     text = render(record(tmp_path, silent), "md")
     assert not any(heading in text for heading in ("Contribution", "did nothing", "not tried"))
+
+
+def test_what_the_launches_taught_of_the_node_can_be_kept_where_they_were_measured(tmp_path: Path) -> None:
+    figure = LearnedFigure(figure="link_share", engine=None, from_=0.6, to=0.35, unit="of the peak")
+    told = small_study.recommendation(learned=[figure])
+    text = section(render(record(tmp_path, told), "md"), "What the launches taught")
+    assert cells(text)[1:] == [["link_share", "all", "0.6", "0.35", "of the peak"]]
+    assert "calibrate" not in text, "a simulated launch teaches nothing of a real node"
+    measured = told.model_copy(update={"evidence": Evidence.MEASURED})
+    assert "`autotune calibrate --study small`" in render(record(tmp_path, measured), "md")
 
 
 def test_contributions_finals_and_launches(report: str) -> None:

@@ -73,7 +73,8 @@ class FileTokenizer:
         try:
             from tokenizers import Tokenizer as Loaded
         except ImportError as error:
-            raise BadInput("--tokenizer needs the `tokenizers` package: pip install 'autotune-serving[tokenizer]'") from error
+            needed = "--tokenizer needs the `tokenizers` package: pip install 'autotune-serving[tokenizer]'"
+            raise BadInput(needed) from error
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
             raise BadInput(f"--tokenizer {path}: there is no {file}; give a tokenizer.json or its folder")

@@ -262,3 +262,18 @@ def untried(study: StudyRecord) -> list[str]:
     headings += ["and keeps the limits"] if study.spec.slos else []
     note = "Nobody launched these: a model of the launches predicts them, and its interval says how much it knows."
     return [note, text.table(headings, rows, " rrrr")]
+
+
+def learned(study: StudyRecord) -> list[str]:
+    """The figures of the physics that the launches moved, and how to keep them for this node."""
+    rows = [
+        (text.code(row.figure), text.plain(row.engine or "all"), f"{row.from_:g}", f"{row.to:g}", row.unit or "factor")
+        for row in study.recommendation.learned
+    ]
+    if not rows:
+        return []
+    note = "Figures of the simulator that the launches moved; the search predicted the candidates with the new ones."
+    keep = f"`autotune calibrate --study {study.spec.study}` fits them to these launches and keeps them for this node."
+    headings = ("Figure", "Engine", "From", "To", "Unit")
+    kept = [] if study.recommendation.evidence is Evidence.SIMULATED else [keep]
+    return [note, text.table(headings, rows, "  rr "), *kept]

@@ -20,6 +20,7 @@ _SECTIONS: tuple[tuple[str, Callable[[StudyRecord], list[str]]], ...] = (
     ("Contribution per knob ({evidence})", outcome.contributions),
     ("What did nothing ({evidence})", outcome.inert),
     ("Believed, not tried ({evidence})", outcome.untried),
+    ("What the launches taught of the node ({evidence})", outcome.learned),
     ("Finals ({evidence})", tables.finals),
     ("Nodes ({evidence})", tables.nodes),
     ("Launches ({evidence})", tables.launches),
