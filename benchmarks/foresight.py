@@ -1,8 +1,12 @@
-"""Predicted against measured, row by row and group by group: ``python benchmarks/foresight.py TABLE … [--full]``.
+"""Predicted against measured, by row and by group: ``python benchmarks/foresight.py TABLE … [--without KIND]``.
 
 Tables are those that ``autotune calibrate --data`` reads (``scripts/calibration_table.py`` makes them of published
 files). Each row is predicted as its engine's version reads its command, by the fast prediction
 (`autotune.simulator.node.steady`) or, with ``--full``, by the whole simulation. Errors are |predicted / measured - 1|.
+
+With ``--without KIND`` each row is predicted by a fit that has not seen its class, model, GPU, engine or version of an
+engine; its interval is that of something of which no such thing was measured. ``class``: all dense models, all of
+DeepSeek's, all gpt-oss, the others by their name.
 
 - groups: median and 90th percentile of the error of total throughput, bias (median of predicted / measured), median
   error and bias of the mean TTFT and the mean TPOT, rows inside their 90 % interval and how wide that is;
@@ -24,12 +28,15 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
+from autotune.simulator.fit.calibrate import target_of
 from autotune.simulator.fit.points import LeftOut, MeasuredPoint, model_name, points_of
+from autotune.simulator.fit.points import groups as groups_of
 from autotune.simulator.fit.reading import read_file
+from autotune.simulator.fit.solving import Predictor, Problem, without
 from autotune.simulator.node import ServerSetup, simulate
-from autotune.simulator.node.calibration import Calibration, packaged_calibration, read_calibration
+from autotune.simulator.node.calibration import Calibration, nothing_learned, packaged_calibration, read_calibration
 from autotune.simulator.node.steady import SteadyNode
-from autotune.simulator.node.uncertainty import HEADLINE, Z90, Subject, sigma, sigma_of_ratio
+from autotune.simulator.node.uncertainty import HEADLINE, Z90, PredictionErrors, Subject, sigma, sigma_of_ratio
 from autotune.simulator.prediction_intervals import subject_of
 
 METRICS = (HEADLINE, "mean_ttft_ms", "mean_tpot_ms")
@@ -45,6 +52,7 @@ class Foreseen:
         predicted: metrics, as if it started; empty where nothing could be said.
         odds: of starting.
         refused: why it is predicted not to start; None where it is.
+        errors: how sure the prediction is.
     """
 
     point: MeasuredPoint
@@ -52,6 +60,7 @@ class Foreseen:
     odds: float
     refused: str | None
     subject: Subject
+    errors: PredictionErrors
 
     def log_error(self, metric: str) -> float:
         """ln(predicted / measured); NaN where either is missing."""
@@ -60,12 +69,7 @@ class Foreseen:
 
     @property
     def family(self) -> str:
-        name = model_name(self.point.model)
-        if self.point.model.latent_attention:
-            return "DeepSeek"
-        if self.point.model.architecture.experts:
-            return "experts, " + ("gpt-oss" if "gpt-oss" in name else name.split("-A")[0])
-        return "dense"
+        return class_of(self.point)
 
     @property
     def load(self) -> tuple[str, ...]:
@@ -74,6 +78,44 @@ class Foreseen:
         arrival = workload.points[-1].arrival
         name = f"{workload.name} {arrival.concurrency or ''} {arrival.request_rate or ''}".rstrip()
         return context.model.id, context.hardware.name, str(context.gpus), name
+
+
+def class_of(point: MeasuredPoint) -> str:
+    """DeepSeek's models, dense ones, or the name of others with experts."""
+    name = model_name(point.model)
+    if point.model.latent_attention:
+        return "DeepSeek"
+    if point.model.architecture.experts:
+        return "experts, " + ("gpt-oss" if "gpt-oss" in name else name.split("-A")[0])
+    return "dense"
+
+
+def calibrations(points: Sequence[MeasuredPoint], whole: Calibration, kind: str | None) -> list[Calibration]:
+    """The calibration that each point is predicted with: the whole one, or one that has not seen its group."""
+    if kind is None:
+        return [whole] * len(points)
+    ran = [place for place, point in enumerate(points) if point.failure is None]
+    found = [whole] * len(points)
+    classes = {name: [i for i, p in enumerate(points) if class_of(p) == name] for name in map(class_of, points)}
+    members = classes if kind == "class" else groups_of(points)[kind]
+    with Predictor(lambda _: None) as predict:
+        problem = Problem([target_of(points[place]) for place in ran], nothing_learned(), predict)
+        x = problem.logs(whole)
+        for places in members.values():
+            fitted = without(problem, x, [ran.index(place) for place in places if place in ran])
+            errors = _unmeasured(whole.errors, kind, [points[place] for place in places])
+            for place in places:
+                found[place] = fitted.model_copy(update={"errors": errors})
+    return found
+
+
+def _unmeasured(errors: PredictionErrors, kind: str, points: Sequence[MeasuredPoint]) -> PredictionErrors:
+    """Errors of a calibration that has not measured the group of these points."""
+    names = {"class": ("model",), "version": ("engine", "version")}.get(kind, (kind,))
+    subjects = [subject_of(point.resolved.setup, point.workload, point.metrics) for point in points]
+    out = {tuple(getattr(one, name) for name in names) for one in subjects}
+    kept = [one for one in errors.covered if tuple(getattr(one, name) for name in names) not in out]
+    return errors.model_copy(update={"covered": kept})
 
 
 def foreseen(point: MeasuredPoint, calibration: Calibration, full: bool) -> Foreseen:
@@ -85,14 +127,14 @@ def foreseen(point: MeasuredPoint, calibration: Calibration, full: bool) -> Fore
     fast = node.predict(setup.engine, setup.version, setup.knobs)
     metrics, refused = dict(fast.metrics), None
     if resolved.failure is not None:
-        return Foreseen(point, metrics, 0.0, resolved.failure.message, subject)
+        return Foreseen(point, metrics, 0.0, resolved.failure.message, subject, calibration.errors)
     if full:
         outcome = simulate(point_setup(point, calibration), workload, 0)
         metrics = {name: float(value) for name, value in outcome.metrics.items()}
         refused = outcome.failure.message if outcome.failure else None
     elif fast.starts < 0.5:
         refused = "odds"
-    return Foreseen(point, metrics, fast.starts, refused, subject)
+    return Foreseen(point, metrics, fast.starts, refused, subject, calibration.errors)
 
 
 def point_setup(point: MeasuredPoint, calibration: Calibration) -> ServerSetup:
@@ -114,7 +156,7 @@ def _load_class(subject: Subject) -> str:
     return f"{size} prompts, {answers}, {flight} in flight"
 
 
-def group_line(name: str, rows: Sequence[Foreseen], calibration: Calibration) -> str:
+def group_line(name: str, rows: Sequence[Foreseen]) -> str:
     """One row of the table of groups."""
     cells = [f"{name[:44]:44s}"]
     for metric in METRICS:
@@ -124,13 +166,13 @@ def group_line(name: str, rows: Sequence[Foreseen], calibration: Calibration) ->
         if metric == HEADLINE:
             cells.append(f"{_quantile(errors, 0.9):5.0%}")
         cells.append(f"{math.exp(_quantile(logs, 0.5)):5.2f}")
-    widths = [sigma(calibration.errors, row.subject) for row in rows]
+    widths = [sigma(row.errors, row.subject) for row in rows]
     inside = [abs(row.log_error(HEADLINE)) <= Z90 * width for row, width in zip(rows, widths, strict=True)]
     cells.append(f"{np.mean(inside):4.0%} {math.exp(2 * Z90 * _quantile(widths, 0.5)):5.1f}x")
     return " | ".join(cells)
 
 
-def groups(rows: Sequence[Foreseen], calibration: Calibration) -> Iterable[str]:
+def groups(rows: Sequence[Foreseen]) -> Iterable[str]:
     """The table of groups."""
     kinds: dict[str, Callable[[Foreseen], str]] = {
         "all": lambda _: "all",
@@ -147,10 +189,10 @@ def groups(rows: Sequence[Foreseen], calibration: Calibration) -> Iterable[str]:
         for row in rows:
             members[name_of(row)].append(row)
         yield f"-- {kind}"
-        yield from (group_line(name, found, calibration) for name, found in sorted(members.items()))
+        yield from (group_line(name, found) for name, found in sorted(members.items()))
 
 
-def order(rows: Sequence[Foreseen], calibration: Calibration) -> Iterable[str]:
+def order(rows: Sequence[Foreseen]) -> Iterable[str]:
     """Rank correlation, the best, its regret, and intervals of comparisons."""
     loads: dict[tuple[str, ...], list[Foreseen]] = defaultdict(list)
     for row in rows:
@@ -168,7 +210,7 @@ def order(rows: Sequence[Foreseen], calibration: Calibration) -> Iterable[str]:
             ranks.append(float(spearmanr(measured, told).statistic))
         for i, one in enumerate(found):
             for other in found[i + 1 :]:
-                width = sigma_of_ratio(calibration.errors, one.subject, other.subject)
+                width = sigma_of_ratio(one.errors, one.subject, other.subject)
                 widths.append(width)
                 inside.append(abs(one.log_error(HEADLINE) - other.log_error(HEADLINE)) <= Z90 * width)
     losses = [loss for loss, _ in regrets]
@@ -217,15 +259,18 @@ def main() -> None:
     parser.add_argument("tables", type=Path, nargs="+")
     parser.add_argument("--full", action="store_true", help="the whole simulation instead of the fast prediction")
     parser.add_argument("--calibration", type=Path)
+    kinds = ("class", "model", "gpu", "engine", "version")
+    parser.add_argument("--without", choices=kinds, help="by fits that have not seen a row's group of this kind")
     parser.add_argument("--rows", type=Path, help="write a JSON object per point here")
     asked = parser.parse_args()
     calibration = read_calibration(asked.calibration) if asked.calibration else packaged_calibration()
     readings = [read_file(table) for table in asked.tables]
     points = points_of([row for reading in readings for row in reading.rows])
-    found = [foreseen(point, calibration, asked.full) for point in points]
+    fits = calibrations(points, calibration, asked.without)
+    found = [foreseen(point, one, asked.full) for point, one in zip(points, fits, strict=True)]
     ran = [row for row in found if row.point.failure is None]
     failed = [row for row in found if row.point.failure is not None]
-    lines = [*groups(ran, calibration), *order(ran, calibration)]
+    lines = [*groups(ran), *order(ran)]
     print("\n".join([*lines, *starts(ran, failed, [one for reading in readings for one in reading.left_out])]))
     if asked.rows:
         asked.rows.write_text("".join(json.dumps(_plain(row)) + "\n" for row in found))

@@ -1,4 +1,4 @@
-"""Draws of the figures that the simulator is unsure of, each by the spread that the physics file states.
+"""Draws of the figures that the simulator is unsure of, each by what is left open of it.
 
 What a draw does to all candidates together says which of them stand and fall together: two that exchange tokens over
 the same links are both slower than predicted where these are. And the launches say which draws are right.
@@ -6,11 +6,8 @@ the same links are both slower than predicted where these are. And the launches 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from autotune.arrays import Floats
 from autotune.search.gp.kernels import UnsureFigure
@@ -18,6 +15,7 @@ from autotune.simulator.node.calibration import (
     Calibration,
     Factor,
     composed,
+    drawn_factors,
     factors_of,
     groups_of,
     packaged_physics,
@@ -27,10 +25,9 @@ from autotune.space.cards import HardwareCard
 from autotune.space.enumeration import Candidate
 
 DRAWS = 32
-MOST = 300
-"""Candidates up to which draws are made: until the fast prediction takes all draws at once, more would take minutes."""
-_LEARNED = 0.3
-"""Of a factor's stated spread, what is left where measured rows have told of it."""
+MOST = 200_000
+"""Candidates that are drawn, those with the best means: 32 draws of each are 51 MB. The others are taken to move as the
+middle one does."""
 _SEED = 20
 """The same draws in every study: which candidates go together does not depend on its dice."""
 
@@ -41,50 +38,27 @@ class Draws:
 
     Attributes:
         engines: engine to its groups (`groups_of`).
-        factors: which factors are drawn.
-        logs: shape ``(draws, factors)``: their logarithms.
+        moved: what each factor's logarithm is off by, shape ``(draws,)``.
     """
 
     calibration: Calibration
     engines: dict[str, dict[str, str]]
-    factors: tuple[Factor, ...]
-    logs: Floats
+    moved: dict[Factor, Floats]
 
     @classmethod
     def of(cls, calibration: Calibration, candidates: Sequence[Candidate], hardware: HardwareCard) -> Draws:
         """Draw the factors of the candidates' engines, the shared ones once for all of them."""
-        physics = packaged_physics()
         versions = {one.configuration.engine: one.engine_version for one in candidates}
         engines = {name: groups_of(speed_card(name), versions[name], hardware) for name in sorted(versions)}
-        factors = tuple(dict.fromkeys(one for groups in engines.values() for one in factors_of(physics, groups)))
-        spreads = [physics.figures[one.figure].spread[one.level] for one in factors]
-        left = [_LEARNED if calibration.knows(one) else 1.0 for one in factors]
-        logs = np.random.default_rng(_SEED).standard_normal((DRAWS, len(factors)))
-        return cls(calibration, engines, factors, logs * spreads * left)
-
-    def of_means(self, means_of: Callable[[Calibration], Floats]) -> Floats:
-        """What is predicted of every candidate under each draw, shape ``(draws, candidates)``."""
-        return np.array([means_of(one) for one in self._calibrations()])
-
-    def _calibrations(self) -> Iterator[Calibration]:
-        for draw in self.logs:
-            factors = {
-                level: {group: dict(known) for group, known in groups.items()}
-                for level, groups in self.calibration.factors.items()
-            }
-            for which, log in zip(self.factors, draw.tolist(), strict=True):
-                known = factors.setdefault(which.level, {}).setdefault(which.group, {})
-                known[which.figure] = self.calibration.factor(which) * math.exp(log)
-            yield self.calibration.model_copy(update={"factors": factors})
+        return cls(calibration, engines, drawn_factors(calibration, engines.values(), DRAWS, _SEED))
 
     def figures(self) -> tuple[UnsureFigure, ...]:
         """Each engine's figures, and what the draws add to their logarithms."""
         physics, found = packaged_physics(), []
         for engine, groups in self.engines.items():
-            values = composed(physics, self.calibration, groups)
-            own = set(factors_of(physics, groups))
-            for name, value in values.items():
-                columns = [k for k, one in enumerate(self.factors) if one.figure == name and one in own]
-                if columns:
-                    found.append(UnsureFigure(name, engine, value, self.logs[:, columns].sum(axis=1)))
+            own = list(factors_of(physics, groups))
+            for name, value in composed(physics, self.calibration, groups).items():
+                rows = [self.moved[which] for which in own if which.figure == name]
+                if rows:
+                    found.append(UnsureFigure(name, engine, value, sum(rows[1:], rows[0])))
         return tuple(found)

@@ -16,11 +16,11 @@ from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
 from autotune.search.gp.kernels import Prior
 from autotune.search.objective import weights
-from autotune.search.priors.draws import MOST, Draws
+from autotune.search.priors.draws import DRAWS, MOST, Draws
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import Calibration, calibration_of, nothing_learned
 from autotune.simulator.node.steady import SteadyNode, SteadyPrediction
-from autotune.simulator.node.uncertainty import spread_of
+from autotune.simulator.node.uncertainty import HEADLINE, spread_of
 from autotune.simulator.prediction_intervals import errors_for, subject_of
 from autotune.space.context import Context
 from autotune.space.enumeration import Candidate
@@ -82,7 +82,8 @@ def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
 def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setups, loads: Shares) -> Prior | None:
     """What physics says with these figures, and what it says with others that they might be; None: nothing."""
     spec = prepared.spec
-    predicted = _predictions(spec, calibration, setups, loads)
+    nodes = [SteadyNode(spec.model, spec.hardware, spec.gpus, load, calibration) for load, _ in loads]
+    predicted = [[None if setup is None else _predicted(node, setup) for setup in setups] for node in nodes]
     mean = _means(spec, predicted, loads)
     if not np.isfinite(mean).any():
         return None
@@ -97,8 +98,7 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
             # The errors of one configuration under several workloads go together.
             spreads[engine_name] = sum(share * _spread(spec, calibration, setup, load) for load, share in loads)
         sd[i] = spreads[engine_name]
-    known = [setup for setup, value in zip(setups, mean, strict=True) if setup is not None and np.isfinite(value)]
-    draws = Draws.of(calibration, known, spec.hardware) if len(setups) <= MOST else None
+    draws, drawn = _drawn(spec, calibration, setups, mean, list(zip(nodes, (share for _, share in loads), strict=True)))
     return Prior(
         name,
         mean,
@@ -106,19 +106,31 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
         p_starts=np.array([min((one.starts for one in row if one), default=1.0) for row in rows]),
         doubts=tuple(next((one.doubt for one in row if one and one.doubt), "") for row in rows),
         launch_s=np.array([_launch_s(row) for row in rows]),
-        draws=draws.of_means(lambda one: _means(spec, _predictions(spec, one, setups, loads), loads))
-        if draws
-        else None,
-        figures=draws.figures() if draws else (),
+        draws=drawn,
+        figures=draws.figures(),
     )
 
 
-def _predictions(
-    spec: StudySpec, calibration: Calibration, setups: Setups, loads: Shares
-) -> list[list[SteadyPrediction | None]]:
-    """What is predicted of every setup, load by load."""
-    nodes = [SteadyNode(spec.model, spec.hardware, spec.gpus, load, calibration) for load, _ in loads]
-    return [[None if setup is None else _predicted(node, setup) for setup in setups] for node in nodes]
+def _drawn(
+    spec: StudySpec, calibration: Calibration, setups: Setups, mean: Floats, nodes: Sequence[tuple[SteadyNode, float]]
+) -> tuple[Draws, Floats]:
+    """Draws of the figures, and what is predicted of every setup with each, shape ``(draws, setups)``.
+
+    NaN where nothing is predicted, and of all but the `MOST` best. A latency's quantiles move as its mean, and every
+    other metric as the total throughput; how far one setup is above another is the mean's matter, not theirs.
+    """
+    order = np.argsort(np.where(np.isfinite(mean), -mean, np.inf), kind="stable")
+    places = [place for place in order[:MOST].tolist() if np.isfinite(mean[place])]
+    candidates = [one for one in (setups[place] for place in places) if one is not None]
+    draws = Draws.of(calibration, candidates, spec.hardware)
+    latency = next((name for name in _APPROXIMATION if f"_{name}_" in spec.objective), None)
+    values = np.zeros((DRAWS, len(candidates)))
+    for node, share in nodes:
+        logs = node.draws(candidates, draws.moved)
+        values += share * (logs[HEADLINE] if latency is None else -logs[f"mean_{latency}_ms"])
+    drawn = np.full((DRAWS, len(setups)), np.nan)
+    drawn[:, places] = values
+    return draws, drawn
 
 
 def _means(spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], loads: Shares) -> Floats:

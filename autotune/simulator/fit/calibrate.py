@@ -15,7 +15,7 @@ from autotune.arrays import Floats
 from autotune.notify import Notify
 from autotune.simulator.fit.errors import METRICS, Missed, errors_of
 from autotune.simulator.fit.points import MeasuredPoint, groups
-from autotune.simulator.fit.solving import UNCERTAIN, FitTarget, Predictor, Problem, fit, leave_out
+from autotune.simulator.fit.solving import UNCERTAIN, FitTarget, Predictor, Problem, fit, without
 from autotune.simulator.node.calibration import Calibration, Learned, nothing_learned, packaged_calibration
 from autotune.simulator.node.uncertainty import HEADLINE, Covered, interval90, sigma
 from autotune.simulator.prediction_intervals import subject_of
@@ -64,7 +64,7 @@ def fitted_calibration(
     begin = packaged_calibration() if start == "shipped" else nothing_learned()
     with Predictor(progress) as predict:
         progress(f"fitting {len(ran)} points")
-        problem = Problem([_target(point) for point in ran], begin, predict)
+        problem = Problem([target_of(point) for point in ran], begin, predict)
         x = fit(problem, packaged_calibration())
         calibration = problem.calibration(x)
         fitted = predict(problem.targets, calibration)
@@ -81,7 +81,8 @@ def fitted_calibration(
     return calibration, predictions
 
 
-def _target(point: MeasuredPoint) -> FitTarget:
+def target_of(point: MeasuredPoint) -> FitTarget:
+    """A point with its weight in a fit."""
     # A mean of equivalent rows is surer than a single run; less so where they differ by more than runs should. The
     # variance of two values that lie a range r apart is r² / 2.
     noise = UNCERTAIN[HEADLINE] ** 2
@@ -99,7 +100,8 @@ def _cross_validated(
         for name, members in named.items():
             if members not in fits:
                 progress(f"fitting without {kind} {name}")
-                fits[members] = leave_out(problem, x, members)
+                left = [problem.targets[place] for place in members]
+                fits[members] = problem.predict(left, without(problem, x, members))
             for place, metrics in zip(members, fits[members], strict=True):
                 unseen[place][kind] = metrics.get(HEADLINE, 0.0)
     return unseen

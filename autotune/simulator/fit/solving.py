@@ -299,8 +299,8 @@ def fit(problem: Problem, guess: Calibration) -> Floats:
     return cast(Floats, solution.x)
 
 
-def leave_out(whole: Problem, x: Floats, out: Sequence[int]) -> list[dict[str, float]]:
-    """What a fit without some targets predicts for them.
+def without(whole: Problem, x: Floats, out: Sequence[int]) -> Calibration:
+    """The calibration of a fit without some targets.
 
     It begins at the whole fit's solution, where its Jacobian is known, and takes one Gauss-Newton step with it. Factors
     that only the left-out targets tell about are back at their start.
@@ -314,5 +314,4 @@ def leave_out(whole: Problem, x: Floats, out: Sequence[int]) -> list[dict[str, f
     residuals, jacobian = whole.at(x)
     rows = np.concatenate([np.repeat(kept, len(UNCERTAIN)), np.ones(len(x), dtype=bool)])
     step = np.linalg.lstsq(jacobian[rows], residuals[rows], rcond=None)[0]
-    solution = x - np.clip(step, -_FARTHEST, _FARTHEST)
-    return whole.predict([whole.targets[i] for i in out], whole.calibration(solution))
+    return whole.calibration(x - np.clip(step, -_FARTHEST, _FARTHEST))

@@ -9,7 +9,7 @@ measured is still predicted: from what all the others have in common.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -133,6 +133,20 @@ def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
         for level, group in groups.items():
             if figure.spread.get(level):
                 yield Factor(level, group, name)
+
+
+def drawn_factors(
+    calibration: Calibration, groups: Iterable[Mapping[str, str]], draws: int, seed: int
+) -> dict[Factor, Floats]:
+    """By how much ln(factor) may be off, shape (draws,): normal, by what the rows left open, each factor by itself.
+
+    Args:
+        groups: of each engine (`groups_of`); what they share is drawn once for all of them.
+    """
+    physics = packaged_physics()
+    factors = list(dict.fromkeys(which for members in groups for which in factors_of(physics, members)))
+    normal = np.random.default_rng(seed).standard_normal((len(factors), draws))
+    return {which: row * calibration.deviation(which, physics) for which, row in zip(factors, normal, strict=True)}
 
 
 def composed(

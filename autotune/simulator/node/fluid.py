@@ -113,8 +113,6 @@ class Flow:
         answer_s: from an answer's first token to its last, in the mean.
         per_token_s: seconds between two tokens of the answers at `SHARES`, of the first batch and of the others,
             shape (2, shares), of draws (2, shares, draws).
-
-    Latencies are asked for where one set of figures is predicted.
     """
 
     seconds: Seconds
@@ -235,8 +233,6 @@ class Fluid:
         """All sequences have so many tokens of their answers."""
         self._state.written[:] = max(0.0, written)
 
-    # Stages
-
     def _ramp(self, requests: int) -> tuple[float, Seconds]:
         """Steps in which those that are ready decode, and seconds, until these requests' prompts are all computed."""
         per_rank = math.ceil(requests / self._ranks)
@@ -295,8 +291,6 @@ class Fluid:
         start = cached + round(max(0.0, self._own - tokens) / 2)
         pieces = [Chunk(number, start, tokens, last=True) for number in range(max(1, round(prompts)))]
         return [list(pieces) if rank < ranks else [] for rank in range(self._ranks)]
-
-    # What lies around the engine
 
     def alone_s(self) -> Seconds:
         """Seconds to the first token of a request that nobody waits before, with the batch full."""

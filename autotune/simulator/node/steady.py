@@ -24,10 +24,7 @@ from autotune.simulator.node.calibration import (
     Calibration,
     Factor,
     coefficients_of,
-    factors_of,
-    groups_of,
     packaged_calibration,
-    packaged_physics,
 )
 from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.fluid import Flow, LoadSummary, flow_of, sequences_held
@@ -43,6 +40,7 @@ Value = TypeVar("Value")
 
 LEAST_ODDS, BEST_ODDS = 0.02, 0.98
 """Of starting: the memory plan is not surer than that."""
+_DRAWN = (HEADLINE, "mean_e2el_ms", "mean_tpot_ms", "mean_ttft_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +60,6 @@ class SteadyPrediction:
     starts: float
     doubt: str
     startup_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class SteadyDraws:
-    """Predictions of candidates with figures drawn from what is not known of them.
-
-    Attributes:
-        ln_throughput: of the total token throughput in tokens per second given that a candidate starts, shape
-            (draws, candidates); NaN where the layout needs more GPUs than there are.
-        starts: the odds that it starts and takes the workload's requests, shape (candidates,).
-        factors: which factors were drawn. Level ``engine`` and ``engine_era`` are of the engine that the group begins
-            with, ``own`` of engine and node, the others of all engines alike.
-        moved: by how much ln(factor) is off, shape (draws, factors).
-    """
-
-    ln_throughput: Floats
-    starts: Floats
-    factors: tuple[Factor, ...]
-    moved: Floats
 
 
 class SteadyNode:
@@ -115,30 +94,30 @@ class SteadyNode:
         metrics = self._flows(knobs, engine, version, running) if running else {}
         return SteadyPrediction(metrics, odds, doubt, ready_s)
 
-    def draws(self, candidates: Sequence[Candidate], n: int, seed: int) -> SteadyDraws:
-        """Predict candidates with n draws of the figures; half of them mirror the others, so that the mean is central.
+    def draws(self, candidates: Sequence[Candidate], moved: Mapping[Factor, Floats]) -> dict[str, Floats]:
+        """Predict candidates with drawn figures: ln of metrics, each of shape (draws, candidates).
 
-        Raises `UnknownName` for an engine that the simulator does not know.
+        They are the total token throughput and means of latencies; NaN where the layout needs more GPUs than there are,
+        or a latency is not foreseen. All is said as if a candidate starts: its odds are those of `predict`.
+
+        Args:
+            moved: by how much ln(factor) is off, shape (draws,) each, as of `drawn_factors`.
+
+        Raises:
+            UnknownName: the simulator does not know an engine.
         """
-        pairs = {(one.configuration.engine, one.engine_version) for one in candidates}
-        groups = [groups_of(speed_card(engine), version, self._hardware) for engine, version in sorted(pairs)]
-        physics = packaged_physics()
-        factors = tuple(dict.fromkeys(which for members in groups for which in factors_of(physics, members)))
-        half = np.random.default_rng(seed).standard_normal(((n + 1) // 2, len(factors)))
-        deviations = np.array([self._calibration.deviation(which, physics) for which in factors])
-        moved = np.concatenate([half, -half])[:n] * deviations
-        columns = dict(zip(factors, moved.T, strict=True))
-        drawn = SteadyNode(self._model, self._hardware, self._gpus, self._workload, self._calibration, columns)
-        rates, starts = np.full((n, len(candidates)), np.nan), np.zeros(len(candidates))
-        for i, one in enumerate(candidates):
+        drawn = SteadyNode(self._model, self._hardware, self._gpus, self._workload, self._calibration, moved)
+        count = len(next(iter(moved.values())))
+        logs = {name: np.full((count, len(candidates)), np.nan) for name in _DRAWN}
+        for place, one in enumerate(candidates):
             about = (one.configuration.knobs, one.configuration.engine, one.engine_version)
-            starts[i], _, _, running = self._starts(*about)
-            if running:
-                rates[:, i] = drawn._logs(*about, running)[HEADLINE]
-        return SteadyDraws(rates, starts, factors, moved)
+            running = self._starts(*about)[3]
+            for name, values in drawn._logs(*about, running).items() if running else ():
+                logs[name][:, place] = values
+        return logs
 
     def logs(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> dict[str, Floats]:
-        """ln of metrics, shape (draws,): the total token throughput, and means of the latencies of a single load."""
+        """ln of metrics, shape (draws,): the total token throughput, and means of latencies."""
         running = self._starts(knobs, engine, version)[3]
         return self._logs(knobs, engine, version, running) if running else {}
 
@@ -184,14 +163,8 @@ class SteadyNode:
     def _compute_logs(
         self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
     ) -> dict[str, Floats]:
-        flows, loads = self._flows_of(knobs, engine, version, running), self._loads
-        tokens = sum(load.requests * (load.read + load.written) for load in loads)
-        logs = {HEADLINE: np.log(tokens / sum(flow.seconds for flow in flows))}
-        if len(flows) == 1:
-            logs["mean_tpot_ms"] = np.log(1e3 * flows[0].mean_token_s)
-            if flows[0].wait_s is None:
-                logs["mean_ttft_ms"] = np.log(1e3 * flows[0].mean_wait_s)
-        return logs
+        metrics = _central(self._loads, self._flows_of(knobs, engine, version, running))
+        return {name: np.log(value) for name, value in metrics.items()}
 
     def _flows_of(self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]) -> list[Flow]:
         server, loads = self._server(knobs, engine, version), self._loads
@@ -199,58 +172,73 @@ class SteadyNode:
 
 
 class _Memo(Generic[Value]):
-    """A function of knobs and more arguments, computed once for all knobs that agree in what it reads.
+    """A function of knobs, an engine and more arguments, computed once for all knobs that agree in what it reads.
 
-    Who agrees with an earlier one in every knob that any call has read takes the same path through the function.
+    Who agrees with an earlier one in every knob that any call of that engine has read takes the same path through the
+    function.
     """
 
     def __init__(self, compute: Callable[..., Value]) -> None:
         self._compute = compute
-        self._names: tuple[str, ...] = ()
-        self._known: dict[tuple[Any, ...], Value] = {}
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._known: dict[str, dict[tuple[Any, ...], Value]] = {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return sum(map(len, self._known.values()))
 
-    def __call__(self, knobs: Mapping[str, Scalar], *more: Any) -> Value:
-        found = self._known.get(self._key(knobs, more))
+    def __call__(self, knobs: Mapping[str, Scalar], engine: str, *more: Any) -> Value:
+        known, names = self._known.setdefault(engine, {}), self._names.get(engine, ())
+        found = known.get(_key(names, knobs, more))
         if found is not None:
             return found
-        read = set(self._names)
-        value = self._compute(RecordedKnobs(knobs, read), *more)
-        if len(read) > len(self._names):
-            self._names = tuple(sorted(read))
-            self._known.clear()
-        self._known[self._key(knobs, more)] = value
+        read = set(names)
+        value = self._compute(RecordedKnobs(knobs, read), engine, *more)
+        if len(read) > len(names):
+            self._names[engine] = names = tuple(sorted(read))
+            known.clear()
+        known[_key(names, knobs, more)] = value
         return value
 
-    def _key(self, knobs: Mapping[str, Scalar], more: tuple[Any, ...]) -> tuple[Any, ...]:
-        values = list(map(knobs.get, self._names))
-        # 1 and True are equal to a dictionary, and not to an engine.
-        return (more, *values, *map(type, values))
+
+def _key(names: tuple[str, ...], knobs: Mapping[str, Scalar], more: tuple[Any, ...]) -> tuple[Any, ...]:
+    values = list(map(knobs.get, names))
+    # 1 and True are equal to a dictionary, and not to an engine.
+    return (more, *values, *map(type, values))
+
+
+def _central(loads: list[LoadSummary], flows: list[Flow]) -> dict[str, Seconds]:
+    """Throughput and mean latencies of loads one after the other; of draws of the figures, arrays of shape (draws,)."""
+    requests = sum(load.requests for load in loads)
+    tokens = sum(load.requests * (load.read + load.written) for load in loads)
+
+    def mean(values: Sequence[Seconds]) -> Seconds:
+        """Over the requests, milliseconds."""
+        return 1e3 * sum(load.requests * v for load, v in zip(loads, values, strict=True)) / requests
+
+    found = {
+        HEADLINE: tokens / sum(flow.seconds for flow in flows),
+        "mean_e2el_ms": mean([flow.mean_wait_s + flow.answer_s for flow in flows]),
+        "mean_tpot_ms": mean([flow.mean_token_s for flow in flows]),
+    }
+    if all(flow.wait_s is None for flow in flows):
+        found["mean_ttft_ms"] = mean([flow.mean_wait_s for flow in flows])
+    return found
 
 
 def _metrics(loads: list[LoadSummary], flows: list[Flow]) -> dict[str, float]:
-    """The metrics of loads one after the other; of one set of figures."""
-    seconds = float(sum(flow.seconds for flow in flows))
-    requests = sum(load.requests for load in loads)
-    read = sum(load.requests * load.read for load in loads)
-    written = sum(load.requests * load.written for load in loads)
-    found = {
+    """All metrics of loads one after the other; of one set of figures."""
+    found = {name: float(value) for name, value in _central(loads, flows).items()}
+    seconds, requests = float(sum(flow.seconds for flow in flows)), sum(load.requests for load in loads)
+    found |= {
         "duration": seconds,
         "request_throughput": requests / seconds,
-        "output_throughput": written / seconds,
-        "total_token_throughput": (read + written) / seconds,
+        "output_throughput": sum(load.requests * load.written for load in loads) / seconds,
     }
-
-    def mean(values: Sequence[Seconds]) -> float:
-        """Over the requests, milliseconds."""
-        return float(1e3 * sum(load.requests * v for load, v in zip(loads, values, strict=True)) / requests)
-
-    answers = [flow.mean_wait_s + flow.answer_s for flow in flows]
-    found["mean_e2el_ms"] = mean(answers)
-    for name, quantile in {"mean": None, **QUANTILES}.items():
-        found[f"{name}_tpot_ms"] = mean([flow.token_s(quantile) for flow in flows])
-        if all(flow.wait_s is None for flow in flows):
-            found[f"{name}_ttft_ms"] = mean([flow.first_token_s(quantile) for flow in flows])
+    shares = [load.requests / requests for load in loads]
+    for name, quantile in QUANTILES.items():
+        parts = [share * flow.token_s(quantile) for share, flow in zip(shares, flows, strict=True)]
+        found[f"{name}_tpot_ms"] = 1e3 * sum(parts)
+        if "mean_ttft_ms" in found:
+            waits = [share * flow.first_token_s(quantile) for share, flow in zip(shares, flows, strict=True)]
+            found[f"{name}_ttft_ms"] = float(1e3 * sum(waits))
     return found

@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.simulator.node import ServerSetup, simulate
-from autotune.simulator.node.calibration import factors_of, groups_of, packaged_calibration, packaged_physics
+from autotune.simulator.node.calibration import drawn_factors, groups_of, nothing_learned, packaged_calibration
 from autotune.simulator.node.coefficients import speed_card
 from autotune.simulator.node.steady import SteadyNode
 from autotune.space.enumeration import Candidate
@@ -138,37 +138,50 @@ def candidates(*cases: dict[str, Scalar], engine: str = "vllm") -> list[Candidat
     return [Candidate(Configuration(engine, knobs), VERSIONS[engine]) for knobs in cases]
 
 
+def drawn(calibration, draws, *engines):
+    groups = [groups_of(speed_card(engine), VERSIONS[engine], NODE) for engine in engines]
+    return drawn_factors(calibration, groups, draws, 0)
+
+
 def test_draws_without_a_spread_are_the_prediction_itself():
     """One computation: the figures are numbers in one, arrays in the other."""
-    physics, shipped = packaged_physics(), packaged_calibration()
-    groups = groups_of(speed_card("vllm"), VERSIONS["vllm"], NODE)
-    sure: dict[str, dict[str, dict[str, float]]] = {}
-    for which in factors_of(physics, groups):
-        sure.setdefault(which.level, {}).setdefault(which.group, {})[which.figure] = 0.0
-    node = SteadyNode(V32, NODE, 8, WORKLOAD, shipped.model_copy(update={"deviations": sure}))
-    drawn = node.draws(candidates(*CASES), 3, 0)
+    node = SteadyNode(V32, NODE, 8, WORKLOAD)
+    still = {which: 0.0 * values for which, values in drawn(packaged_calibration(), 3, "vllm").items()}
+    logs = node.draws(candidates(*CASES), still)
     for i, knobs in enumerate(CASES):
         one = node.predict("vllm", VERSIONS["vllm"], knobs)
-        assert drawn.ln_throughput[:, i] == pytest.approx(math.log(one.metrics["total_token_throughput"]))
-        assert drawn.starts[i] == one.starts
+        for name, values in logs.items():
+            assert values[:, i] == pytest.approx(math.log(one.metrics[name])), name
 
 
 def test_draws_move_engines_together_where_the_figures_are_shared():
     node = SteadyNode(V32, NODE, 8, WORKLOAD)
     items = [*candidates(TP8, DP8), *candidates(TP8, engine="sglang")]
-    drawn = node.draws(items, 64, 1)
-    assert drawn.ln_throughput.shape == (64, 3)
-    assert drawn.moved.shape == (64, len(drawn.factors))
-    assert drawn.moved.mean(axis=0) == pytest.approx(0, abs=1e-12)
-    assert (drawn.ln_throughput.std(axis=0) > 0.02).all()
-    between = np.corrcoef(drawn.ln_throughput.T)
+    moved = drawn(packaged_calibration(), 64, "vllm", "sglang")
+    logs = node.draws(items, moved)["total_token_throughput"]
+    assert logs.shape == (64, 3)
+    assert (logs.std(axis=0) > 0.02).all()
+    between = np.corrcoef(logs.T)
     assert between[0, 1] > between[0, 2] > 0
-    assert node.draws(items, 64, 1).ln_throughput == pytest.approx(drawn.ln_throughput)
+    assert drawn(packaged_calibration(), 64, "vllm", "sglang").keys() == moved.keys()
+
+
+def test_a_draw_is_the_prediction_of_its_figures():
+    """Of the leading axis nothing else is asked: each draw by itself gives the same."""
+    node, items = SteadyNode(V32, NODE, 8, WORKLOAD), candidates(TP8, DP8, {**TP8, "speculative_tokens": 1})
+    moved = drawn(nothing_learned(), 5, "vllm")
+    together = node.draws(items, moved)
+    for k in range(5):
+        alone = node.draws(items, {which: values[k : k + 1] for which, values in moved.items()})
+        for name, values in together.items():
+            assert values[k] == pytest.approx(alone[name][0], rel=1e-3), name
 
 
 def test_what_does_not_fit_is_drawn_as_if_it_did():
     """Its odds of starting are said apart."""
-    small, large = (candidates({**TP8, "memory_fraction": share})[0] for share in (0.6, 0.9))
-    drawn = SteadyNode(V32, NODE, 8, WORKLOAD).draws([small, large], 2, 0)
-    assert drawn.starts[0] < 0.5 < drawn.starts[1]
-    assert np.abs(drawn.ln_throughput[:, 0] - drawn.ln_throughput[:, 1]).max() < 0.2
+    node = SteadyNode(V32, NODE, 8, WORKLOAD)
+    cases = [{**TP8, "memory_fraction": share} for share in (0.6, 0.9)]
+    small, large = (node.predict("vllm", VERSIONS["vllm"], knobs).starts for knobs in cases)
+    assert small < 0.5 < large
+    logs = node.draws(candidates(*cases), drawn(packaged_calibration(), 2, "vllm"))["total_token_throughput"]
+    assert np.abs(logs[:, 0] - logs[:, 1]).max() < 0.2
