@@ -179,9 +179,10 @@ class Plan:
         """
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
-        leaders = [p for p in ranked(model, scores) if not promises.barred(scores, p)]
-        kept = [p for p in leaders if not promises.broken(scores, p)]
-        unproven = None if kept else promises.unproven_keeper(scores, model, leaders)
+        ran = ranked(model, scores)
+        leaders = [p for p in ran if not promises.barred(scores, p)]
+        kept = any(not promises.broken(scores, p) for p in leaders)
+        unproven = None if kept else promises.unproven_keeper(scores, model, ran)
         if unproven is not None and not finals.eliminated(history, unproven):
             return unproven
         spare = capacity(history) - len(searched) >= LEAST_TO_SHORTEN

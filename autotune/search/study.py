@@ -15,6 +15,7 @@ from autotune.search import SAMPLERS
 from autotune.search.acquisition import model_of
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
+from autotune.search.equivalents import earlier_names, renamed
 from autotune.search.explain.explanation import KnownNoEffects, explain, predictions
 from autotune.search.explain.knowledge import learned_figures, regret
 from autotune.search.gp.encoding import Encoding
@@ -80,10 +81,12 @@ class Study:
         self._lock = Lock(folder)
         try:
             self._results = Results(folder / RESULTS)
+            names = earlier_names(self._results.launches, candidates)
+            self._results.launches = [renamed(launch, names, candidates) for launch in self._results.launches]
             self._check_rows()
             path = folder / "optuna.journal"
             self._journal = Journal(path, spec, candidates, command_of, sampler)
-            self._take_up(interrupted(path, candidates))
+            self._take_up(interrupted(path, candidates, names))
         except BaseException:
             self._lock.release()
             raise

@@ -37,7 +37,7 @@ def explained(home: Path, on: str, launches: int) -> Any:
     """The recommendation of a study with seed 3, after the checks that hold on every node."""
     space = home.parent / "space.yaml"
     space.write_text(SPACE)
-    load = ("--workload", "random:256:16:64", "--launches", str(launches), "--seed", "3", "--space", str(space))
+    load = ("--workload", "random:1000:64:128", "--launches", str(launches), "--seed", "3", "--space", str(space))
     where = ("--model", V32, "--hw", "h200", "--on", on, "--baseline", BASELINE, "--study", "s", "--json")
     done = autotune("run", *where, *load, home=home)
     assert done.code == 0, done.err
