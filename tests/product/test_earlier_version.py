@@ -54,7 +54,7 @@ def test_an_interrupted_study_goes_on_with_the_launch_that_was_under_way(home: P
     after = rows(home, "interrupted")
     assert after[:3] == before
     assert [row["number"] for row in after] == list(range(6))
-    # Begun as 9cf47310a417, launch 2's configuration: the engine's card has more knobs now, which are at their defaults.
+    # Begun as 9cf47310a417, launch 2's configuration: the card has more knobs now, which are at their defaults.
     assert (after[3]["role"], after[3]["fingerprint"]) == ("final", "06921bff8386")
     assert before[2]["config"].items() < after[3]["config"].items()
     assert autotune("report", "interrupted", home=home).code == 0

@@ -14,6 +14,7 @@ from operator import ne
 
 import numpy as np
 
+from autotune.arrays import Floats
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.search.nodes import contrast
@@ -33,6 +34,15 @@ def broken(history: History, position: int) -> frozenset[str]:
         return frozenset()
     given_up = history.candidates.given_up.get(position, ())
     return frozenset(one.kind for one in given_up) - frozenset(history.spec.allow)
+
+
+def prices(history: History) -> Floats:
+    """What each candidate must add to be recommended, score units, shape ``(candidates,)``: `WORTH`, or 0."""
+    found, allowed = np.zeros(len(history.candidates)), frozenset(history.spec.allow)
+    given_up = history.candidates.given_up.items()
+    found[[p for p, given in given_up if any(one.kind not in allowed for one in given)]] = WORTH
+    found[history.candidates.baseline] = 0.0
+    return found
 
 
 def barred(history: History, position: int) -> bool:
