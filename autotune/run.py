@@ -23,6 +23,7 @@ from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.prepare.no_effect import no_effect_by_rule
+from autotune.prepare.weights import check_weights, fetch_weights
 from autotune.recommend import recommend
 from autotune.search.budget import most_nodes
 from autotune.search.priors import keep, priors_of, sources_of
@@ -62,8 +63,12 @@ def run(
     progress.phase("enumerating what may be tried")
     library = library_of(spec)
     prepared = prepare(spec, library, progress.note)
+    check_weights(prepared)
     if spec.on == "docker":
         fetch_images([spec.images[name] for name in prepared.spaces], progress.note)
+    if spec.fetch:
+        with progress.paused():
+            fetch_weights(prepared, progress.note)
     needs = sorted({gpus_of(candidate.configuration, spec.gpus) for candidate in prepared.candidates.items})
     setup = EvaluationSetup(evaluator, spec, library, folder, progress.note)
     with closing(executor_for(spec.executor, setup, needs, most_nodes(spec.launches))) as executor:

@@ -10,7 +10,8 @@ GROUPS = {
     "What may be tried": ("pins", "engine_args", "min_context", "allow", "space", "sampler", "sources"),
     "How much": ("launches", "hours", "seed", "noise"),
     "Where launches run": (
-        *("on", "executor", "engine_bins", "images", "api_key_env", "api_key_file", "hf_token_file", "calibration"),
+        *("on", "executor", "engine_bins", "images", "fetch"),
+        *("api_key_env", "api_key_file", "hf_token_file", "calibration"),
     ),
     "The study": ("study", "dry_run", "home", "as_json"),
 }

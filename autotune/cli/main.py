@@ -114,6 +114,7 @@ def cli() -> None:
     "study's results.jsonl.",
 )
 @click.option("--image", "images", multiple=True, help="For docker: ENGINE=IMAGE; default: the engine's own.")
+@click.option("--fetch", is_flag=True, help="Download missing weights before the first launch; else they are refused.")
 @click.option("--api-key-env", help="For external:URL: environment variable that holds the API key.")
 @click.option("--api-key-file", help="For external:URL: file that holds the API key.")
 @click.option("--hf-token-file", help="File with the Hugging Face token for launched servers; default: HF_TOKEN.")

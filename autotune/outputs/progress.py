@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 
@@ -47,6 +48,16 @@ class Progress:
         """Say where everything will lie, and take up the candidates that launches will be of."""
         self._candidates = candidates
         self._console.print(f"study {self._spec.study} in {folder}", highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the terminal to a child process meanwhile."""
+        if self._status is not None:
+            self._status.stop()
+        try:
+            yield
+        finally:
+            self.__enter__()
 
     def phase(self, text: str) -> None:
         """Show a phase that is no launch."""

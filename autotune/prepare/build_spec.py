@@ -22,6 +22,7 @@ from autotune.notify import Notify, silent
 from autotune.prepare.goals import goals_of
 from autotune.prepare.hub import find_model
 from autotune.prepare.names import engine_and_version, knob_named
+from autotune.prepare.weights import check_fetch
 from autotune.replay import PLAIN, REPLAY, Table, digest, file_of, table_of
 from autotune.replay.candidates import setting, shortened
 from autotune.replay.table import engine_name
@@ -71,6 +72,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         launches=options.launches,
         hours=options.hours,
         executor=check_executor(options.executor),
+        fetch=check_fetch(options.fetch, on, options.executor),
         sampler=options.sampler,
         sources=tuple(options.sources),
         noise=_noise(options, on),

@@ -267,6 +267,11 @@ class EngineCard(Entry):
     resolved: list[ResolvedSource] = []
     progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")
     default_baseline: bool = Field(default=False, description="comes first, so that its default is the baseline")
+    checkpoint_files: bool = Field(
+        default=False,
+        description="a model is a folder with weight files, or a Hugging Face id that is looked for in its cache; "
+        "options `load_format`, `download_dir` and `revision` mean there what they mean in vLLM",
+    )
     images: list[ContainerImage] = Field(
         default=[], description="where it is found in a container; the first that fits"
     )

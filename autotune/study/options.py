@@ -31,6 +31,7 @@ class RunOptions:
     hours: float | None = None
     on: str = "auto"
     images: Sequence[str] = ()
+    fetch: bool = False
     api_key_env: str | None = None
     api_key_file: str | None = None
     hf_token_file: str | None = None

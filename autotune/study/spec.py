@@ -60,6 +60,7 @@ class StudySpec(_Value):
         notes: what was made of the question, to be told with the answer.
         on: where trials run: ``simulator``, ``emulator``, ``process``, ``docker``, ``external:URL`` or ``replay:FILE``.
         images: engine to container image, for ``docker``.
+        fetch: download weights that are missing before the first launch.
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
         hf_token_file: where the Hugging Face token of launched servers is.
         sources: earlier studies' folders and replay files that the search learns from.
@@ -98,6 +99,7 @@ class StudySpec(_Value):
     space: str | None = None
     calibration: dict[str, Any] | None = None
     images: dict[str, str] = {}
+    fetch: bool = False
     api_key_env: str | None = None
     api_key_file: str | None = None
     hf_token_file: str | None = None

@@ -15,6 +15,7 @@ from autotune.errors import BadInput
 from autotune.serving.docker_run import check_docker, fetch_images, version_in
 from tests.product.cli import Finished, new_home, rows
 from tests.product.cli import autotune as run
+from tests.weight_files import cache
 
 from .settings import StandIn, docker, program
 
@@ -42,6 +43,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]
     (tmp_path / "space.yaml").write_text("narrow: {vllm: {search: {}}, sglang: {search: {}}}\n")
     monkeypatch.chdir(tmp_path)
     with docker(tmp_path / "docker", {"mine:latest": image}, {IMAGE: image}) as stand_in:
+        home = Path(stand_in.environment["HOME"])
+        cache(home / ".cache" / "huggingface" / "hub", "deepseek-ai/DeepSeek-V3.2", ["model.safetensors"])
         for name in ("PATH", "STAND_IN_DOCKER", "HOME"):
             monkeypatch.setenv(name, stand_in.environment[name])
         yield stand_in

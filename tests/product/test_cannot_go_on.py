@@ -25,6 +25,7 @@ from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, State, Trial, TrialResult
 from tests.engines.stand_ins import executable, python_with
+from tests.weight_files import cache
 
 from .cli import autotune, finished_rows, new_home, rows
 
@@ -172,6 +173,8 @@ def test_a_first_launch_without_a_gpu_is_exit_130_with_one_message(
     program = executable(tmp_path / "bin" / "vllm", fails)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    cache(tmp_path / "hub", MODEL, ["model.safetensors"])
     question = ["--model", MODEL, "--hw", "h200", "--engine", "vllm", "--on", "process", "--study", "first"]
     few = ["--workload", "random:16:4:8", "--space", str(ROOT / "examples" / "small-space.yaml")]
     stopped = autotune("run", *question, *few, home=home)

@@ -1,0 +1,222 @@
+"""Weights are complete before anything is launched, or are fetched then; the cache and the Hub's command stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import BadInput
+from autotune.prepare.build_spec import build_spec
+from autotune.prepare.candidates import Prepared
+from autotune.prepare.weights import check_weights, fetch_weights, missing_shards
+from tests.engines.stand_ins import executable, python_with
+from tests.processes import alive, until
+from tests.product.cli import autotune, kill_after
+from tests.weight_files import cache, lay, shards
+
+from .settings import RUN, SPACE, V32, prepared
+
+SMALL = "openai/gpt-oss-20b"
+THREE = shards(3)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a PATH without the Hub's command."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return tmp_path / "hf" / "hub"
+
+
+def here(on: str = "process", fetch: bool = False, **options: object) -> Prepared:
+    """A study whose engines need not be installed for what is asked here."""
+    asked = {"engines": ["vllm"], **options}
+    one = prepared(replace(RUN, **asked))
+    return replace(one, spec=one.spec.model_copy(update={"on": on, "fetch": fetch}))
+
+
+def refused(study: Prepared) -> str:
+    with pytest.raises(BadInput) as told:
+        check_weights(study)
+    return str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "listed", "lacking", "count"),
+    [
+        (THREE, THREE, [], 3),
+        (THREE[:1], THREE, THREE[1:], 3),
+        (THREE[1:], (), THREE[:1], 3),
+        (["model.safetensors"], (), [], 1),
+        (["consolidated.safetensors", THREE[0]], THREE, [], 1),
+        (["pytorch_model.bin"], (), [], 1),
+        (["tokenizer.json"], (), [""], 1),
+        ((), ["a.safetensors", "b.safetensors"], ["a.safetensors", "b.safetensors"], 2),
+        (["a.safetensors"], ["a.safetensors", "b.safetensors"], ["b.safetensors"], 2),
+    ],
+)
+def test_what_a_folder_lacks(
+    tmp_path: Path, names: Sequence[str], listed: Sequence[str], lacking: list[str], count: int
+) -> None:
+    assert missing_shards(lay(tmp_path, names, listed)) == (lacking, count)
+
+
+def test_what_looks_like_weights_and_is_none(tmp_path: Path) -> None:
+    lay(tmp_path, THREE, THREE)
+    (tmp_path / THREE[0]).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4999\n")
+    (tmp_path / THREE[1]).unlink()
+    (tmp_path / THREE[1]).symlink_to(tmp_path / "gone")
+    assert missing_shards(tmp_path) == (THREE[:2], 3)
+    (tmp_path / "model.safetensors.index.json").write_text("{")
+    assert missing_shards(tmp_path) == (THREE[:2], 3), "an index that cannot be read tells nothing"
+
+
+def test_weights_that_are_not_in_the_cache_are_refused_with_size_and_command(hub: Path) -> None:
+    told = f"the weights of {V32} are not complete in {hub}: none of them are there, about 685.2 GB; "
+    assert refused(here()) == f"{told}fetch them first, with --fetch or\nhf download {V32}"
+    cache(hub, V32, THREE[:2], THREE)
+    assert f"1 of 3 files are missing ({THREE[2]} …), about 228.4 GB" in refused(here())
+    cache(hub, V32, THREE, THREE, revision="v2")
+    assert "1 of 3 files" in refused(here()), "another revision's"
+    check_weights(here(engine_args=["vllm=--revision v2"]))
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"])
+def test_weights_in_the_cache(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.delenv("HF_HOME")
+    below = {"HF_HUB_CACHE": ".", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}[variable]
+    monkeypatch.setenv(variable, str(tmp_path / "there"))
+    assert f"not complete in {tmp_path / 'there' / below}: none" in refused(here())
+    cache(tmp_path / "there" / below, V32, THREE, THREE)
+    check_weights(here(engines=["vllm", "sglang"]))
+
+
+def test_a_server_s_own_cache(hub: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "else where"
+    message = refused(here(engine_args=[f"vllm=HF_HOME='{elsewhere}'"]))
+    assert message.endswith(f"\nhf download {V32} '--cache-dir={elsewhere / 'hub'}'")
+    message = refused(here(engine_args=[f"vllm=--download-dir '{elsewhere}' --revision v2"]))
+    assert message.endswith(f"'--cache-dir={elsewhere}' --revision=v2")
+    cache(elsewhere, V32, ["model.safetensors"])
+    check_weights(here(engine_args=[f"vllm=--download-dir '{elsewhere}'"]))
+    cache(hub, V32, THREE, THREE)
+    baseline = f"HF_HOME='{elsewhere / 'none'}' vllm serve {V32} -tp 8"
+    assert f"not complete in {elsewhere / 'none' / 'hub'}" in refused(here(baseline=baseline))
+
+
+def test_a_container_sees_hf_home_alone(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = prepared(replace(RUN, on="docker", engines=["vllm"]))
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache(tmp_path / "seen not", V32, THREE, THREE).parents[2]))
+    assert refused(study).endswith(f"\nhf download {V32} --cache-dir={hub}")
+    cache(hub, V32, THREE, THREE)
+    check_weights(study)
+
+
+def test_a_folder_without_its_weights(tmp_path: Path, hub: Path) -> None:
+    folder = lay(tmp_path / "DeepSeek-V3.2", THREE[:1], THREE)
+    message = refused(here(model=str(folder)))
+    assert message.startswith(f"the weights of {V32} are not complete in {folder}: 2 of 3 files are missing")
+    assert message.endswith(f"\nhf download {V32} --local-dir={folder}")
+    lay(folder, THREE)
+    check_weights(here(model=str(folder)))
+
+
+def test_what_is_not_certain_is_launched(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for passed in ("--load-format dummy", "--load-format runai_streamer", "VLLM_USE_MODELSCOPE=1"):
+        check_weights(here(engine_args=[f"vllm={passed}"]))
+    for on in ("simulator", "emulator", "external:http://127.0.0.1:1"):
+        check_weights(here(on=on))
+    file = tmp_path / "DeepSeek-V3.2"
+    file.write_bytes(b"GGUF")
+    check_weights(here(model=str(file), model_id=V32))
+    study = here()
+    check_weights(replace(study, spec=study.spec.model_copy(update={"executor": "ray"})))
+    space = study.spaces["vllm"]
+    other = type(space.engine)(space.card.model_copy(update={"checkpoint_files": False}))
+    check_weights(replace(study, spaces={"vllm": replace(space, engine=other)}))
+    assert refused(study)
+
+
+def stand_in(tmp_path: Path, script: str, name: str = "hf") -> Path:
+    """Put a program in the place of the Hub's command; returns the file in which it notes its words."""
+    noted = tmp_path / "noted"
+    executable(tmp_path / "bin" / name, f'#!/bin/sh\necho "$HF_TOKEN $@" >> {noted}\n{script}\n')
+    return noted
+
+
+@pytest.mark.parametrize("name", ["hf", "huggingface-cli"])
+def test_missing_weights_are_fetched(
+    hub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    made = cache(tmp_path / "remote", SMALL, THREE, THREE).parents[2]
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    noted = stand_in(tmp_path, f"echo 'Fetching 3 files: 100%'; mkdir -p {hub}; cp -R {made}/. {hub}", name)
+    if name != "hf":
+        assert refused(here(model=SMALL)).endswith(f"\n{name} download {SMALL}"), "as the installed version has it"
+    told: list[str] = []
+    fetch_weights(here(fetch=True, model=SMALL), told.append)
+    fetch_weights(here(fetch=True, model=SMALL), told.append)
+    assert noted.read_text() == f"hf_mine download {SMALL}\n", "once"
+    assert told == [
+        f"the weights of {SMALL} are not complete in {hub}: none of them are there, about 13.7 GB; fetching them: "
+        f"{name} download {SMALL}"
+    ]
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "Fetching 3 files: 100%\n")
+    check_weights(here(model=SMALL))
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (None, "and hf is not on the PATH; pip install huggingface_hub"),
+        ("exit 7", f"hf download {SMALL} ended with exit code 7; what it said stands above"),
+        ("exit 0", "and that stays so"),
+    ],
+)
+def test_a_fetch_that_fails(hub: Path, tmp_path: Path, script: str | None, why: str) -> None:
+    if script is not None:
+        stand_in(tmp_path, script)
+    with pytest.raises(BadInput) as told:
+        fetch_weights(here(fetch=True, model=SMALL), list[str]().append)
+    assert why in str(told.value)
+
+
+def test_a_fetch_for_which_there_is_no_room(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = stand_in(tmp_path, "exit 0")
+    monkeypatch.setenv("HF_HOME", "/dev/shm/no-such-cache")
+    with pytest.raises(BadInput, match=r"about 685\.2 GB, and there is room for [\d.]+ GB; make room there"):
+        fetch_weights(here(fetch=True), list[str]().append)
+    assert not noted.exists()
+
+
+@pytest.mark.parametrize(
+    ("on", "executor", "where"), [("simulator", "local", "simulator"), ("docker", "ray", "--executor ray")]
+)
+def test_what_would_not_be_fetched(on: str, executor: str, where: str) -> None:
+    with pytest.raises(BadInput, match=f"--fetch is for --on process and docker .* launches are on {where}"):
+        build_spec(replace(RUN, on=on, executor=executor, fetch=True))
+
+
+def test_a_study_without_its_weights_does_not_begin_and_a_fetch_ends_with_it(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm = executable(tmp_path / "venv" / "bin" / "vllm", f"#!{python_with(tmp_path / 'venv', vllm='0.33.0')}\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    home, pid = tmp_path / "home", tmp_path / "pid"
+    question = ["run", "--model", V32, "--hw", "h200", "--engine", "vllm", "--engine-bin", f"vllm={vllm}"]
+    question += ["--on", "process", "--space", str(SPACE)]
+    executable(vllm.parent / "hf", "#!/bin/sh\nexit 9\n")
+    done = autotune(*question, home=home)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith(f"; fetch them first, with --fetch or\n{vllm.parent / 'hf'} download {V32}\n")
+    assert not home.exists()
+    question[2] = SMALL
+    executable(vllm.parent / "hf", f"#!/bin/sh\necho $$ > {pid}\nexec sleep 1000\n")
+    assert kill_after([*question, "--fetch"], home, 0.2, pid.exists)
+    assert until(lambda: not alive(int(pid.read_text())))
