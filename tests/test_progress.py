@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from io import StringIO
 from pathlib import Path
 
@@ -74,6 +75,28 @@ def test_a_line_says_which_limit_is_broken_and_by_how_much() -> None:
     assert other[3].endswith("best 7,000.0")
 
 
+def test_a_launch_that_takes_time_says_how_much_is_left() -> None:
+    """By the mean of those that ran; the budget's hours count too."""
+    took = [one.result.times_s for one in LAUNCHES]
+    assert {sum(times.values()) for times in took} == {468.0}
+    told = [line.split("  ")[-1] for line in lines(small_study.spec(slos=(), on="process"))]
+    assert told[:3] == ["at most about 62 min left", "at most about 55 min left", "at most about 47 min left"]
+    assert told[-1] == "at most about 0 s left"
+    short = [line.split("  ")[-1] for line in lines(small_study.spec(slos=(), on="process", hours=0.5))]
+    assert short[0] == "at most about 16 min left"
+
+
+def test_a_child_process_has_the_terminal_for_itself() -> None:
+    shown = StringIO()
+    with Progress(small_study.spec(), Console(file=shown, force_terminal=True, width=80)) as progress:
+        with progress.paused():
+            written = shown.tell()
+            time.sleep(0.3)
+            assert shown.tell() == written
+        time.sleep(0.3)
+        assert shown.tell() > written
+
+
 def test_what_a_study_takes_and_tries_first_is_told_before_it() -> None:
     small = {"workloads": ["random:64:16:16"], "space": ROOT / "examples" / "emulated-space.yaml"}
     spec = build_spec(RunOptions(small_study.MODEL, "h200", launches=12, on="simulator", **small))
@@ -93,4 +116,6 @@ def test_what_a_study_takes_and_tries_first_is_told_before_it() -> None:
     expected = "at most 12 launches of about 10 min each: 2.0 hours, 2.0 node-hours of the simulated node"
     assert cost_line(prepared, ten_minutes) == expected
     assert "1.0 hours, 2.0 node-hours" in cost_line(prepared, ten_minutes, nodes=2)
+    moments = [(trial, Prediction(1.0, None, 6.0))]
+    assert cost_line(prepared, moments) == "at most 12 launches of about 6 s each: 72 s of the simulated node"
     assert cost_line(prepared, []) == "at most 12 launches, which take as long as the first one shows"

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from autotune.errors import BadInput
+from autotune.evaluate.launched import EMULATOR_STARTUP_S
 from autotune.loadgen.workloads import load_workload
 from autotune.outputs.report import text
 from autotune.prepare.candidates import Prepared
@@ -65,7 +66,8 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
             outcome = resolved.simulate(load, spec.seed)
             if outcome.failure is not None:
                 return Prediction(failure=outcome.failure.kind.value)
-            seconds = (seconds or outcome.startup_s) + float(outcome.metrics["duration"])
+            start_s = EMULATOR_STARTUP_S if spec.on == "emulator" else outcome.startup_s
+            seconds = (seconds or start_s) + float(outcome.metrics["duration"])
             metrics[name] = dict(outcome.metrics)
     except BadInput:
         return Prediction()
@@ -115,4 +117,6 @@ def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], nodes: 
         return f"{launches}, which {'are read from a table' if file_of(on) else 'take as long as the first one shows'}"
     where = "of the simulated node" if on == "simulator" else "of the node, as the simulator predicts"
     each = f"of about {text.seconds(figures['seconds_per_launch'])} each"
-    return f"{launches} {each}: {figures['hours']:.1f} hours, {figures['node_hours']:.1f} node-hours {where}"
+    hours, node_hours = figures["hours"], figures["node_hours"]
+    took = f"{hours:.1f} hours, {node_hours:.1f} node-hours" if hours >= 0.1 else text.seconds(3600 * hours)
+    return f"{launches} {each}: {took} {where}"

@@ -14,7 +14,9 @@ from rich.status import Status
 
 from autotune.outputs.report import text
 from autotune.outputs.report.tables import broken_slos
+from autotune.replay import file_of
 from autotune.search import objective
+from autotune.search.budget import capacity
 from autotune.search.decide.verdict import default_of
 from autotune.search.history import History
 from autotune.space.enumeration import CandidateSet
@@ -75,7 +77,7 @@ class Progress:
             self._done_before, self._started_s = done, time.monotonic()
         self.phase(
             f"launch {done + 1} of at most {self._spec.launches} · {trial.role.value} · "
-            f"{trial.configuration.engine} · {self._best_line(launches)} · {self._time_left(done)}"
+            f"{trial.configuration.engine} · {self._best_line(launches)} · {self._time_left(launches)}"
         )
 
     def finished(self, launch: Launch, before: Sequence[Launch]) -> None:
@@ -85,8 +87,14 @@ class Progress:
         parts = [f"{trial.role.value:<8}", f"{trial.configuration.engine:<12}", tried, *self._outcome(launch, launches)]
         parts.append(text.seconds(sum(result.times_s.values())))
         parts += [] if self._spec.executor == "local" else [f"on {result.node}"]
-        line = "  ".join([f"{len(launches):>3}/{self._spec.launches}", *parts, self._best_line(launches)])
+        parts += [self._best_line(launches), *([] if self._is_virtual else [self._time_left(launches)])]
+        line = "  ".join([f"{len(launches):>3}/{self._spec.launches}", *parts])
         self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    @property
+    def _is_virtual(self) -> bool:
+        """Whether launches take no time of their own: the node's passes in a moment, or was recorded."""
+        return self._spec.on == "simulator" or file_of(self._spec.on) is not None
 
     def _history(self, launches: Sequence[Launch]) -> History:
         return History.of(self._spec, self._candidates, launches)
@@ -112,12 +120,16 @@ class Progress:
             return f"best {objective.from_score(self._spec, fmean(history.scores(best))):,.1f}"
         return "nothing keeps the limits yet" if history.measured and self._spec.slos else "no launch has run yet"
 
-    def _time_left(self, done: int) -> str:
-        here = done - (self._done_before or 0)
-        if here <= 0:
-            return "time left unknown"
-        left_s = (time.monotonic() - self._started_s) / here * (self._spec.launches - done)
-        return f"at most {left_s / 60:.0f} min left" if left_s >= 90 else f"at most {left_s:.0f} s left"
+    def _time_left(self, launches: Sequence[Launch]) -> str:
+        """The time of the rest of the budget, by the mean of the launches that ran, on as many nodes as until now."""
+        done = len(launches)
+        took = [sum(one.result.times_s.values()) for one in launches if one.result.metrics]
+        each_s = fmean(took) / len({one.result.node for one in launches}) if took else 0.0
+        if self._is_virtual:
+            here = done - (self._done_before or 0)
+            each_s = (time.monotonic() - self._started_s) / here if here else 0.0
+        left_s = max(0, capacity(self._history(launches)) - done) * each_s
+        return f"at most about {text.seconds(left_s)} left" if each_s else "time left unknown"
 
 
 def best_of(history: History) -> int | None:
