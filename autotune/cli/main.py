@@ -88,7 +88,8 @@ def cli() -> None:
 @click.option("--slo", "slos", multiple=True, help="Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.")
 @click.option(
     "--baseline",
-    help="Engine command line to beat (replay: 'column=value,…'). Default: vLLM at its defaults on all GPUs.",
+    help="Engine command line to beat, or recipe[:ENGINE] for the vendor's published one "
+    "(replay: 'column=value,…'). Default: vLLM at its defaults on all GPUs.",
 )
 @_pins
 @click.option("--min-context", type=click.IntRange(1), help="Longest request, in tokens, that must be served.")

@@ -64,10 +64,12 @@ def _figures(model: ModelCard) -> dict[str, float]:
 def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:
     """``autotune space check``."""
     from autotune.loadgen.workloads import Workload
+    from autotune.prepare.recipes import check_recipes
     from autotune.simulator.emulator.card import EmulationCard
     from autotune.simulator.node.calibration import Calibration, Physics
     from autotune.simulator.node.coefficients import SpeedCard
     from autotune.space.checking import check
+    from autotune.space.library import kind_of
 
     schemas: dict[str, type[BaseModel]] = {
         "workloads": Workload,
@@ -77,4 +79,6 @@ def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> Non
         "emulation": EmulationCard,
     }
     checked = check(path, engines, schemas)
+    for card in (file for file in checked if kind_of(file) == "engines"):
+        check_recipes(card, library_for(path))
     answer(as_json, {"checked": [str(p) for p in checked]}, [f"{file}: valid" for file in checked])

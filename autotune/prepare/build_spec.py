@@ -22,6 +22,7 @@ from autotune.notify import Notify, silent
 from autotune.prepare.goals import goals_of
 from autotune.prepare.hub import find_model
 from autotune.prepare.names import engine_and_version, knob_named
+from autotune.prepare.recipes import with_recipe
 from autotune.prepare.weights import check_fetch
 from autotune.replay import PLAIN, REPLAY, Table, digest, file_of, table_of
 from autotune.replay.candidates import setting, shortened
@@ -30,6 +31,7 @@ from autotune.serving.docker_run import asked_images, choose_images, image_of_ve
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
 from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
 from autotune.study.options import RunOptions
@@ -53,7 +55,8 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     _check_budget(options)
     on = _on(options, library, hardware)
     replayed = file_of(on) is not None
-    asked = _replayed(options, on, library) if replayed else _served(options, on, hardware, library, notify)
+    about = Context(model, hardware, check_gpus(options.gpus, hardware), "")
+    asked = _replayed(options, on, library) if replayed else _served(options, on, about, library, notify)
     goals = goals_of(options, asked["workloads"])
     stem = model.id.rstrip("/").rsplit("/", 1)[-1].lower()
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}").strip(".-_")
@@ -62,7 +65,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         study=check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}"),
         model=model,
         hardware=hardware,
-        gpus=check_gpus(options.gpus, hardware),
+        gpus=about.gpus,
         objective=goals.objective,
         weights=goals.weights,
         pareto=goals.pareto,
@@ -84,7 +87,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     )
 
 
-def _served(options: RunOptions, on: str, hardware: HardwareCard, library: Library, notify: Notify) -> dict[str, Any]:
+def _served(options: RunOptions, on: str, about: Context, library: Library, notify: Notify) -> dict[str, Any]:
     """The fields of a `StudySpec` that options of servers decide, simulated ones too."""
     if on == "process" and options.model.startswith((".", "/", "~")) and not Path(options.model).expanduser().exists():
         raise BadInput(
@@ -96,9 +99,10 @@ def _served(options: RunOptions, on: str, hardware: HardwareCard, library: Libra
     for name in workloads:
         load_workload(name, library)
     engines = _engines(options, library)
+    options, of_recipe, told = with_recipe(options, about, [card.engine for card in engines], on, library)
     calibration, fitted = _calibration(options, on)
     versions = _versions(options, library)
-    images = _images(options, on, engines, hardware, library)
+    images = _images(options, on, engines, about.hardware, library)
     asked = (_baseline(options.baseline), _engine_args(options.engine_args, library))
     binaries = named_binaries(options.engine_bins, library)
     unused = [name for name in asked_images(options.images, on, library) if name not in images]
@@ -111,10 +115,11 @@ def _served(options: RunOptions, on: str, hardware: HardwareCard, library: Libra
         "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
         "workloads": workloads,
         "baseline": chosen.baseline,
+        **of_recipe,
         "pins": pins,
         "engine_args": dict(chosen.engine_args),
         "installed": dict(chosen.installed),
-        "notes": (*chosen.notes, *taken, *unused_notes, *fitted),
+        "notes": (*told, *chosen.notes, *taken, *unused_notes, *fitted),
         "calibration": calibration,
         "images": {name: image for name, (_, image) in images.items()},
     }

@@ -14,6 +14,7 @@ from autotune.engines.choose import engine_of, from_here
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
+from autotune.prepare.recipes import good_starts
 from autotune.prepare.refusals import check_baseline, too_heavy, unavailable, unpinnable
 from autotune.replay import file_of, table_of
 from autotune.replay.candidates import candidates_of, known_engines
@@ -227,10 +228,11 @@ def _effective(space: EngineSpace, settings: Mapping[str, Scalar]) -> Configurat
 
 
 def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:
-    """The good starts of the space file, else of the card, that apply."""
+    """The good starts of the space file, else of the card with its vendors' recipes, that apply."""
     scope = space.context.scope(space.engine.default_knobs(space.context))
     starts = [s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)]
-    return [_effective(space, {name: fill_value(v, scope) for name, v in s.set.items()}) for s in starts]
+    recipes = () if narrowed else good_starts(space.engine, space.context)
+    return [*(_effective(space, {name: fill_value(v, scope) for name, v in s.set.items()}) for s in starts), *recipes]
 
 
 def _with_baseline(
@@ -244,7 +246,7 @@ def _with_baseline(
 ) -> Prepared:
     if spec.baseline is not None:
         try:
-            command = split_command(spec.baseline)
+            command = replace(split_command(spec.baseline), files=spec.baseline_files)
             if not anywhere and (reason := unavailable(spec, recognise(command.argv, library))) is not None:
                 raise BadInput(reason)
             baseline, space = _parse_baseline(spec, library, command, spaces, longest)

@@ -69,7 +69,8 @@ def _check_engine(path: Path, card: EngineCard) -> None:
     right = "known: the knobs and model, hardware, gpus, workload"
     for location, part in _parts(card.model_dump()):
         if location[-1] in _CONDITIONS and isinstance(part, str):
-            _check_names(path, location, part, known | (_MARK_NAMES if "gives_up" in location else set()), right)
+            here = _FIXED_NAMES if location[0] == "recipes" else known
+            _check_names(path, location, part, here | (_MARK_NAMES if "gives_up" in location else set()), right)
         elif location[-1] == "value" and "read" in location:
             _check_names(path, location, part, known | _READ_NAMES, right)
         elif location[-1] in ("set", "on_node") and isinstance(part, Mapping):

@@ -206,6 +206,17 @@ class Start(Entry):
     source: str
 
 
+class Recipe(Entry):
+    """A command that the engine's or the GPU's vendor published for a model on a node."""
+
+    name: str
+    when: Expression = Field(description="of model, hardware and gpus alone: the knobs are in the command")
+    versions: VersionRange = "*"
+    command: str = Field(description="as published; {model} stands for the model's id or path")
+    config: dict[str, Any] = Field(default={}, description="content of the config file that the command names")
+    source: str
+
+
 class Requirement(Entry):
     """What the engine needs of model and hardware; where it does not hold the engine is excluded with the reason."""
 
@@ -263,6 +274,7 @@ class EngineCard(Entry):
     )
     rules: list[Rule] = []
     starts: list[Start] = []
+    recipes: list[Recipe] = Field(default=[], description="of several that hold the first is `--baseline recipe`")
     serving: Serving = Serving()
     resolved: list[ResolvedSource] = []
     progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")

@@ -52,6 +52,8 @@ class StudySpec(_Value):
         weights: workload to its weight in the objective, a weighted geometric mean; empty: the first workload alone.
         pareto: a second metric of the first workload, to be traded against the objective.
         baseline: an engine command line, or None for the default baseline.
+        recipe: the engine whose vendor's recipe the baseline is; None where it is none.
+        baseline_files: the files that the baseline's command names, where it brings them: name to content.
         pins: knob to value, from ``--set``.
         min_context: no context below it is tried.
         allow: the kinds of promises that may be given up for any gain (`space.schema.GiveUp`).
@@ -81,6 +83,8 @@ class StudySpec(_Value):
     pareto: str | None = None
     slos: tuple[Slo, ...] = ()
     baseline: str | None = None
+    recipe: str | None = None
+    baseline_files: dict[str, str] = {}
     pins: dict[str, Scalar] = {}
     min_context: int | None = Field(default=None, gt=0)
     allow: tuple[str, ...] = ()

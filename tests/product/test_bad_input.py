@@ -76,6 +76,10 @@ def refused(done: Finished, *words: str) -> None:
         ),
         ([*GOOD, *SMALL, "--baseline", "vllm serve 'unclosed"], ["--baseline"]),
         ([*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-R1 -tp 8"], ["DeepSeek-R1", "DeepSeek-V3.2"]),
+        (
+            [*GOOD[:3], "mi300x", *SMALL, "--baseline", "recipe:vllm"],
+            ["no recipe of vllm is known for deepseek-ai/DeepSeek-V3.2 on 8 x mi300x", "DeepSeek-V3.2 on h200"],
+        ),
         ([*GOOD, "--engine-arg", "sglang"], ["engine='arguments'"]),
         ([*GOOD, *SMALL, "--engine-arg", "sglang=--no-such-flag 3"], ["--no-such-flag"]),
         (

@@ -243,6 +243,20 @@ def test_a_baseline_as_typed_is_launched_as_typed(home: Path) -> None:
     assert found["baseline"]["config"]["max_running_requests"] == 256
 
 
+def test_the_vendor_s_recipe_is_the_baseline(home: Path) -> None:
+    asked = ["--launches", "3", "--engine", "vllm", "--baseline", "recipe:sglang", "--study", "recipe"]
+    found = tuned(home, *V32, *SMALL, *asked)
+    assert found["baseline"]["engine"] == "sglang"
+    assert found["baseline"]["config"]["data_parallel"] == 8
+    first = rows(home, "recipe")[0]
+    assert first["role"] == "baseline"
+    report = (home / "studies" / "recipe" / "report.md").read_text()
+    setup = report[report.index("## Setup") :].replace("\\_", "_")
+    assert shlex.join(first["argv"]) in setup
+    assert "as published at https://docs.sglang.io/basic_usage/deepseek_v32.html" in setup
+    assert "--baseline recipe:sglang" in report
+
+
 def test_a_budget_of_one_launch_decides_nothing(home: Path) -> None:
     found = tuned(home, *V32, *SMALL, "--launches", "1")
     assert (found["verdict"], found["launches"]) == ("indistinguishable", 1)

@@ -177,7 +177,7 @@ def command_line(study: StudyRecord) -> str:
     pairs += [("objective", spec.objective), *(("slo", slo) for slo in spec.slos)]
     weights = ",".join(f"{name}={weight:g}" for name, weight in spec.weights.items())
     pairs += [(name, asked) for name, asked in (("weights", weights), ("pareto", spec.pareto)) if asked]
-    pairs += [("baseline", spec.baseline)] if spec.baseline else []
+    pairs += [("baseline", f"recipe:{spec.recipe}" if spec.recipe else spec.baseline)] if spec.baseline else []
     pairs += [("set", f"{knob}={text.scalar(value) if value is not None else ''}") for knob, value in spec.pins.items()]
     pairs += [("engine-arg", f"{engine}={argument}") for engine, argument in spec.engine_args.items()]
     named = {name: here.program[0] for name, here in spec.installed.items() if os.path.isabs(here.program[0])}

@@ -1,0 +1,122 @@
+"""Vendors' recipes, the commands published for a model on a node: as the baseline, and as good starts of the search."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune.engines import Engine, command_of, engine
+from autotune.engines.choose import named_binaries
+from autotune.engines.detect import find
+from autotune.engines.translate import translate
+from autotune.errors import BadInput, MalformedFile
+from autotune.prepare.names import engine_and_version
+from autotune.space.context import Context
+from autotune.space.entry import in_range
+from autotune.space.expression import evaluate
+from autotune.space.fingerprint import broken_rules, effective
+from autotune.space.library import Library, line_of, load
+from autotune.space.schema import EngineCard, Recipe
+from autotune.study.options import RunOptions
+from autotune.trial import Command, Configuration, FailureKind
+
+
+def recipes_of(card: EngineCard, context: Context) -> list[Recipe]:
+    """The recipes that apply to a model, a node and a version of the engine, in the card's order."""
+    scope = context.scope({})
+    return [r for r in card.recipes if in_range(context.version, r.versions) and evaluate(r.when, scope)]
+
+
+def published(kind: Engine, recipe: Recipe, context: Context) -> Command:
+    """A recipe's command for a model, in the option names of the engine's version."""
+    command = command_of([context.model.id if word == "{model}" else word for word in shlex.split(recipe.command)])
+    files = {kind.card.config_file: yaml.safe_dump(recipe.config, sort_keys=False)} if recipe.config else {}
+    return translate(kind, replace(command, files=files), context.version)[0]
+
+
+def read_recipe(kind: Engine, recipe: Recipe, context: Context) -> Configuration:
+    """Read a recipe's effective configuration; raises `BadInput` where the engine's parser refuses the command."""
+    parsed = kind.parse(published(kind, recipe, context), context.version)
+    return effective(kind.card, kind.knobs(parsed, context), context).configuration
+
+
+def good_starts(kind: Engine, context: Context) -> Iterator[Configuration]:
+    """The configurations of the recipes that apply; one that the parser refuses is left out."""
+    for recipe in recipes_of(kind.card, context):
+        with suppress(BadInput):
+            yield read_recipe(kind, recipe, context)
+
+
+def with_recipe(
+    options: RunOptions, context: Context, engines: Sequence[str], on: str, library: Library
+) -> tuple[RunOptions, dict[str, Any], list[str]]:
+    """Replace ``--baseline recipe[:ENGINE]`` by the command; with the fields of the `StudySpec` about it, and a note.
+
+    Args:
+        context: model, node and GPUs; the version is each engine's own.
+        engines: those that are searched; the first that has a recipe answers where none is named.
+
+    Raises `BadInput` naming the models and nodes that have recipes where none applies.
+    """
+    asked, _, named = (options.baseline or "").partition(":")
+    if asked != "recipe":
+        return options, {}, []
+    kinds = [engine(name, library) for name in ([named] if named else engines)]
+    for kind in kinds:
+        here = replace(context, version=_version_here(kind, on, options, library))
+        for recipe in recipes_of(kind.card, here) if here.version else ():
+            command = published(kind, recipe, here)
+            told = f"the baseline is the recipe {recipe.name} of {kind.name}, as published at {recipe.source}"
+            baseline = replace(command, files={}).shell()
+            return replace(options, baseline=baseline), {"recipe": kind.name, "baseline_files": command.files}, [told]
+    nodes: dict[str, dict[str, None]] = {}
+    for _, _, there in _everywhere(kinds, library):
+        nodes.setdefault(there.model.id, {})[there.hardware.name] = None
+    known = "; ".join(f"{model} on {', '.join(names)}" for model, names in nodes.items())
+    raise BadInput(
+        f"--baseline {options.baseline}: no recipe of {', '.join(kind.name for kind in kinds)} is known for "
+        f"{context.model.id} on {context.gpus} x {context.hardware.name}; there are recipes for {known or 'nothing'}"
+    )
+
+
+def _version_here(kind: Engine, on: str, options: RunOptions, library: Library) -> str:
+    """The version that trials would start; empty where the engine is not installed."""
+    if on != "process":
+        return kind.version(dict(engine_and_version(text, library) for text in options.engines).get(kind.name))
+    with suppress(BadInput):
+        return find(kind.card, named_binaries(options.engine_bins, library).get(kind.name)).release
+    return ""
+
+
+def _everywhere(kinds: Sequence[Engine], library: Library) -> Iterator[tuple[Engine, Recipe, Context]]:
+    """Every recipe with the known versions, models and nodes to which it applies."""
+    for kind in kinds:
+        places = product(library.models.values(), library.hardware.values(), kind.card.versions)
+        for context in (Context(model, node, node.gpus, version) for model, node, version in places):
+            yield from ((kind, recipe, context) for recipe in recipes_of(kind.card, context))
+
+
+def check_recipes(file: Path, library: Library) -> None:
+    """Check the recipes of an engine's card in every known version, on every model and node, to which they apply.
+
+    Raises `MalformedFile` for one that the engine's parser or a rule refuses.
+    """
+    card = load(file, EngineCard)
+    kinds = [engine(card.engine, library)] if card.recipes else []
+    for kind, recipe, context in _everywhere(kinds, library):
+        try:
+            rules = broken_rules(kind.card, read_recipe(kind, recipe, context), context)
+            refusals = [f"rule {rule.name}" for rule in rules if rule.kind is not FailureKind.RULE]
+        except BadInput as error:
+            refusals = [str(error)]
+        if refusals:
+            where = f"{recipe.name}, {context.version} with {context.model.id} on {context.hardware.name}"
+            line = line_of(file, ("recipes", kind.card.recipes.index(recipe)))
+            raise MalformedFile(file, f"{where}: {refusals[0]}", line)
