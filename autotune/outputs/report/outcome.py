@@ -213,16 +213,13 @@ def contributions(study: StudyRecord) -> list[str]:
     outcome = study.recommendation
     if not outcome.contributions:
         return []
-    rows = [
-        (
-            text.code(row.knob),
-            text.code(text.scalar(row.from_)),
-            text.code(text.scalar(row.to)),
-            text.percent(row.gain_percent),
-            text.percents(row.ci95),
-        )
-        for row in outcome.contributions
-    ]
+    rows = []
+    for row in outcome.contributions:
+        # The engine alone may be slower than the baseline, though all changes together are faster.
+        is_engine = row.knob.partition("+")[0] == "engine"
+        before = text.code(text.scalar(row.from_)) + (", the baseline" if is_engine else "")
+        after = text.code(text.scalar(row.to)) + (", without the other changes" if is_engine else "")
+        rows.append((text.code(row.knob), before, after, text.percent(row.gain_percent), text.percents(row.ci95)))
     note = (
         "What each change from the baseline to the recommended command gives, averaged over the orders in which they "
         "can be made; the engine's is that of its reference configuration over the baseline. They come from a model "
