@@ -90,9 +90,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
 def _served(options: RunOptions, on: str, about: Context, library: Library, notify: Notify) -> dict[str, Any]:
     """The fields of a `StudySpec` that options of servers decide, simulated ones too."""
     if on == "process" and options.model.startswith((".", "/", "~")) and not Path(options.model).expanduser().exists():
-        raise BadInput(
-            f"--model {options.model}: there is no such folder, and a server on this machine could not read it"
-        )
+        raise BadInput(f"--model {options.model}: there is no such folder, and a server here could not read it")
     if on.startswith("external:"):
         _check_external(options)
     workloads = tuple(dict.fromkeys(options.workloads)) or ("sharegpt",)
