@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from autotune.arrays import Floats
 from autotune.notify import Notify
 from autotune.simulator.fit.errors import METRICS, Missed, errors_of
-from autotune.simulator.fit.points import MeasuredPoint, groups
+from autotune.simulator.fit.points import MeasuredPoint, alone, groups
 from autotune.simulator.fit.solving import UNCERTAIN, FitTarget, Predictor, Problem, fit, without
 from autotune.simulator.node.calibration import Calibration, Learned, nothing_learned, packaged_calibration
 from autotune.simulator.node.uncertainty import HEADLINE, Covered, interval90, sigma
@@ -69,7 +69,7 @@ def fitted_calibration(
         calibration = problem.calibration(x)
         fitted = predict(problem.targets, calibration)
         unseen = _cross_validated(ran, problem, x, progress) if cross_validate else [{} for _ in ran]
-    missed = [_missed(*each) for each in zip(ran, fitted, unseen, strict=True)]
+    missed = [_missed(*each) for each in zip(ran, fitted, unseen, alone(ran), strict=True)]
     errors = errors_of(missed, _covered(ran), begin.errors)
     learned = Counter((point.members[0].source, point.members[0].evidence.value) for point in points)
     fitted_to = [Learned(source=source, points=n, evidence=evidence) for (source, evidence), n in learned.items()]
@@ -107,11 +107,12 @@ def _cross_validated(
     return unseen
 
 
-def _missed(point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, float]) -> Missed:
+def _missed(point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[str, float], counts: set[str]) -> Missed:
     load = f"{point.era} {point.gpu} {point.model.family} {point.workload.name}"
     both = {name: (point.metrics.get(name, 0.0), fitted.get(name, 0.0)) for name in METRICS}
     errors = {name: math.log(its / mine) for name, (its, mine) in both.items() if its > 0 and mine > 0}
-    left_out = {kind: math.log(point.metrics[HEADLINE] / mine) for kind, mine in unseen.items() if mine > 0}
+    counted = {kind: mine for kind, mine in unseen.items() if mine > 0 and kind in counts}
+    left_out = {kind: math.log(point.metrics[HEADLINE] / mine) for kind, mine in counted.items()}
     return Missed(point.engine, load, errors, left_out)
 
 

@@ -20,7 +20,7 @@ from autotune.loadgen.workloads import Workload
 from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, ShareGPTLengths, TableLengths
 from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.simulator.resolve_command import ResolvedCommand
-from autotune.space.cards import Architecture, ModelCard
+from autotune.space.cards import ModelCard
 from autotune.space.fingerprint import broken_rules
 from autotune.trial import Evidence, FailureKind
 
@@ -256,22 +256,23 @@ def _geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.log(figures).mean()) if (figures > 0).all() else figures.mean())
 
 
+_KINDS = {"engine", "version", "gpu", "model"}
+"""Kinds of group of which one may be all that there is of another."""
+
+
 def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ...]]]:
     """Group the points that a cross-validation leaves out together: kind -> name -> places in the list, ascending.
 
-    Kinds are ``engine``, ``gpu``, ``workload``, ``curve`` (all loads of one shape), ``model`` and ``version``; one of
-    which the points know only one group is left out. Points that did not start are in a group as well.
+    Kinds are ``engine``, ``gpu``, ``workload``, ``curve`` (all loads of one shape), ``model`` (a family) and
+    ``version``; one of which the points know only one group is left out. Points that did not start are in a group too.
     """
-    alike: dict[Architecture, str] = {}
-    for point in points:
-        alike.setdefault(point.model.architecture, model_name(point.model))
     kinds: dict[str, Callable[[MeasuredPoint], str]] = {
         "engine": lambda point: point.engine,
         "gpu": lambda point: point.gpu,
         "workload": lambda point: point.workload.name,
         "curve": lambda point: shape(point.workload),
-        # Two checkpoints of one architecture are one model to the arithmetic.
-        "model": lambda point: alike[point.model.architecture],
+        # What an interval counts as one model: checkpoints and sizes of one family are built alike.
+        "model": lambda point: point.model.family,
         "version": lambda point: point.era,
     }
     named: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -281,3 +282,20 @@ def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ..
             places = {name: tuple(i for i, other in enumerate(names) if other == name) for name in dict.fromkeys(names)}
             named[kind] = places
     return named
+
+
+def alone(points: Sequence[MeasuredPoint]) -> list[set[str]]:
+    """Per point the kinds of group whose leaving out leaves no engine, version, GPU or model of it unmeasured beside.
+
+    The rows of an early DeepSeek-R1 are all that there is of some versions: what a fit without that model gets wrong of
+    them says little of models.
+    """
+    kinds = groups(points)
+    found = [set(kinds) for _ in points]
+    for kind in _KINDS & kinds.keys():
+        others = _KINDS - {kind, "version" if kind == "engine" else kind}
+        for members in kinds[kind].values():
+            lost = [group for other in others for group in kinds.get(other, {}).values() if set(group) <= set(members)]
+            for place in set().union(*lost):
+                found[place].discard(kind)
+    return found

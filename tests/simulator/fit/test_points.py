@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from autotune.simulator.fit.points import groups, points_of
+from autotune.simulator.fit.points import alone, groups, points_of
 from autotune.simulator.fit.reading import read_file
 
 from .files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row, sweep_row
@@ -73,6 +73,13 @@ def test_groups_are_whole_and_cover_every_point_once_per_kind(tmp_path):
     assert by_kind["curve"]["3200→800 closed loop"] == (3, 4)
     assert not any(members == (3, 4) for members in by_kind["workload"].values())
     assert by_kind["version"]["vllm 0.7"] == (3, 4)
+
+
+def test_a_group_that_takes_another_one_along_says_nothing_of_its_own_kind(tmp_path):
+    """Without its one version SGLang is gone too, without a GPU the version of vLLM that ran on it alone."""
+    rows = [run_row(), run_row(VLLM), run_row(hardware="8xB200"), run_row(VLLM, hardware="8xB200")]
+    found = points(tmp_path, *rows[:3], {**rows[3], "engine_version": "0.11.0"})
+    assert [set(groups(found)) - kinds for kinds in alone(found)] == [{"version"}, {"gpu"}, {"version"}, {"gpu"}]
 
 
 def test_a_kind_with_one_group_is_none(tmp_path):
