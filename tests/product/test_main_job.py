@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -97,6 +98,35 @@ def test_command_report_and_script_have_the_same_flags(main_job: tuple[Path, Fin
     assert found["argv"][-2:] == ["--host", "127.0.0.1"]
     for text in (done.out, (folder / "report.md").read_text()):
         assert f"\n{found['command']}\n" in text
+
+
+LAUNCH = (
+    r" *\d+/30  (baseline|search|drift|final) +(vllm|sglang|tensorrt_llm) +\S.*  "
+    r"([\d,.]+ simulated(  [-+][\d.]+ %)?|failed  \w+)  \d+ min  best [\d,.]+"
+)
+
+
+@pytest.mark.parametrize("processor", ["main_job", "main_job_elsewhere"])
+def test_the_readme_shows_what_it_prints(processor: str, request: pytest.FixtureRequest) -> None:
+    """By another path on another processor, but with the same quality; names of studies and folders are its own."""
+    _, done = request.getfixturevalue(processor)
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    shown = readme[readme.index("```text\nSIMULATED") :].split("```", 2)[1].removeprefix("text\n").splitlines()
+    launches = [line for line in shown if "/30  " in line]
+    assert len(launches) > 8
+    printed = [line for line in done.err.splitlines() if "/30  " in line]
+    assert all(re.fullmatch(LAUNCH, line) for line in (*launches, *printed)), (launches, printed)
+    kept = (line for line in shown if line.strip("… ") and line not in launches)
+    words = [line.split()[:2] for line in f"{done.err}\n{done.out}".splitlines()]
+    assert [
+        line for line in kept if line.split()[:2] not in words and not line.startswith(("study", "serve", "report"))
+    ] == []
+    found = [
+        re.search(r"reaches a total TPS of ([\d,.]+) .*Verdict: (\w+)", text) for text in ("\n".join(shown), done.out)
+    ]
+    readmes, own = (float(one[1].replace(",", "")) for one in found if one)
+    assert own == pytest.approx(readmes, rel=0.05)
+    assert {one[2] for one in found if one} == {"better"}
 
 
 def test_the_rows_are_whole(main_job: tuple[Path, Finished]) -> None:
