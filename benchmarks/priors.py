@@ -18,6 +18,7 @@ from pathlib import Path
 from time import process_time
 
 import numpy as np
+from roofline import roofline
 from scipy.stats import spearmanr
 
 from autotune.arrays import Floats
@@ -27,7 +28,6 @@ from autotune.prepare.candidates import prepare
 from autotune.simulator.fit.points import MeasuredPoint, points_of
 from autotune.simulator.fit.reading import read_file
 from autotune.simulator.node import ServerSetup, simulate
-from autotune.simulator.node.roofline import roofline
 from autotune.simulator.node.steady import SteadyNode
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of

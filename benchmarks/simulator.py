@@ -1,8 +1,7 @@
 """Seconds of computing per simulated run: ``python benchmarks/simulator.py [--repeat 5] [--peer PYTHON]``.
 
-Targets: one ShareGPT run of 1000 prompts 0.2 s; 500 requests of 3200 in and 6400 out at concurrency 128, 2 s; the
-crude roofline for 30,000 candidates 2 s. A figure is the median of the repeats, each with other prompts; layouts take
-turns within a repeat.
+Targets: one ShareGPT run of 1000 prompts 0.2 s; 500 requests of 3200 in and 6400 out at concurrency 128, 2 s. A figure
+is the median of the repeats, each with other prompts; layouts take turns within a repeat.
 
 ``--peer`` sets it beside aiconfigurator-core, which predicts a steady state for mean lengths and no whole run. It is
 no dependency of ours; make it an environment of its own and name that environment's interpreter::
@@ -22,7 +21,7 @@ import argparse
 import json
 import subprocess
 from collections.abc import Sequence
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -32,9 +31,8 @@ from autotune.loadgen.workloads import LoadPoint, Workload, load_workload
 from autotune.loadgen.workloads.arrivals import Arrival
 from autotune.loadgen.workloads.lengths import FixedLengths
 from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
-from autotune.simulator.node.roofline import roofline
 from autotune.space.library import Library
-from autotune.trial import Configuration, Scalar
+from autotune.trial import Scalar
 
 LIBRARY = Library()
 V32, R1 = LIBRARY.model("deepseek-ai/DeepSeek-V3.2"), LIBRARY.model("deepseek-ai/DeepSeek-R1")
@@ -71,18 +69,6 @@ def _timed(engine: str, knobs: dict[str, Scalar], workload: Workload, seed: int)
     return seconds, outcome
 
 
-def _roofline() -> float:
-    grid = product(((8, 1), (4, 2), (2, 4), (1, 8)), (1, 8), (0, 1), (None, 48, 256, 512), ("auto", "fp8"), range(500))
-    names = ("expert_parallel", "speculative_tokens", "max_running_requests", "kv_cache_dtype", "other")
-    candidates = [
-        Configuration("sglang", {"tensor_parallel": tp, "data_parallel": dp, **dict(zip(names, rest, strict=True))})
-        for (tp, dp), *rest in islice(grid, 30_000)
-    ]
-    begin = perf_counter()
-    roofline(candidates, V32, NODE, 8, load_workload("sharegpt"))
-    return perf_counter() - begin
-
-
 def _runs(repeats: int) -> None:
     """Seconds per simulated run."""
     workloads = {
@@ -97,7 +83,6 @@ def _runs(repeats: int) -> None:
             seconds[number].append(_timed(engine, knobs, workloads[name], seed)[0])
     for number, ((engine, layout, _), name) in enumerate(cases):
         print(f"{engine:13s} {layout:8s} {name:20s} {median(seconds[number]):7.3f} s")
-    print(f"{'roofline':13s} {'':8s} {'30000 candidates':20s} {median(_roofline() for _ in range(repeats)):7.3f} s")
 
 
 def _peer(interpreter: Path, repeats: int) -> dict[str, list[dict[str, Any]]]:

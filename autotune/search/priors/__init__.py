@@ -1,6 +1,6 @@
 """Make the priors of a study's candidates.
 
-    simulated   the calibrated simulator, where trials are measured or replayed; the unfitted roofline, everywhere
+    simulated   the calibrated simulator, where trials are measured or replayed; physics with nothing fitted, everywhere
     sources     launches of earlier studies and of files, ``--from``
 
 Each is a `Prior`: it may be wrong, and the search learns how far to trust it.

@@ -13,7 +13,6 @@
     batching.py      the loop over the scheduler in virtual time, and when tokens came
     fluid.py         the summary of a load point, and the load without the loop: ramp, full batch, drain
     steady.py        a fast prediction of all candidates with it, the search's prior
-    roofline.py      a cruder prediction, the search's prior where the simulator is the evidence
 
 Its numbers are *simulated*: never to be mixed with measured ones.
 """

@@ -1,4 +1,4 @@
-"""A crude prediction, the search's prior where the evidence is the simulator itself.
+"""A crude prediction, with which `priors.py` compares the simulator's.
 
 On purpose another model than the simulator: peak rates of the data sheet, mean lengths, no batching loop, no fitted
 figure, no engine. It knows what a layout makes a GPU read, multiply and send, and how many sequences fit.
