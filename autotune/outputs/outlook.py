@@ -1,4 +1,4 @@
-"""What a study will take and what it will try first, told before its first launch."""
+"""The cost of a study in launches and hours, and its first trials, as predicted before the first launch."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Configuration, Launch, Scalar, Trial
 
 _MOST_KNOBS = 3
-"""That a line names; of more it says how many."""
+"""Knobs that a launch's line names; of those beyond it gives the number."""
 
 
 class Progress:

@@ -54,7 +54,7 @@ def check_fetch(fetch: bool, on: str, executor: str) -> bool:
 
 
 def check_weights(prepared: Prepared) -> None:
-    """Raise `BadInput` where weights are missing that are not to be fetched."""
+    """Raise `BadInput` where weights are incomplete and ``--fetch`` was not given."""
     if prepared.spec.fetch or (one := _missing(prepared)) is None:
         return
     way_out = f"fetch them first, with --fetch or\n{shlex.join(one.fetch)}" if one.fetch else "put them there"

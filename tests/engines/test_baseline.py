@@ -14,10 +14,11 @@ from autotune.engines.choose import engine_of, from_here
 from autotune.errors import BadInput
 from autotune.notify import silent
 from autotune.prepare.build_spec import build_spec, library_for
-from autotune.prepare.candidates import Prepared, prepare
+from autotune.prepare.candidates import prepare
 from autotune.study.options import RunOptions
 from tests.engines.settings import V32
 from tests.engines.stand_ins import StandIn, install, rows
+from tests.prepare.settings import prepared, said
 
 SPACE = Path(__file__).with_name("installed_space.yaml")
 LIBRARY = library_for(SPACE)
@@ -34,16 +35,6 @@ def _nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stand_in(folder: Path, name: str = "vllm", version: str = "0.32.0") -> StandIn:
     return install(folder, name, version, [row for row in rows(name, version) if row.get("action") != "retired"])
-
-
-def prepared(request: RunOptions) -> Prepared:
-    return prepare(build_spec(request), LIBRARY)
-
-
-def said(request: RunOptions) -> str:
-    with pytest.raises(BadInput) as refused:
-        prepared(request)
-    return str(refused.value)
 
 
 def test_arguments_passed_through_are_checked_beside_a_baseline_of_the_same_engine(

@@ -19,7 +19,7 @@ RUN = RunOptions(V32, "h200", workloads=["random:1000:100:64"], on="simulator", 
 
 
 def prepared(request: RunOptions) -> Prepared:
-    return prepare(build_spec(request), LIBRARY)
+    return prepare(build_spec(request), library_for(request.space))
 
 
 def said(request: RunOptions) -> str:

@@ -48,10 +48,10 @@ _LEAST_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """Several sets of hyper-parameters.
+    """Draws of the Gaussian process's hyper-parameters, each a set.
 
     Attributes:
-        alternative: shape ``(sets,)``: what is believed: the number of a prior, or of none.
+        alternative: shape ``(sets,)``: index of the prior that gives the mean, or of none.
         effects: shape ``(sets, knobs)``: standard deviation of each knob's own effect.
         lengths: shape ``(sets, knobs)``: length scales of the interaction.
         interaction: shape ``(sets,)``: standard deviation of the interaction.
