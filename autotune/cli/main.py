@@ -3,65 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
 from autotune import __version__, redact
+from autotune.cli import shared
 from autotune.cli.help import EXAMPLES, GroupedCommand
 from autotune.errors import AutotuneError
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-
-
-def _common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add ``--json`` and ``--home``, which every command takes; one that keeps nothing ignores ``--home``."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        command = click.option(
-            "--json", "as_json", is_flag=True, help="One JSON object on stdout, messages on stderr."
-        )(command)
-        return click.option(
-            "--home",
-            type=click.Path(path_type=Path),
-            envvar="AUTOTUNE_HOME",
-            default=Path("mlruns"),
-            show_default="./mlruns, or AUTOTUNE_HOME",
-            expose_value=home_is_used,
-            help="Where studies and the MLflow database lie.",
-        )(command)
-
-    return decorate
-
-
-_calibration = click.option(
-    "--calibration",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Coefficients of the simulated node; default: coefficients.yaml in the home folder, else the shipped ones.",
-)
-
-
-_hardware = click.option(
-    "--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file."
-)
-_gpus = click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
-_pins = click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.")
-_space = click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
-_seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
-
-
-def _engine_command(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the commands that take an engine's command line."""
-    for option in (
-        _hardware,
-        _gpus,
-        click.option("--engine-version", help="Parse and behave as this version; default: the newest known."),
-        click.option("--model-id", help="The model's id, when the command line names a path."),
-    ):
-        command = option(command)
-    return command
 
 
 @click.group(
@@ -76,8 +28,8 @@ def cli() -> None:
 
 @cli.command(cls=GroupedCommand, epilog=EXAMPLES)
 @click.option("--model", required=True, help="Hugging Face id, a folder with config.json, or a YAML file.")
-@_hardware
-@_gpus
+@shared.hardware
+@shared.gpus
 @click.option(
     "--engine", "engines", multiple=True, help="E.g. vllm, or vllm==0.30.0; repeatable. Default: all that fit."
 )
@@ -91,7 +43,7 @@ def cli() -> None:
     help="Engine command line to beat, or recipe[:ENGINE] for the vendor's published one "
     "(replay: 'column=value,…'). Default: vLLM at its defaults on all GPUs.",
 )
-@_pins
+@shared.pins
 @click.option("--min-context", type=click.IntRange(1), help="Longest request, in tokens, that must be served.")
 @click.option(
     "--allow",
@@ -124,16 +76,16 @@ def cli() -> None:
     "--sampler", default="gp", show_default=True, help="gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp."
 )
 @click.option("--from", "sources", multiple=True, help="Earlier study, or replay file, to learn from; repeatable.")
-@_space
-@_calibration
+@shared.space
+@shared.calibration
 @click.option("--model-id", help="The model's id, when --model is a path.")
 @click.option("--study", help="Name of the study; default: model, hardware and time.")
-@_seed
+@shared.seed
 @click.option(
     "--noise", type=float, help="Sigma of launch-to-launch noise; default 0.03 on the simulator, 0 on a replay."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be tried, and launch nothing.")
-@_common(home_is_used=True)
+@shared.common(home_is_used=True)
 def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     """Tune: search, measure, and end with one serving command."""
     from autotune.cli import tuning
@@ -144,7 +96,7 @@ def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
 
 @cli.command()
 @click.argument("study")
-@_common(home_is_used=True)
+@shared.common(home_is_used=True)
 def resume(study: str, home: Path, as_json: bool) -> None:
     """Go on with an interrupted study; a finished one prints its recommendation again."""
     from autotune.cli import tuning
@@ -153,15 +105,15 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 
 
 @cli.command(context_settings=_MULTILINE)
-@_engine_command
-@_calibration
+@shared.engine_command
+@shared.calibration
 @click.option("--workload", default="sharegpt", show_default=True)
 @click.option("--concurrency", type=int, help="Offer the workload's prompts in a closed loop of this many.")
 @click.option("--versus", help="Another engine command line, in quotes: the gain over it, with its interval.")
 @click.option("--versus-version", help="Its engine's version; default: the newest known.")
-@_seed
+@shared.seed
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
-@_common(home_is_used=True)
+@shared.common(home_is_used=True)
 def simulate(home: Path, as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
     from autotune.cli import prediction
@@ -190,7 +142,7 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, or its folder, for text.")
 @click.option("--api-key-env", help="Environment variable that holds the API key.")
 @click.option("--save-result", type=click.Path(path_type=Path), help="Write JSON, and a row per request beside it.")
-@_common(home_is_used=False)
+@shared.common(home_is_used=False)
 def bench(as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""
     from autotune.cli.bench import bench as measure
@@ -202,7 +154,7 @@ def bench(as_json: bool, **options: Any) -> None:
 @cli.command()
 @click.argument("result_a", type=click.Path(path_type=Path))
 @click.argument("result_b", type=click.Path(path_type=Path))
-@_common(home_is_used=False)
+@shared.common(home_is_used=False)
 def compare(result_a: Path, result_b: Path, as_json: bool) -> None:
     """Compare two results of `autotune bench --save-result`, or of `vllm bench serve`."""
     from autotune.cli.bench import compare as side_by_side
@@ -211,15 +163,15 @@ def compare(result_a: Path, result_b: Path, as_json: bool) -> None:
 
 
 @cli.command(context_settings=_MULTILINE)
-@_engine_command
-@_calibration
+@shared.engine_command
+@shared.calibration
 @click.option("--host", help="Default: the engine command line's, else loopback.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: the engine command line's; 0: a free one.")
 @click.option("--speed", type=float, default=1.0, show_default=True, help="So many times as fast as the node.")
 @click.option("--startup-s", type=click.FloatRange(min=0), help="Seconds until it serves; default: the node's.")
 @click.option("--fault", help="What is to go wrong: NAME[:VALUE],… Default: AUTOTUNE_EMULATE_FAULT.")
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
-@_common(home_is_used=True)
+@shared.common(home_is_used=True)
 def emulate(home: Path, as_json: bool, **options: Any) -> None:
     """Stand in for an engine on a node with GPUs: a server at the simulated node's times."""
     from autotune.cli import prediction
@@ -239,7 +191,7 @@ def emulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--cross-validate", is_flag=True, help="Also fit with whole engines, GPUs, workloads … left out.")
 @click.option("--allow-unmeasured", is_flag=True, help="Take studies that were simulated, emulated or replayed.")
 @click.option("--compare", is_flag=True, help="Fit and write nothing: how far off are the figures as they are?")
-@_common(home_is_used=True)
+@shared.common(home_is_used=True)
 def calibrate(home: Path, as_json: bool, **options: Any) -> None:
     """Fit the simulator's figures to measurements, and write them."""
     from autotune.cli import calibration
@@ -250,7 +202,7 @@ def calibrate(home: Path, as_json: bool, **options: Any) -> None:
 @cli.command()
 @click.argument("study")
 @click.option("--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True)
-@_common(home_is_used=True)
+@shared.common(home_is_used=True)
 def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
     """Print a study's report."""
     from autotune.cli import studies
@@ -265,7 +217,7 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
 @click.option("--image", help="The container image to run in. Default: the measured one, else the known one.")
-@_common(home_is_used=True)
+@shared.common(home_is_used=True)
 def export(study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool) -> None:
     """Write the recommended configuration in the form in which it is deployed."""
     from autotune.cli import studies
@@ -274,7 +226,7 @@ def export(study: str, format_: str, output: Path | None, image: str | None, hom
 
 
 @cli.command("list")
-@_common(home_is_used=True)
+@shared.common(home_is_used=True)
 def list_(home: Path, as_json: bool) -> None:
     """List the studies of the home folder, the newest last."""
     from autotune.cli import studies
@@ -283,7 +235,7 @@ def list_(home: Path, as_json: bool) -> None:
 
 
 @cli.command()
-@_common(home_is_used=True)
+@shared.common(home_is_used=True)
 def doctor(home: Path, as_json: bool) -> None:
     """Check what this machine still lacks for --on process and --on docker."""
     from autotune.cli.doctor import doctor as examine
@@ -300,11 +252,11 @@ def space() -> None:
 @click.option("--engine", "engines", multiple=True, help="Default: every engine.")
 @click.option("--model", default="deepseek-ai/DeepSeek-V3.2", show_default=True)
 @click.option("--hw", "hardware", default="h200", show_default=True)
-@_gpus
+@shared.gpus
 @click.option("--workload", "workloads", multiple=True)
-@_pins
-@_space
-@_common(home_is_used=False)
+@shared.pins
+@shared.space
+@shared.common(home_is_used=False)
 def show(as_json: bool, **options: Any) -> None:
     """Print the candidates that remain per engine, and what each rule removed."""
     from autotune.cli import spaces
@@ -316,7 +268,7 @@ def show(as_json: bool, **options: Any) -> None:
 @space.command()
 @click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option("--engine", "engines", multiple=True, help="Check only these engines' packaged files.")
-@_common(home_is_used=False)
+@shared.common(home_is_used=False)
 def check(path: Path | None, engines: tuple[str, ...], as_json: bool) -> None:
     """Validate a space file or folder (default: the packaged ones); errors name the line."""
     from autotune.cli import spaces

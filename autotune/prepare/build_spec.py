@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from autotune.engines import Engine, engine, recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
-from autotune.errors import BadInput, UnknownName
+from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.machine.gpu import has
 from autotune.machine.node import node
@@ -23,10 +23,9 @@ from autotune.prepare.goals import goals_of
 from autotune.prepare.hub import find_model
 from autotune.prepare.names import engine_and_version, knob_named
 from autotune.prepare.recipes import with_recipe
+from autotune.prepare.replayed import of_table
 from autotune.prepare.weights import check_fetch
-from autotune.replay import PLAIN, REPLAY, Table, digest, file_of, table_of
-from autotune.replay.candidates import setting, shortened
-from autotune.replay.table import engine_name
+from autotune.replay import REPLAY, file_of
 from autotune.serving.docker_run import asked_images, choose_images, image_of_version
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
@@ -56,7 +55,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     on = _on(options, library, hardware)
     replayed = file_of(on) is not None
     about = Context(model, hardware, check_gpus(options.gpus, hardware), "")
-    asked = _replayed(options, on, library) if replayed else _served(options, on, about, library, notify)
+    asked = of_table(options, on, library) if replayed else _served(options, on, about, library, notify)
     goals = goals_of(options, asked["workloads"])
     stem = model.id.rstrip("/").rsplit("/", 1)[-1].lower()
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}").strip(".-_")
@@ -121,53 +120,6 @@ def _served(options: RunOptions, on: str, about: Context, library: Library, noti
         "calibration": calibration,
         "images": {name: image for name, (_, image) in images.items()},
     }
-
-
-def _replayed(options: RunOptions, on: str, library: Library) -> dict[str, Any]:
-    """The fields of a `StudySpec` that a table of recorded launches decides."""
-    refused = {
-        "--engine-arg": options.engine_args,
-        "--engine-bin": options.engine_bins,
-        "--image": options.images,
-        "--hf-token-file": options.hf_token_file,
-        "--min-context": options.min_context,
-    }
-    if given := [option for option, value in refused.items() if value]:
-        raise BadInput(f"{' and '.join(given)}: nothing is launched where a file answers; leave it out")
-    sha256 = digest(Path(on.removeprefix(REPLAY)))
-    table = table_of(on, sha256, library)
-    engines = [engine_name(text, library) for text in options.engines] or list(table.engines)
-    for name in engines:
-        if name not in table.engines:
-            raise UnknownName("engine", name, table.engines, f"They are those of {table.path}.")
-    pins = dict(setting(table, text, "--set", library) for text in options.pins)
-    workloads = tuple(dict.fromkeys(options.workloads)) or (table.workload or "sharegpt",)
-    return {
-        "on": on,
-        "table_sha256": sha256,
-        "engines": tuple(EngineChoice(name=n, version=table.version_of(n)) for n in dict.fromkeys(engines)),
-        "workloads": workloads,
-        "pins": pins,
-        "baseline": options.baseline,
-        "notes": tuple(_notes_on_table(options, table, workloads[0])),
-    }
-
-
-def _notes_on_table(options: RunOptions, table: Table, workload: str) -> Iterator[str]:
-    failed = sum(row.failure is not None for row in table.rows)
-    counted = f"{len(table.rows)} rows of {len(table.repeats)} configurations, {failed} of them failed"
-    metrics = tuple(dict.fromkeys(name for names in table.metrics.values() for name in names))
-    # So that a misspelt metric is seen to be taken for a knob.
-    columns = f"knobs: {shortened(table.columns) or 'none'}; metrics: {shortened(metrics) or 'none'}"
-    yield f"{table.path}: {counted}; {columns}"
-    for note in table.notes:
-        yield f"{table.path}: {note}"
-    if table.workload is not None and table.key_of_workload(workload, objective=True) == PLAIN:
-        yield f"the figures of {workload} are those that {table.path} has of {table.workload}"
-    if options.space is not None:
-        yield f"--space tells what models, nodes and engines are; only rows of {table.path} are tried"
-    if options.hours is not None and not any(row.times_s for row in table.rows):
-        yield f"--hours is not used: {table.path} does not say how long launches took"
 
 
 def _calibration(options: RunOptions, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
