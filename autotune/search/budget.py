@@ -11,8 +11,12 @@ from autotune.search.timeline import covered_s
 RESERVE = 12
 """Launches that the search leaves to the finals when the budget has them: at 3 % noise six of a finalist against eight
 of the baseline tell 6 % in nine of ten studies."""
+TOLD = 2.0
+"""The gain that `RESERVE` launches tell, standard deviations of a launch: 6 % at 3 % noise."""
+LUCK = 2.0
+"""What the best of the search may owe to luck, standard deviations of a launch."""
 LEAST_FINALS = 6
-"""Launches that checks of shorter commands leave to the finals."""
+"""Launches that the finals get for the clearest of gains, and that checks of shorter commands leave to them."""
 SHARE = 0.4
 """Of the budget, for controls, repeats, checks, finals and what the winner's settings add; more only where repeats are
 worth it, as leaders are within noise."""
@@ -69,4 +73,16 @@ def before_finals(budget: int, reserve: int) -> int:
 def search_ends(history: History, budget: int) -> int:
     """Launches before the checks and the finals: repeats and controls that were made count as theirs."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
-    return before_finals(budget, max(LEAST_FINALS, min(RESERVE, int(SHARE * budget) - again)))
+    return before_finals(budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)))
+
+
+def _needed(history: History) -> int:
+    """Launches that the finals need: `RESERVE`, fewer where the gain is clear, with the inverse square of it."""
+    base = history.scores(history.candidates.baseline)
+    if not base:
+        return RESERVE
+    ran = (p for p in history.by_position if p != history.candidates.baseline and history.feasible(p))
+    best = max(max(history.scores(p)) for p in ran)
+    sd = history.spread.sd
+    gain = best - sum(base) / len(base) - LUCK * sd
+    return RESERVE if gain <= TOLD * sd else math.ceil(RESERVE * (TOLD * sd / gain) ** 2)

@@ -3,7 +3,7 @@
 The order is baseline, search, checks of shorter commands, finals, then the winner with single knobs put back. Only
 the baseline has a fixed place. The search launches what the sampler expects most of, a leader again where that tells
 more, and the baseline now and then to see whether the node drifts; it ends when it expects less than a stated gain,
-and leaves the finals what they need, at most half of the budget.
+and leaves the finals what they need.
 
 With several nodes the baseline is launched once on each, later ones too, before anything else runs there as far as can
 be told. Nothing more runs on a node that is off. Pairs of the finals run side by side, as do launches with single

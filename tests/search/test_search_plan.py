@@ -23,8 +23,8 @@ from search_landscapes import (
 )
 
 from autotune.recommend import recommend
-from autotune.search.budget import LEAST_FINALS, before_finals
-from autotune.search.history import History
+from autotune.search.budget import LEAST_FINALS, before_finals, search_ends
+from autotune.search.history import Entry, History
 from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import Verdict
 from autotune.study.spec import StudySpec
@@ -58,6 +58,13 @@ def test_the_budget_holds_and_the_finals_get_their_share(launches: int, noise: f
     assert node is walled or len(made) < 4 or finals >= 2
     tried = [x.trial.configuration.fingerprint for x in made if x.trial.role in (Role.DEFAULT, Role.START)]
     assert len(set(tried)) == len(tried), "what is launched again has no other name than search"
+
+
+@pytest.mark.parametrize(("gain", "finals"), [(0.0, 12), (0.12, 12), (0.15, 6), (0.5, 6)])
+def test_a_clear_gain_needs_fewer_launches_of_the_finals(gain: float, finals: int) -> None:
+    """Two standard deviations of a launch, 3 % each, may be the luck of the best."""
+    entries = tuple(Entry(n, Role.SEARCH, n, gain if n == 3 else 0.0, violations={}) for n in range(10))
+    assert search_ends(History(make_spec(launches=30), GRID, entries), 30) == 30 - finals
 
 
 @pytest.mark.parametrize(("launches", "roles"), [(1, ["baseline"]), (2, ["baseline", "search"])])
