@@ -4,13 +4,15 @@
 
 The studies are of one question. Every candidate that keeps the promises is predicted (`SteadyNode`, the calibration of
 the studies' own node), the best ``--simulate`` of them are simulated without noise, and each recommendation is
-compared with the best of these.
+compared with the best of these. Counted as well are the launches, the baseline as the first, until one that gives up
+nothing truly is within 2 % of that best.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from pathlib import Path
 
@@ -55,12 +57,27 @@ def best_known(prepared: Prepared, spec: StudySpec, simulated: int) -> float:
     return max(truth(prepared, spec, one) for _, _, one in front)
 
 
+def launches_to_best(prepared: Prepared, spec: StudySpec, study: Path, level: float) -> int | None:
+    """The number of the first launch, from 1, of a command that keeps the promises and truly is that good."""
+    candidates, seen = prepared.candidates, dict[str, float]()
+    rows = sorted(map(json.loads, (study / "results.jsonl").read_text().splitlines()), key=lambda row: row["number"])
+    for row in rows:
+        name = row["fingerprint"]
+        if name not in candidates or candidates.position(name) in candidates.given_up:
+            continue
+        if name not in seen:
+            seen[name] = truth(prepared, spec, candidates.items[candidates.position(name)])
+        if seen[name] >= level:
+            return int(row["number"]) + 1
+    return None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("studies", nargs="+", type=Path)
     parser.add_argument("--simulate", type=int, default=150, help="candidates, the best by the fast prediction")
     asked = parser.parse_args()
-    shortfalls, best, prepared = list[float](), 0.0, None
+    shortfalls, counts, best, prepared = list[float](), list[float](), 0.0, None
     for path in asked.studies:
         spec = Home(path.parent.parent).spec(path.name)
         if prepared is None:
@@ -73,9 +90,12 @@ def main() -> None:
         value = truth(prepared, common, items.items[items.position(found["fingerprint"])])
         best = max(best, value)
         shortfalls.append(100 * (1 - value / best))
-        print(f"{path}: {value:,.0f}, {shortfalls[-1]:.1f} % below, {found['launches']} launches")
+        reached = launches_to_best(prepared, common, path, 0.98 * best)
+        counts.append(math.inf if reached is None else reached)
+        print(f"{path}: {value:,.0f}, {shortfalls[-1]:.1f} % below, {found['launches']} launches, 98 % after {reached}")
     close, middle = sum(shortfall <= 2 for shortfall in shortfalls), statistics.median(shortfalls)
     print(f"best known {best:,.0f}; within 2 %: {close} of {len(shortfalls)}; median {middle:.1f} %")
+    print(f"launches to 98 %: median {statistics.median_high(counts):g}; {' '.join(f'{n:g}' for n in sorted(counts))}")
 
 
 if __name__ == "__main__":
