@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
-from autotune.study.recommendation import LearnedFigure, Recommendation, Verdict, WorkloadComparison
+from autotune.study.recommendation import Contribution, LearnedFigure, Recommendation, Verdict, WorkloadComparison
 from autotune.study.spec import InstalledEngine
 from autotune.study.tracking_uri import ui_command
 from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, Role
@@ -211,9 +211,21 @@ def test_what_the_launches_taught_of_the_node_can_be_kept_where_they_were_measur
     assert "`autotune calibrate --study small`" in render(record(tmp_path, measured), "md")
 
 
+def test_shares_of_a_gain_of_an_earlier_version_are_told_as_such(tmp_path: Path) -> None:
+    share = Contribution(knob="engine", from_="vllm", to="sglang", gain_percent=16.7, ci95=None)
+    text = section(render(record(tmp_path, small_study.recommendation(contributions=[share])), "md"), "Contribution")
+    assert "the shares multiply to it" in text
+
+
 def test_contributions_finals_and_launches(report: str) -> None:
-    measured_on = ["engine", "vllm, the baseline", "sglang, without the other changes"]
-    assert [*measured_on, "+16.7 %", "+12.0 % to +21.0 %"] in cells(section(report, "Contribution"))
+    told = section(report, "Contribution")
+    assert "this command against the same without the setting" in told
+    assert "settings overlap, so rows need not multiply to the gain" in told
+    shown = cells(told)
+    figures = ["+16.7 %", "+12.0 % to +21.0 %", "99 %"]
+    on = "against the baseline: fresh launches of both (2 and 3)"
+    assert ["engine", "vllm", "sglang", *figures, on] in shown, "it says what it was measured on"
+    assert shown[1] == ["memory_fraction", "engine decides", "0.85", "needed to start", "–", "–", shown[1][-1]]
     finals = cells(section(report, "Finals"))
     baseline, winner = sorted(finals[1:], key=lambda row: row[0])
     assert baseline[:2] == [f"baseline {BASELINE.fingerprint}", "6,000.00 (#0), 6,100.00 (#6), 5,900.00 (#8)"]

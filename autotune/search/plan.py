@@ -21,9 +21,8 @@ from autotune.search.acquisition import GAIN, Suggestion, model_of
 from autotune.search.budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_nodes
 from autotune.search.decide import control_runs, finals, promises, simplify
 from autotune.search.decide.sequential_test import Outcome, outcome
-from autotune.search.decide.simplify import subsets_towards_default
 from autotune.search.decide.verdict import judge
-from autotune.search.explain.attribution import most_telling
+from autotune.search.explain.attribution import ablated, most_telling
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from autotune.search.repeats import challengers, next_repeat, ranked
@@ -227,7 +226,7 @@ class Plan:
         judgement = judge(history)
         if judgement.winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
             return None
-        steps = subsets_towards_default(history.candidates, judgement.winner)
+        steps = ablated(history, judgement.winner)
         if len([p for p in steps if len(finals.finals_of(history, p)) == 1]) >= ABLATIONS:
             return None
         scores = history.adjusted()

@@ -134,9 +134,15 @@ class FrontPoint(Choice):
 
 
 class Contribution(_Value):
-    """What one knob (or several that only change together, joined by ``+``) adds on the way from baseline to winner.
+    """What one setting (or the smallest group that can go, joined by ``+``) adds to the recommended command.
 
-    The contributions multiply to the gain.
+    That command against the same one with the setting put back to what the engine does by itself.
+
+    Attributes:
+        gain_percent: None where the command without it did not start.
+        odds: from 0 to 1, that it adds more than 0.5 %; None where that is not known.
+        needed_to: what the command without it failed to do.
+        measured_on: what tells it; empty in a file of an earlier version, whose rows are shares of the gain.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -144,8 +150,11 @@ class Contribution(_Value):
     knob: str
     from_: Scalar = Field(alias="from")
     to: Scalar
-    gain_percent: float
+    gain_percent: float | None
     ci95: tuple[float, float] | None
+    odds: float | None = None
+    needed_to: Literal["start", "keep the limits"] | None = None
+    measured_on: str = ""
 
 
 class NoEffect(_Value):

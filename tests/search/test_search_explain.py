@@ -1,4 +1,4 @@
-"""What a study says beside its winner: contributions that add up, knobs that did nothing, predictions not tried."""
+"""What a study says beside its winner: what each setting adds, knobs that did nothing, predictions not tried."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_landscapes import Throughput, evaluate, grid, make_spec, opened, play, ridge, small
 
+from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
 from autotune.search.decide.estimate import Spread
-from autotune.search.decide.verdict import Gain
-from autotune.search.explain.attribution import anchored, decompose, most_telling, shapley
-from autotune.search.explain.explanation import contributions, no_effect_by_data
+from autotune.search.explain.attribution import contributions, most_telling
+from autotune.search.explain.explanation import no_effect_by_data
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.study.recommendation import NoEffect, Recommendation, Verdict
+from autotune.study.recommendation import Contribution, NoEffect, Recommendation, Verdict
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration, Launch, Resolved, Role, Scalar, Trial
 
@@ -45,56 +45,20 @@ def explained(spec: StudySpec, candidates: CandidateSet, node: Throughput) -> tu
     return recommend(spec, candidates, made, (), study.stop_reason, told), made
 
 
-def add_up(found: Recommendation) -> bool:
-    assert found.gain_percent is not None
-    total = math.fsum(math.log1p(c.gain_percent / 100) for c in found.contributions)
-    return abs(total - math.log1p(found.gain_percent / 100)) < 1e-9
-
-
-@given(st.lists(st.floats(-1, 1), min_size=8, max_size=8))
-def test_with_every_set_a_candidate_the_shares_are_shapleys(values: list[float]) -> None:
-    sets = [frozenset(c) for size in range(4) for c in itertools.combinations(range(3), size)]
-    worth = dict(zip(sets, values, strict=True))
-    shares = shapley(np.array([[k in s for k in range(3)] for s in sets])) @ np.array(values)
-    for k in range(3):
-        orders = list(itertools.permutations(range(3)))
-        added = [worth[frozenset(o[: o.index(k) + 1])] - worth[frozenset(o[: o.index(k)])] for o in orders]
-        assert shares[k] == pytest.approx(math.fsum(added) / len(orders), abs=1e-9)
-
-
-@settings(max_examples=60)
-@given(st.integers(1, 5), st.sets(st.integers(1, 30)), st.integers(0, 2**32 - 1), st.floats(-2, 2))
-def test_shares_add_up_whatever_the_candidates_are(players: int, inner: set[int], seed: int, total: float) -> None:
-    codes = [0, *sorted(c for c in inner if c < 2**players - 1), 2**players - 1]
-    members = np.array([[bool(code >> k & 1) for k in range(players)] for code in codes])
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal(len(codes))
-    matrix = shapley(members)
-    assert math.fsum(matrix @ values) == pytest.approx(values[-1] - values[0], abs=1e-9)
-    root = rng.standard_normal((len(codes), len(codes)))
-    covariance = matrix @ root @ root.T @ matrix.T
-    parts, sds = anchored(matrix @ values, covariance, total, 0.01)
-    assert math.fsum(parts) == pytest.approx(total, abs=1e-9)
-    assert (sds >= 0).all()
-    if players == 1:
-        assert sds[0] == pytest.approx(0.01), "one part is as sure as the total"
-
-
-def test_contributions_multiply_to_the_gain_and_come_near_the_truth() -> None:
+def test_a_contribution_is_that_of_the_setting_in_this_command() -> None:
     result, _ = explained(make_spec(noise=0.01, launches=40, seed=1), GRID, ridge)
     found = {c.knob: c for c in result.contributions}
     assert result.verdict is Verdict.BETTER
-    assert add_up(result)
-    assert "data_parallel+dp_attention+tensor_parallel" in found, "what only changes together has one share"
-    assert (found["engine"].from_, found["engine"].to) == ("vllm", "sglang")
     assert result.recommended is not None
+    assert "data_parallel+dp_attention+tensor_parallel" in found, "what only changes together has one row"
+    assert found["kv_cache_dtype"].from_ == "auto", "what the engine does by itself"
     assert found["kv_cache_dtype"].to == result.recommended.config["kv_cache_dtype"] == "fp8"
-    # fp8 multiplies by e^0.1 whatever the rest is.
     low, high = found["kv_cache_dtype"].ci95 or (0.0, 0.0)
-    assert low < 100 * math.expm1(0.1) < high < 25
-    assert [abs(c.gain_percent) for c in result.contributions] == sorted(
-        (abs(c.gain_percent) for c in result.contributions), reverse=True
-    )
+    assert low < 100 * math.expm1(0.1) < high < 25, "fp8 multiplies by e^0.1 whatever the rest is"
+    engine = found["engine"]
+    assert (engine.from_, engine.to) == ("vllm", "sglang")
+    assert engine.measured_on.startswith("against vllm's best command (launch ")
+    assert (engine.gain_percent or 0.0) > 0, "the winner is better than whatever ran on the other engine"
     assert Recommendation.from_json(result.to_json()) == result
 
 
@@ -127,37 +91,120 @@ def known(scores: Sequence[tuple[int, float | None]], candidates: CandidateSet =
 FEW = Spread(0.01, 6)
 
 
-def test_an_engine_whose_default_cannot_start_shares_its_part_with_what_it_needs() -> None:
-    """Only with y = 1 does engine b start; of the launched ones position 3 has fewest other settings."""
-    history, model = known([(0, 0.0), (1, None), (WINNER, 0.5), (3, 0.3), (4, 0.4)])
-    rows = contributions(history, model, WINNER, (Gain(0.5, (0.45, 0.55)), FEW))
-    assert {row.knob for row in rows} == {"engine+y", "x", "z"}
-    assert math.fsum(math.log1p(row.gain_percent / 100) for row in rows) == pytest.approx(0.5, abs=1e-9)
-    shown = next(row for row in rows if row.knob == "engine+y")
-    assert (shown.from_, shown.to) == ("a + 0", "b + 1")
+def settings_named(rows: Sequence[Contribution]) -> set[str]:
+    return {name for row in rows for name in row.knob.split("+")} - {"engine"}
 
 
-def test_without_a_baseline_the_knobs_are_told_from_the_engines_default() -> None:
-    history, model = known([(0, None), (1, 0.0), (WINNER, 0.6), (2, 0.2), (3, 0.2), (5, 0.2)])
-    rows = contributions(history, model, WINNER, (None, FEW))
-    assert {row.knob for row in rows} == {"x", "y", "z"}
-    assert all(row.gain_percent == pytest.approx(22, abs=4) for row in rows)
+WORTH = st.sampled_from([0.0, 0.1, 0.3, -0.2])
 
 
-def test_the_most_telling_launch_splits_what_is_least_known() -> None:
-    """z was told from the rest by a launch without it, x and y only together: a launch must part those."""
+@settings(max_examples=15, deadline=None)
+@given(st.tuples(WORTH, WORTH, WORTH))
+def test_rows_have_the_sign_and_size_of_what_a_setting_adds(worth: tuple[float, float, float]) -> None:
+    """Without noise: a setting that changes nothing has 0 in its interval, any other row reads in its direction."""
+    scores = [(0, 0.05)]
+    for position, candidate in enumerate(BOTH.items[1:], start=1):
+        on = candidate.configuration.knobs
+        scores.append((position, math.fsum(w for w, name in zip(worth, "xyz", strict=True) if on[name])))
+    history, model = known(scores)
+    rows = contributions(history, model, WINNER, FEW)
+    for row in (row for row in rows if row.knob != "engine"):
+        true = worth["xyz".index(row.knob)]
+        assert (row.from_, row.to) == (0, 1)
+        assert row.gain_percent is not None
+        assert row.ci95 is not None
+        assert row.odds is not None
+        assert row.ci95[0] <= 100 * math.expm1(true) <= row.ci95[1]
+        if true:
+            assert row.gain_percent * true > 0
+            assert (row.odds > 0.5) == (true > 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sets(st.integers(2, WINNER - 1)), st.integers(1, WINNER), st.data())
+def test_every_setting_of_a_command_has_a_row_and_rows_are_sorted(
+    kept: set[int], chosen: int, data: st.DataObject
+) -> None:
+    """Whatever the candidates are, and whichever of them ran or failed."""
+    items = [item for p, item in enumerate(BOTH.items) if p in {0, 1, chosen, *kept}]
+    candidates = CandidateSet(tuple(items), 0, (0, 1))
+    winner = candidates.position(BOTH.items[chosen].fingerprint)
+    others = data.draw(st.sets(st.sampled_from(range(1, len(items)))))
+    failed = data.draw(st.sets(st.sampled_from(range(1, len(items))))) - {winner}
+    launched = [(p, None if p in failed else 0.1 * p) for p in sorted({winner, *others})]
+    history, model = known([(0, 0.0), *launched], candidates)
+    rows = contributions(history, model, winner, FEW)
+    knobs = items[winner].configuration.knobs
+    assert settings_named(rows) == {name for name, value in knobs.items() if value}
+    assert sum(row.knob == "engine" for row in rows) == 1
+    gains = [math.inf if row.gain_percent is None else row.gain_percent for row in rows]
+    assert gains == sorted(gains, reverse=True)
+    for row in rows:
+        assert (row.gain_percent is None) == (row.odds is None) == (row.needed_to == "start")
+        assert row.measured_on
+
+
+def test_a_setting_without_which_a_command_did_not_start_is_needed() -> None:
+    """Position 6 is the winner without y; without x it is not known to fail."""
+    history, model = known([(0, 0.0), (1, None), (WINNER, 0.5), (6, None), (4, 0.4)])
+    rows = {row.knob: row for row in contributions(history, model, WINNER, FEW)}
+    needed = rows["y"]
+    assert (needed.needed_to, needed.gain_percent, needed.odds) == ("start", None, None)
+    assert needed.measured_on == "launch 3 without it: failed"
+    assert rows["x"].needed_to is None
+    assert rows["x"].measured_on == "the model of all launches (1 without it)"
+    assert rows["z"].measured_on == "the model of all launches (none without it)"
+    assert most_telling(history, model, WINNER, 0.01) == WINNER - 1, "not what fails"
+
+
+def test_a_setting_without_which_a_limit_is_broken_is_needed_to_keep_it() -> None:
+    history, model = known([(0, 0.0), (WINNER, 0.5), (4, 0.6)])
+    slo = Slo.parse("p99_ttft_ms<=1000")
+    beyond = [replace(e, violations={str(slo): 0.2 if e.position == 4 else -0.1}) for e in history]
+    limited = replace(history, spec=make_spec(slos=(slo,)), entries=tuple(beyond))
+    rows = {row.knob: row for row in contributions(limited, model, WINNER, FEW)}
+    assert rows["x"].needed_to == "keep the limits"
+    assert (rows["x"].gain_percent or 0.0) < 0, "it costs something"
+    assert rows["y"].needed_to is None
+
+
+def test_where_both_were_repeated_fresh_launches_tell_the_gain() -> None:
+    """The engine against the baseline, where no other command of its engine ran: the measured gain itself."""
+    history, model = known([(0, 0.0), (WINNER, 0.7), (WINNER, 0.5), (0, 0.02), (0, 0.04), (WINNER, 0.52)])
+    fresh = [replace(e, role=Role.FINAL) if e.number > 1 else e for e in history]
+    rows = contributions(replace(history, entries=tuple(fresh)), model, WINNER, FEW)
+    row = next(row for row in rows if row.knob == "engine")
+    assert row.gain_percent == pytest.approx(100 * math.expm1(0.51 - 0.02))
+    assert row.measured_on == "against the baseline: fresh launches of both (2 and 3)"
+    assert (row.odds or 0.0) > 0.99
+
+
+def test_what_the_engine_runs_alike_adds_nothing() -> None:
+    history, model = known([(0, 0.0), (WINNER, 0.5), (4, 0.4)])
+    joined = replace(history, canonical_of={WINNER - 1: WINNER})
+    row = next(row for row in contributions(joined, model, WINNER, FEW) if row.knob == "z")
+    assert (row.gain_percent, row.ci95, row.odds) == (0.0, (0.0, 0.0), 0.0)
+    assert row.measured_on == "the engine runs both alike"
+
+
+def test_the_most_telling_launch_is_of_the_command_without_what_is_least_known() -> None:
+    """z is known by a launch without it; x and y have left only together."""
     scores = [(0, 0.0), (1, 0.1), (WINNER, 0.9), (WINNER - 1, 0.8), (2, 0.2)]
     history, model = known(scores)
     found = most_telling(history, model, WINNER, 0.01)
-    parted = decompose(history, WINNER)
-    assert found in (3, 4, 5, 6), "with exactly one of x and y"
-    assert parted is not None
-    before = parted.believed(model)[1]
+    assert found in (4, 6), "without x, or without y"
+    before = {row.knob: row.ci95 for row in contributions(history, model, WINNER, FEW)}
     history, model = known([*scores, (found, 0.5)])
-    after = parted.believed(model)[1]
-    assert np.diag(after).sum() < 0.5 * np.diag(before).sum()
+    after = {row.knob: row.ci95 for row in contributions(history, model, WINNER, FEW)}
+    without = "x" if found == 4 else "y"
+    assert width(after[without]) < 0.5 * width(before[without])
     history, model = known([(p, 0.1 * p) for p in range(len(BOTH))])
     assert most_telling(history, model, WINNER, 0.01) is None
+
+
+def width(ends: tuple[float, float] | None) -> float:
+    assert ends is not None
+    return ends[1] - ends[0]
 
 
 def heard(configuration: Configuration) -> Configuration:
@@ -183,7 +230,6 @@ def test_a_knob_that_the_engine_ignores_is_told_by_its_own_word() -> None:
     assert row.reason.startswith("the engine ran with `auto` (launch")
     assert row.effect_percent is None
     assert "kv_cache_dtype" not in {c.knob for c in result.contributions}
-    assert add_up(result)
 
 
 def test_a_knob_that_made_no_difference_is_told_with_its_interval_and_one_that_did_is_not() -> None:

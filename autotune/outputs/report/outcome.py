@@ -209,25 +209,25 @@ def _goal(goal: Objective) -> str:
 
 
 def contributions(study: StudyRecord) -> list[str]:
-    """What each knob of the winner is worth."""
-    outcome = study.recommendation
-    if not outcome.contributions:
-        return []
+    """What each setting of the winner is worth."""
     rows = []
-    for row in outcome.contributions:
-        # The engine alone may be slower than the baseline, though all changes together are faster.
-        is_engine = row.knob.partition("+")[0] == "engine"
-        before = text.code(text.scalar(row.from_)) + (", the baseline" if is_engine else "")
-        after = text.code(text.scalar(row.to)) + (", without the other changes" if is_engine else "")
-        rows.append((text.code(row.knob), before, after, text.percent(row.gain_percent), text.percents(row.ci95)))
+    for row in study.recommendation.contributions:
+        change = (text.code(text.scalar(row.from_)), text.code(text.scalar(row.to)))
+        gain = "needed to start" if row.needed_to == "start" else text.percent(row.gain_percent)
+        odds = "–" if row.odds is None else f"{100 * row.odds:.0f} %"
+        needed = f"needed to {row.needed_to}; " if row.needed_to == "keep the limits" else ""
+        on = text.plain(needed + row.measured_on)
+        rows.append((text.code(row.knob), *change, gain, text.percents(row.ci95), odds, on))
+    if not rows:
+        return []
     note = (
-        "What each change from the baseline to the recommended command gives, averaged over the orders in which they "
-        "can be made; the engine's is that of its reference configuration over the baseline. They come from a model "
-        "of all launches"
+        "Each row is this command against the same without the setting, where the engine decides by itself; settings "
+        "overlap, so rows need not multiply to the gain. The odds are that the setting adds more than 0.5 %."
     )
-    gain = outcome.gain_percent
-    total = "" if gain is None else f", and multiply to the measured gain of {text.percent(gain)}"
-    return [f"{note}{total}.", text.table(("Knob", "From", "To", "Gain", "95 % interval"), rows, "   rr")]
+    if not any(row.measured_on for row in study.recommendation.contributions):
+        note = "By an earlier version: each row is a share of the gain, and the shares multiply to it."
+    headings = ("Setting", "Without it", "In this command", "Gain", "95 % interval", "Odds", "Measured on")
+    return [note, text.table(headings, rows, "   rrr")]
 
 
 def inert(study: StudyRecord) -> list[str]:

@@ -17,7 +17,7 @@ _SECTIONS: tuple[tuple[str, Callable[[StudyRecord], list[str]]], ...] = (
     ("Front of {objective} against {second} ({evidence})", outcome.front),
     ("Setup", setup.setup),
     ("Best configuration per engine ({evidence})", tables.engines),
-    ("Contribution per knob ({evidence})", outcome.contributions),
+    ("Contribution per setting ({evidence})", outcome.contributions),
     ("What did nothing ({evidence})", outcome.inert),
     ("Believed, not tried ({evidence})", outcome.untried),
     ("What the launches taught of the node ({evidence})", outcome.learned),

@@ -76,3 +76,8 @@ def mean(values: Sequence[float]) -> float:
 def percent(log_ratio: float) -> float:
     """A difference of logarithms as a gain in percent."""
     return round(100 * math.expm1(log_ratio), 10)
+
+
+def percents(middle: float, half: float) -> tuple[float, float]:
+    """An interval of differences of logarithms as gains in percent."""
+    return percent(middle - half), percent(middle + half)

@@ -54,10 +54,11 @@ class Judgement:
 
 def evidence(history: History, position: int) -> list[float]:
     """The scores of a configuration that count: the finals', the baseline's all; where there are none, the search's."""
-    return [e.score for e in history.evidence(position, *_roles(history, position)) if e.score is not None]
+    return [e.score for e in history.evidence(position, *roles_of(history, position)) if e.score is not None]
 
 
-def _roles(history: History, position: int) -> tuple[Role, ...]:
+def roles_of(history: History, position: int) -> tuple[Role, ...]:
+    """The roles of a configuration's fresh launches: the finals', the baseline's all."""
     baseline = history.canonical(position) == history.candidates.baseline
     return BASELINE_ROLES if baseline else (Role.FINAL,)
 
@@ -94,7 +95,7 @@ def judge(history: History) -> Judgement:
 def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
     """The challenger's gain, and how its test ended."""
     base = history.candidates.baseline
-    both = [history.node_scores(p, *_roles(history, p)) or history.node_scores(p) for p in (challenger, base)]
+    both = [history.node_scores(p, *roles_of(history, p)) or history.node_scores(p) for p in (challenger, base)]
     if not both[1]:
         return None, None
     # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a tenth of the interval.
@@ -108,7 +109,7 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
 
 def _over_baseline(history: History, position: int) -> Gain:
     """The gain of a configuration that was not tested against the baseline, but against one that was."""
-    both = [history.node_scores(p, *_roles(history, p)) for p in (position, history.candidates.baseline)]
+    both = [history.node_scores(p, *roles_of(history, p)) for p in (position, history.candidates.baseline)]
     gain, half = contrast(*both)[0], history.spread.half_width([len(scores) for scores in both])
     return Gain(gain, None if half is None else (gain - half, gain + half))
 

@@ -1,217 +1,176 @@
-"""A winner's gain over the baseline, split among the engine and the knobs so that the parts add up.
+"""What each setting adds to a command: the command against the same one without it.
 
-Scores are logarithms, so parts add up where gains multiply. The engine's part is its reference configuration against
-the baseline. Among the knobs in which winner and reference differ the rest is split by Shapley's value: what a
-knob adds, averaged over the orders in which the knobs can be set. Only candidates count, so the value is taken
-in its least-squares form over the sets of settings that are candidates: parts that add up to the whole and come
-nearest to every set's score, sets weighted by ``(n - 1) / (C(n, s) s (n - s))`` (Charnes, Golany, Keane and Rousseau,
-Extremal principle solutions of games in characteristic function form, 1988; where every set is a candidate this is
-the Shapley value exactly). Knobs that only change together share one part.
+A setting is put back to what the engine does by itself, all others stay; where it cannot go alone, with the smallest
+group of settings that makes a candidate (`simplify.ablations`). The engine cannot be put back alone either: it is
+compared with the best command of the baseline's engine that ran. Settings overlap, so the rows need not multiply to
+the gain.
 
-Every part is a linear function of the candidates' true scores, so the process that models the launches gives
-their means and covariance together.
+Differences come from fresh launches where both commands were repeated, else from the process that models all launches:
+scores are logarithms, and the process gives the joint covariance of winner and ablation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtr, stdtr, stdtrit
 
-from autotune.arrays import Bools, Floats, Ints, descending
-from autotune.search.decide.estimate import LAUNCH_NOISE, Z
-from autotune.search.decide.simplify import ablations, difference, reference, subsets_towards_default
+from autotune.arrays import descending
+from autotune.search.decide import promises
+from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent, percents
+from autotune.search.decide.simplify import LEAST_EFFECT, ablations, own_default
+from autotune.search.decide.verdict import roles_of
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
-from autotune.trial import Configuration, Scalar
+from autotune.search.nodes import contrast
+from autotune.study.recommendation import Contribution
+from autotune.trial import Scalar
 
 ENGINE = "engine"
-MOST_SETS = 64
-"""Sets of settings that are looked at: six knobs' all; of more knobs the launched and the most telling ones."""
 LEAST_NARROWING = 0.005
 """The least by which a launch must narrow a standard deviation to be worth making: half a percent."""
+LEAST_DEGREES = 3
+"""Of freedom: what the posterior is taken to know of the noise where nothing was repeated."""
+_REPEATED = 1.0
+"""Information of `contrast` from which on fresh launches speak for themselves: two of either command."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One share of the gain; several knobs where they only change together, `ENGINE` among them where it has to."""
-
-    knobs: tuple[str, ...]
-    before: tuple[Scalar, ...]
-    after: tuple[Scalar, ...]
-
-
-@dataclass(frozen=True)
-class Decomposition:
-    """The parts as a linear function of true scores.
+class _Difference:
+    """What a command has over another one, score units.
 
     Attributes:
-        positions: the candidates whose scores matter; no position twice.
-        matrix: shape ``(parts, positions)``; its columns' sum over the parts is +1 for the winner, -1 for where the
-            path begins, 0 for every other.
+        half: of the 95 % interval.
+        odds: that it is more than `LEAST_EFFECT`.
+        measured_on: what tells it.
     """
 
-    parts: tuple[Part, ...]
-    positions: Ints
-    matrix: Floats
-
-    def believed(self, model: Posterior) -> tuple[Floats, Floats]:
-        """Means and covariance of the parts, shapes ``(parts,)`` and ``(parts, parts)``."""
-        mean, covariance = model.joint(self.positions)
-        return self.matrix @ mean, self.matrix @ covariance @ self.matrix.T
+    mean: float
+    half: float
+    odds: float
+    measured_on: str
 
 
-def decompose(history: History, winner: int) -> Decomposition | None:
-    """The parts between the baseline and a winner; from the engine's reference where the baseline did not run.
+def ablated(history: History, winner: int) -> dict[int, frozenset[str]]:
+    """Position to the settings put back there, for each in which a command differs from its engine's default."""
+    return ablations(history.candidates, winner, own_default(history.candidates, winner))
 
-    A reference that failed to start, or that is no candidate, is no stage of the way: then the launched candidate
-    with most of the winner's settings put back is, and those that it keeps share the engine's part. None where there
-    is no way: the winner is where it would begin.
+
+def contributions(history: History, model: Posterior, winner: int, spread: Spread) -> list[Contribution]:
+    """A row for each of the winner's settings, and for its engine where the baseline has another one.
+
+    What is needed to start comes first, then the largest gain.
+
+    Args:
+        spread: of one launch.
     """
-    candidates, base = history.candidates, history.candidates.baseline
-    same = candidates.items[winner].configuration.engine == candidates.items[base].configuration.engine
-    ran = bool(history.scores(base))
-    stage = base if same and ran else _stage(history, winner)
-    sets = _sets(history, winner, stage)
-    parts, shares = _of_knobs(history, winner, stage, sets)
-    places = [*sets, *([] if same or not ran else [base])]
-    if not same and ran:
-        parts = [_engine_part(history, stage, base), *parts]
-        lead = np.zeros((1, len(places)))
-        lead[0, 0], lead[0, -1] = 1.0, -1.0
-        shares = np.vstack([lead, np.hstack([shares, np.zeros((len(shares), 1))])])
-    if not parts:
-        return None
-    return _joined(history, parts, places, shares)
+    items, base = history.candidates.items, history.candidates.baseline
+    mine = items[winner].configuration
+    rows = []
+    for position, names in ablated(history, winner).items():
+        settings, without = sorted(names), items[position].configuration.knobs
+        before, after = [without.get(name) for name in settings], [mine.knobs.get(name) for name in settings]
+        rows.append(_row(history, model, (winner, position), spread, ("+".join(settings), before, after)))
+    theirs = items[base].configuration.engine
+    rival = None if theirs == mine.engine else _best_of_engine(history, model, theirs)
+    if rival is not None:
+        row = _row(history, model, (winner, rival), spread, (ENGINE, [theirs], [mine.engine]))
+        best = f"{theirs}'s best command (launch {history.at(rival)[0].number})"
+        on = f"against {'the baseline' if rival == base else best}: {row.measured_on}"
+        rows.append(row.model_copy(update={"measured_on": on}))
+    return sorted(rows, key=lambda row: -math.inf if row.gain_percent is None else -row.gain_percent)
 
 
 def most_telling(history: History, model: Posterior, winner: int, spread: float) -> int | None:
-    """The candidate between reference and winner whose fresh launch narrows the knobs' intervals most, or None.
+    """The winner without a setting whose fresh launch narrows the rows' intervals most, or None.
 
-    Only the knobs that may matter count: those whose interval reaches beyond `LAUNCH_NOISE`. None when no launch would
-    narrow them by anything to speak of.
+    Only the settings that may matter count: those whose interval reaches beyond `LAUNCH_NOISE`. None when no launch
+    would narrow them by anything to speak of.
 
     Args:
         spread: standard deviation of one launch.
     """
-    found = decompose(history, winner)
-    if found is None:
+    rows = [p for p in ablated(history, winner) if not history.broke(p)]
+    if not rows:
         return None
-    mean, covariance = model.joint(found.positions)
-    means, shared = found.matrix @ mean, found.matrix @ covariance
-    widths = np.sqrt(np.maximum(np.einsum("ij,ij->i", shared, found.matrix), 0.0))
-    matters = np.abs(means) + Z * widths > LAUNCH_NOISE
-    told = shared**2 / (np.diag(covariance) + spread**2)
-    worth = told[matters].sum(axis=0)
-    worth[[history.spent(int(p)) for p in found.positions]] = 0.0
+    mean, covariance = model.joint(np.array([winner, *rows], dtype=np.int64))
+    shared = covariance[0] - covariance[1:]  # Of each row's difference with each command's score.
+    widths = np.sqrt(np.maximum(shared[:, 0] - np.diag(shared[:, 1:]), 0.0))
+    matters = np.abs(mean[0] - mean[1:]) + Z * widths > LAUNCH_NOISE
+    narrowing = shared**2 / (np.diag(covariance) + spread**2)
+    worth = narrowing[matters].sum(axis=0)[1:]
+    worth[[history.spent(p) for p in rows]] = 0.0
     best = int(descending(worth)[0])
-    return int(found.positions[best]) if math.sqrt(worth[best]) > LEAST_NARROWING else None
+    return rows[best] if math.sqrt(worth[best]) > LEAST_NARROWING else None
 
 
-def anchored(means: Floats, covariance: Floats, total: float, total_sd: float | None) -> tuple[Floats, Floats]:
-    """Parts that add up to a measured total, and their standard deviations.
-
-    The difference is given to the parts by how unsure each is, as conditioning a normal distribution on its sum
-    does; the total's own error comes back in the same shares, so that the parts' sum is as sure as the total.
-
-    Args:
-        total_sd: of the total; None: not known, then the parts' own stands for it.
-    """
-    toward = covariance.sum(axis=1)
-    own = float(toward.sum())
-    share = toward / own if own > 1e-12 else np.full(len(means), 1 / len(means))
-    parts = means + share * (total - float(means.sum()))
-    variance = np.diag(covariance) - share * toward
-    variance = variance + share**2 * (own if total_sd is None else total_sd**2)
-    return np.asarray(parts, dtype=np.float64), np.sqrt(np.maximum(variance, 0.0))
-
-
-def shapley(members: Bools) -> Floats:
-    """Parts from scores, shape ``(players, sets)``: the matrix to multiply the sets' scores with.
+def _row(
+    history: History,
+    model: Posterior,
+    commands: tuple[int, int],
+    spread: Spread,
+    change: tuple[str, list[Scalar], list[Scalar]],
+) -> Contribution:
+    """One row.
 
     Args:
-        members: shape ``(sets, players)``; the empty set first, the full one last.
+        commands: positions of the winner and of what it is compared with.
+        change: what differs, its values there, and the winner's.
     """
-    sets, players = members.shape
-    inner = members[1:-1].astype(np.float64)
-    sizes = inner.sum(axis=1)
-    weights = np.array([(players - 1) / (math.comb(players, int(s)) * s * (players - s)) for s in sizes])
-    # Minimise the weighted squares under one constraint: the stationary point of its Lagrangian.
-    system = np.zeros((players + 1, players + 1))
-    system[:players, :players] = inner.T @ (weights[:, None] * inner)
-    system[players, :players] = system[:players, players] = 1.0
-    known = np.zeros((players + 1, sets))
-    known[:players, 1:-1] = (weights[:, None] * inner).T
-    known[players, -1] = 1.0
-    found = np.linalg.lstsq(system, known, rcond=None)[0][:players]
-    found[:, 0] = -found[:, 1:].sum(axis=1)  # Scores count from that of the empty set.
-    return np.asarray(found, dtype=np.float64)
+    name, before, after = change
+    cells = {"knob": name, "from_": _one(before), "to": _one(after)}
+    other = history.at(commands[1])
+    if failed := next((e for e in other if e.broke), None):
+        kind = failed.cause.partition(":")[0] or "failed"
+        on = f"launch {failed.number} without it: {kind}"
+        return Contribution(**cells, gain_percent=None, ci95=None, needed_to="start", measured_on=on)
+    found = _difference(history, model, commands, spread)
+    breaks = any(e.measured for e in other) and not history.keeps_slos(commands[1])
+    return Contribution(
+        **cells,
+        gain_percent=percent(found.mean),
+        ci95=percents(found.mean, found.half),
+        odds=found.odds,
+        needed_to="keep the limits" if breaks else None,
+        measured_on=found.measured_on,
+    )
 
 
-def _stage(history: History, winner: int) -> int:
-    """Where the winner's engine's own knobs begin."""
-    base = reference(history.candidates, winner)
-    if base is not None and not history.broke(base):
-        return base
-    steps = [] if base is None else subsets_towards_default(history.candidates, winner, base).items()
-    ran = [(len(back), -position) for position, back in steps if history.scores(position)]
-    return -max(ran)[1] if ran else winner
+def _difference(history: History, model: Posterior, commands: tuple[int, int], spread: Spread) -> _Difference:
+    """What the first of two commands has over the second."""
+    if history.canonical(commands[0]) == history.canonical(commands[1]):
+        return _Difference(0.0, 0.0, 0.0, "the engine runs both alike")
+    fresh = [history.node_scores(p, *roles_of(history, p)) for p in commands]
+    if all(fresh):
+        mean, information = contrast(*fresh)
+        half = spread.half_width([information])
+        if information >= _REPEATED and half is not None:
+            shown = (mean - LEAST_EFFECT) * math.sqrt(information) / max(spread.sd, 1e-9)
+            on = f"fresh launches of both ({len(fresh[0])} and {len(fresh[1])})"
+            return _Difference(mean, half, float(stdtr(spread.degrees, shown)), on)
+    means, covariance = model.joint(np.array(commands, dtype=np.int64))
+    mean = float(means[0] - means[1])
+    sd = math.sqrt(max(0.0, covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]))
+    wide = float(stdtrit(max(spread.degrees, LEAST_DEGREES), (1 + CONFIDENCE) / 2))
+    launched = len(history.scores(commands[1]))
+    on = f"the model of all launches ({launched or 'none'} without it)"
+    # The odds are those by which settings leave the command (`simplify.odds_shown`).
+    return _Difference(mean, wide * sd, float(ndtr((mean - LEAST_EFFECT) / max(sd, 1e-9))), on)
 
 
-def _sets(history: History, winner: int, stage: int) -> dict[int, frozenset[str]]:
-    """Position to the winner's settings that it has: the stage (none) first, the winner (all of them) last."""
+def _best_of_engine(history: History, model: Posterior, engine: str) -> int | None:
+    """The best that ran of an engine and keeps limits and promises, else the best that ran, else what failed."""
     items = history.candidates.items
-    everything = frozenset(difference(items[winner].configuration, items[stage].configuration))
-    back = {p: b for p, b in subsets_towards_default(history.candidates, winner, stage).items() if not history.broke(p)}
-    inner = [p for p, b in back.items() if b != everything]
-    singles = ablations(history.candidates, winner)
-    middle = len(everything) / 2
-    inner.sort(key=lambda p: (not history.scores(p), p not in singles, -abs(len(back[p]) - middle), p))
-    kept = sorted(inner[: MOST_SETS - 2])
-    if stage == winner:
-        return {winner: frozenset()}
-    return {stage: frozenset(), **{p: everything - back[p] for p in kept}, winner: everything}
+    launched = [p for p in history.by_position if items[p].configuration.engine == engine]
+    ran = [p for p in launched if history.scores(p) and not history.broke(p)]
+    kept = [p for p in ran if history.feasible(p) and not promises.broken(history, p)] or ran
+    if not kept:
+        return next((p for p in launched if history.broke(p)), None)
+    return kept[int(model.mean(np.array(kept, dtype=np.int64)).argmax())]
 
 
-def _of_knobs(
-    history: History, winner: int, stage: int, sets: Mapping[int, frozenset[str]]
-) -> tuple[list[Part], Floats]:
-    """The knobs' parts, and the matrix that gives them from the sets' scores."""
-    if stage == winner:
-        return [], np.zeros((0, 1))
-    together: dict[tuple[bool, ...], list[str]] = {}
-    for knob in sorted(sets[winner]):
-        together.setdefault(tuple(knob in has for has in sets.values()), []).append(knob)
-    items = history.candidates.items
-    mine, theirs = items[winner].configuration, items[stage].configuration
-    parts = [_part(tuple(knobs), theirs, mine) for knobs in together.values()]
-    return parts, shapley(np.array(list(together), dtype=np.bool_).T)
-
-
-def _part(knobs: tuple[str, ...], before: Configuration, after: Configuration) -> Part:
-    return Part(knobs, tuple(before.knobs.get(k) for k in knobs), tuple(after.knobs.get(k) for k in knobs))
-
-
-def _engine_part(history: History, stage: int, base: int) -> Part:
-    """The engine, with the settings that the stage has beyond its engine's reference."""
-    items = history.candidates.items
-    before, after = items[base].configuration, items[stage].configuration
-    usual = reference(history.candidates, stage)
-    kept = [] if usual is None else difference(after, items[usual].configuration)
-    named = tuple(after.knobs.get(k) for k in kept)
-    started = tuple(items[usual].configuration.knobs.get(k) for k in kept) if usual is not None else ()
-    return Part((ENGINE, *kept), (before.engine, *started), (after.engine, *named))
-
-
-def _joined(history: History, parts: Sequence[Part], places: Sequence[int], shares: Floats) -> Decomposition:
-    """With one column per configuration that the engine tells apart; parts that are nothing for certain leave."""
-    canonical = [history.canonical(p) for p in places]
-    positions = sorted(set(canonical))
-    matrix = np.zeros((len(parts), len(positions)))
-    for column, position in enumerate(canonical):
-        matrix[:, positions.index(position)] += shares[:, column]
-    kept = np.abs(matrix).max(axis=1) > 1e-9
-    names = tuple(part for part, keep in zip(parts, kept, strict=True) if keep)
-    return Decomposition(names, np.array(positions, dtype=np.int64), matrix[kept])
+def _one(values: list[Scalar]) -> Scalar:
+    """One value as it is, several as text."""
+    return values[0] if len(values) == 1 else " + ".join("none" if v is None else str(v) for v in values)

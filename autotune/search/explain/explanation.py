@@ -1,8 +1,7 @@
 """Explain a study: what each knob adds, which had no effect, and what is predicted of untried candidates.
 
-All of it comes from one posterior after all launches. Contributions are the parts of `decomposition`, anchored to the
-measured gain. A knob did nothing where the engine says so, or where its effect, averaged over some of the
-launched configurations, lies within `LAUNCH_NOISE` of zero with 95 %.
+All of it comes from one posterior after all launches. A knob did nothing where the engine says so, or where its effect,
+averaged over some of the launched configurations, lies within `LAUNCH_NOISE` of zero with 95 %.
 """
 
 from __future__ import annotations
@@ -11,27 +10,24 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.special import stdtrit
 
 from autotune.arrays import descending
 from autotune.search import equivalents
 from autotune.search.acquisition import p_keeps_slos, p_runs, shortlist
-from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent
-from autotune.search.decide.verdict import Gain, Judgement, default_of
-from autotune.search.explain.attribution import ENGINE, anchored, decompose
+from autotune.search.decide.estimate import LAUNCH_NOISE, Z, percent, percents
+from autotune.search.decide.verdict import Judgement, default_of
+from autotune.search.explain.attribution import ENGINE, contributions
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.space.enumeration import Candidate
-from autotune.study.recommendation import Contribution, Explanation, NoEffect, Prediction
+from autotune.study.recommendation import Explanation, NoEffect, Prediction
 from autotune.trial import Command, Launch, Scalar, Trial
 
 KnownNoEffects = Callable[[Trial], Sequence[NoEffect]]
 
 BASES = 3
 """Launched configurations over which a knob's effect is averaged, the winner first."""
-LEAST_DEGREES = 3
-"""Of freedom: what the posterior is taken to know of the noise where nothing was repeated."""
 UNTRIED = 3
 """Candidates that are reported."""
 LIKELY = 0.5
@@ -53,42 +49,8 @@ def explain(
     if winner is None:
         return Explanation(inert=inert)
     inert += no_effect_by_data(history, model, winner, {row.knob for row in inert})
-    parts = contributions(history, model, winner, (judgement.gain, judgement.spread))
-    return Explanation(contributions=parts, inert=inert)
-
-
-def contributions(
-    history: History, model: Posterior, winner: int, measured: tuple[Gain | None, Spread]
-) -> list[Contribution]:
-    """The engine's and each knob's share of the gain, the largest first; their logarithms add up to that of the gain.
-
-    Without a measured gain the parts are the posterior's. Intervals are Student's t on the degrees of freedom on which
-    the spread of a launch is known, as the gain's are.
-
-    Args:
-        measured: the winner's gain over the baseline, and the spread of a launch.
-    """
-    gain, spread = measured
-    if winner == history.candidates.baseline or (found := decompose(history, winner)) is None:
-        return []
-    means, covariance = found.believed(model)
-    wide = float(stdtrit(max(spread.degrees, LEAST_DEGREES), (1 + CONFIDENCE) / 2))
-    if gain is None:
-        parts, sds = means, np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    else:
-        sd = None if gain.interval is None else (gain.interval[1] - gain.interval[0]) / (2 * wide)
-        parts, sds = anchored(means, covariance, gain.log, sd)
-    rows = [
-        Contribution(
-            knob="+".join(part.knobs),
-            from_=_one(part.before),
-            to=_one(part.after),
-            gain_percent=percent(float(value)),
-            ci95=_percents(float(value), float(sd), wide),
-        )
-        for part, value, sd in zip(found.parts, parts, sds, strict=True)
-    ]
-    return sorted(rows, key=lambda row: -abs(row.gain_percent))
+    rows = contributions(history, model, winner, judgement.spread)
+    return Explanation(contributions=rows, inert=inert)
 
 
 def no_effect_by_rule(
@@ -152,7 +114,7 @@ def no_effect_by_data(history: History, model: Posterior, winner: int, but: set[
                     values=found,
                     reason=f"its effect is below {percent(LAUNCH_NOISE):.0f} % with 95 %",
                     effect_percent=percent(effect[0]),
-                    ci95=_percents(*effect),
+                    ci95=percents(effect[0], Z * effect[1]),
                     launches=sum(len(history.scores(p)) for p in ran),
                 )
             )
@@ -177,6 +139,7 @@ def predictions(
     told = []
     for i, (place, position) in enumerate(zip(places, best, strict=True), start=1):
         gain, candidate = float(mean[i] - mean[0]), history.candidates.items[position]
+        sd = math.sqrt(max(0.0, covariance[i, i] + covariance[0, 0] - 2 * covariance[0, i]))
         mine = candidate.configuration
         engine = {} if mine.engine == best_of.engine else {ENGINE: mine.engine}
         told.append(
@@ -186,7 +149,7 @@ def predictions(
                 changes=engine | {k: value for k, value in mine.knobs.items() if best_of.knobs.get(k) != value},
                 command=command_of(candidate).shell(),
                 predicted_gain_percent=percent(gain),
-                ci95=_percents(gain, math.sqrt(max(0.0, covariance[i, i] + covariance[0, 0] - 2 * covariance[0, i]))),
+                ci95=percents(gain, Z * sd),
                 starts=float(odds[place]),
                 keeps_slos=float(keeps[place]),
             )
@@ -229,12 +192,3 @@ def _mean_difference(model: Posterior, pairs: list[tuple[int, int]]) -> tuple[fl
         weights[rows.index(one)] -= 1 / len(pairs)
     mean, covariance = model.joint(np.array(rows, dtype=np.int64))
     return float(weights @ mean), math.sqrt(max(0.0, float(weights @ covariance @ weights)))
-
-
-def _percents(middle: float, sd: float, wide: float = Z) -> tuple[float, float]:
-    return percent(middle - wide * sd), percent(middle + wide * sd)
-
-
-def _one(values: Sequence[Scalar]) -> Scalar:
-    """One value as it is, several as text."""
-    return values[0] if len(values) == 1 else " + ".join("none" if v is None else str(v) for v in values)
