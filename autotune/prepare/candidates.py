@@ -14,6 +14,7 @@ from autotune.engines.choose import engine_of, from_here
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
+from autotune.prepare.engine_space import EngineSpace
 from autotune.prepare.recipes import good_starts
 from autotune.prepare.refusals import check_baseline, too_heavy, unavailable, unpinnable
 from autotune.replay import file_of, table_of
@@ -28,33 +29,13 @@ from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import effective, unsuited
 from autotune.space.library import Library
 from autotune.space.promises import UNASKED, promises_of
-from autotune.space.schema import EngineCard, NarrowedEngine
+from autotune.space.schema import NarrowedEngine
 from autotune.study.recommendation import Exclusion
 from autotune.study.spec import AUTO, StudySpec
 from autotune.trial import Command, Configuration, Scalar
 
 PROMISES = "promises"
 """The name under which the combinations are counted that give up what is not given up unasked."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSpace:
-    """One engine in one study: the engine, the context of its rules, and its candidates.
-
-    Attributes:
-        pins: the pinned knobs that it has, with ``auto`` replaced by its default.
-        chosen: the knobs of which the user left one value.
-    """
-
-    engine: Engine
-    context: Context
-    space: Enumeration
-    pins: Mapping[str, Scalar]
-    chosen: frozenset[str] = frozenset()
-
-    @property
-    def card(self) -> EngineCard:
-        return self.engine.card
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,18 +202,12 @@ def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
         space.space.removed[PROMISES] = len(configurations) - len(kept)
 
 
-def _effective(space: EngineSpace, settings: Mapping[str, Scalar]) -> Configuration:
-    """The engine's defaults on all GPUs with some settings; pins override both."""
-    knobs = space.engine.default_knobs(space.context, {**settings, **space.pins})
-    return effective(space.card, Configuration(space.engine.name, knobs), space.context).configuration
-
-
 def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:
     """The good starts of the space file, else of the card with its vendors' recipes, that apply."""
     scope = space.context.scope(space.engine.default_knobs(space.context))
     starts = [s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)]
     recipes = () if narrowed else good_starts(space.engine, space.context)
-    return [*(_effective(space, {name: fill_value(v, scope) for name, v in s.set.items()}) for s in starts), *recipes]
+    return [*(space.effective({name: fill_value(v, scope) for name, v in s.set.items()}) for s in starts), *recipes]
 
 
 def _with_baseline(
@@ -257,7 +232,7 @@ def _with_baseline(
     else:
         command = None
         space = next(iter(spaces.values()))
-        baseline = Candidate(_effective(space, {}), space.context.version)
+        baseline = Candidate(space.effective({}), space.context.version)
     items = {baseline.fingerprint: baseline}
     for space in spaces.values():
         for configuration in space.space.configurations:
@@ -265,7 +240,7 @@ def _with_baseline(
             items.setdefault(candidate.fingerprint, candidate)
     listed = tuple(items.values())
     positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
-    defaults = [_effective(space, {}) for space in spaces.values()]
+    defaults = [space.effective({}) for space in spaces.values()]
     starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
     known = baseline.configuration.knobs
     told = {name: promises_of(s.card, s.context, known, s.chosen) for name, s in spaces.items()}
@@ -276,6 +251,7 @@ def _with_baseline(
         _positions(starts, positions),
         library.monotone_memory,
         {i: given for i, c in enumerate(listed) if i and (given := told[c.configuration.engine](c.configuration))},
+        without=lambda configuration: spaces[configuration.engine].without(configuration),
     )
     prepared = Prepared(spec, library, candidates, spaces, excluded, command)
     _check_commands(prepared)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from autotune.engines.engine import ParsedCommand
 from autotune.errors import BadInput
-from autotune.prepare.candidates import EngineSpace, Prepared
+from autotune.prepare.candidates import Prepared
+from autotune.prepare.engine_space import EngineSpace
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
 from autotune.space.fingerprint import effective

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ class CandidateSet:
         monotone_memory: knobs of which a larger value never needs less GPU memory.
         given_up: position to what a candidate gives up for speed, of those that give up anything.
         as_they_are: they are rows of a table: none is a shorter form of another one.
+        without: a configuration's settings, each with what the engine makes of the command without it. What the engine
+            decides by itself is no setting. None: not known, then a setting goes back to its value in the default.
     """
 
     items: Sequence[Candidate]
@@ -48,6 +50,7 @@ class CandidateSet:
     monotone_memory: frozenset[str] = frozenset()
     given_up: Mapping[int, tuple[GivenUp, ...]] = field(default_factory=dict)
     as_they_are: bool = False
+    without: Callable[[Configuration], Mapping[str, Configuration]] | None = field(default=None, compare=False)
     _positions: dict[str, int] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:

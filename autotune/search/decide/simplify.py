@@ -142,17 +142,29 @@ def subsets_towards_default(
 
 
 def ablations(candidates: CandidateSet, winner: int, base: int | None = None) -> dict[int, frozenset[str]]:
-    """Position to what is put back, for each knob in which winner and base differ the fewest knobs with it.
+    """Position to what is put back, for each setting: the command without it, where the engine decides by itself.
 
-    Knobs whose smallest step back is the same candidate share an entry; the largest step is the base itself.
+    Where that is no candidate, the fewest settings go that make one on the way to base. Settings whose smallest step
+    back is the same candidate share an entry; the largest step is the base itself.
 
     Args:
         base: by default the winner's `reference`; of the same engine.
     """
     between = subsets_towards_default(candidates, winner, base)
     knobs = sorted({name for back in between.values() for name in back})
-    nearest = [min((len(back), position) for position, back in between.items() if knob in back)[1] for knob in knobs]
-    return {position: between[position] for position in nearest}
+    mine = candidates.items[winner].configuration
+    alone = candidates.without(mine) if candidates.without is not None and knobs else None
+    steps: dict[int, frozenset[str]] = {}
+    for knob in knobs:
+        if alone is not None and knob not in alone:
+            continue  # The engine has decided so.
+        if alone is not None and (found := alone[knob].fingerprint) in candidates:
+            position, back = candidates.position(found), frozenset({knob})
+        else:
+            position = min((len(back), position) for position, back in between.items() if knob in back)[1]
+            back = between[position]
+        steps[position] = steps.get(position, frozenset()) | back
+    return steps
 
 
 def difference(one: Configuration, other: Configuration) -> list[str]:
