@@ -144,6 +144,9 @@ class LiveEngine:
         block_tokens: tokens per block of the prefix cache.
         speed: virtual seconds per second of the wall clock.
         clock: seconds; must be the time of the event loop, which may have a coarser one.
+
+    Attributes:
+        slowness: how many times as long steps take; may be changed at any time.
     """
 
     def __init__(
@@ -157,7 +160,7 @@ class LiveEngine:
         self.server, self.capacity = server, capacity
         # What the cache keeps is whole blocks of the pool.
         self.block_tokens = block_tokens = math.lcm(block_tokens, server.block_tokens)
-        self._speed, self._clock = speed, clock
+        self._speed, self._clock, self.slowness = speed, clock, 1.0
         self._blocks: dict[int, tuple[int, ...]] = {}
         self._sinks: dict[int, OnTokens] = {}
         self._unread: dict[int, Callable[[int], None]] = {}
@@ -286,7 +289,7 @@ class LiveEngine:
                 on_cached(chunk.start)
         if any(chunks) or len(self._scheduler.running):
             self._step = self._scheduler.begin(chunks)
-            self._due_s = at_s + self._step.seconds
+            self._due_s = at_s + self._step.seconds * self.slowness
         else:
             self._step, self._due_s = None, self._front.next_s()
 

@@ -22,6 +22,7 @@ from autotune.simulator.emulator.api import EngineApi
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpConnection
 from autotune.simulator.emulator.launch import Died, EmulatedLaunch, Emulation, prepare_launch
+from autotune.simulator.emulator.neighbours import slow_beside_others
 from autotune.simulator.emulator.startup import DIED, Log, fork_away, read_faults, start
 from autotune.space.library import Library
 
@@ -107,12 +108,17 @@ async def _until_stopped(
     if as_json:
         url = f"http://{launch.host}:{listener.getsockname()[1]}"
         print(json.dumps({"url": url, "pid": os.getpid(), "models": launch.models}), flush=True)
-    dying = asyncio.ensure_future(_die_mid_load(engine, faults.get("die-mid-load"), log))
+    troubles = (
+        _die_mid_load(engine, faults.get("die-mid-load"), log),
+        slow_beside_others(engine, faults.get("slow-beside-others", 0.0)),
+    )
+    tasks = [asyncio.ensure_future(trouble) for trouble in troubles]
     # Nothing that exists now will become garbage: leave it out of every collection.
     gc.collect()
     gc.freeze()
     await stop.wait()
-    dying.cancel()
+    for task in tasks:
+        task.cancel()
     server.close()
     if bugs:
         raise bugs[0]

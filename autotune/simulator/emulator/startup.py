@@ -29,6 +29,7 @@ FAULTS: Mapping[str, float] = {
     "close-mid-stream": 10,
     "ignore-sigterm": 0,
     "fork-away": 300,
+    "slow-beside-others": 0.1,
 }
 """Name to the value when none is given; what happens, and the values' units, stand in ``docs/emulator.md``."""
 
