@@ -81,7 +81,11 @@ def recommend(
         evidence=evidence,
         verdict=judgement.verdict,
         stop_reason="; ".join(
-            [*_explained(stop_reason, judgement, len(history.by_position) > 1, nodes), *_left(told.regret)]
+            [
+                *_explained(stop_reason, judgement, len(history.by_position) > 1, nodes),
+                *filter(None, [history.one_at_a_time]),
+                *_left(told.regret),
+            ]
         ),
         recommended=recommended,
         baseline=baseline,

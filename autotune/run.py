@@ -31,6 +31,7 @@ from autotune.search.study import Study
 from autotune.serving.docker_run import fetch_images
 from autotune.space.context import gpus_of
 from autotune.study.home import Home
+from autotune.study.places import at_once
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import Lock
 from autotune.study.spec import StudySpec
@@ -80,7 +81,7 @@ def run(
         study = Study(folder, prepared.spec, prepared.candidates, prepared.command_of, priors_of(prepared, sources))
         with closing(study):
             if not study.launches:
-                progress.note(cost_line(prepared, baseline_trial(prepared), max(1, len(executor.nodes))))
+                progress.note(cost_line(prepared, baseline_trial(prepared), at_once(executor.nodes)))
             return _tune(prepared, home, study, executor, progress)
 
 
@@ -140,9 +141,11 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
     # Of this run: what failed before a study was resumed may have been repaired.
     results: list[TrialResult] = []
     for launch in executor.launches(ask):
-        before = study.launches
+        before, together = study.launches, not study.one_at_a_time
         study.tell(launch)
         progress.finished(launch, before)
+        if together and (why := study.one_at_a_time):
+            progress.note(why)
         yield launch
         results.append(launch.result)
         retire_bad_node(results, executor)

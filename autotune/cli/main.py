@@ -71,7 +71,12 @@ def cli() -> None:
 @click.option("--api-key-env", help="For external:URL: environment variable that holds the API key.")
 @click.option("--api-key-file", help="For external:URL: file that holds the API key.")
 @click.option("--hf-token-file", help="File with the Hugging Face token for launched servers; default: HF_TOKEN.")
-@click.option("--executor", default="local", show_default=True, help="local, or ray[:HOST:PORT]: a Ray cluster.")
+@click.option(
+    "--executor",
+    default="local",
+    show_default=True,
+    help="local[:N]: at most N launches at a time (as --gpus allows); or ray[:HOST:PORT]: a Ray cluster.",
+)
 @click.option(
     "--sampler", default="gp", show_default=True, help="gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp."
 )

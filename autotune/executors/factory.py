@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from autotune.errors import BadInput
 from autotune.executors import EvaluationSetup, Executor, LocalExecutor
-from autotune.study.spec import check_executor
+from autotune.executors.shares import shares_of
+from autotune.executors.side_by_side import SideBySideExecutor
+from autotune.study.spec import check_executor, is_local
 
 _ALWAYS = {
     # No usage statistics are sent.
@@ -40,15 +42,16 @@ def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_n
     """Make the executor of a name.
 
     Args:
-        name: ``local``, ``ray`` or ``ray:HOST:PORT``.
+        name: ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``.
         needs: the numbers of GPUs that candidates need, each once.
-        most_nodes: the most nodes to use.
+        most_nodes: the most nodes, or places on this one, to use.
 
     Raises `UnknownName` where no executor has this name, `BadInput` where Ray is not installed or no node fits.
     """
     check_executor(name)
-    if name == "local":
-        return LocalExecutor(setup.evaluator())
+    if is_local(name):
+        shares = shares_of(setup.spec, most_nodes, setup.notify)
+        return SideBySideExecutor(setup, shares) if len(shares) > 1 else LocalExecutor(setup.evaluator())
     address = name.partition(":")[2] or os.environ.get("RAY_ADDRESS", "")
     address = "" if address in ("auto", "local") else address
     own_cluster = not address and setup.spec.on.partition(":")[0] in _NO_SERVERS

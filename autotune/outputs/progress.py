@@ -20,7 +20,8 @@ from autotune.search.budget import capacity
 from autotune.search.decide.verdict import default_of
 from autotune.search.history import History
 from autotune.space.enumeration import CandidateSet
-from autotune.study.spec import StudySpec
+from autotune.study.places import at_once
+from autotune.study.spec import StudySpec, is_local
 from autotune.trial import Configuration, Launch, Scalar, Trial
 
 _MOST_KNOBS = 3
@@ -86,7 +87,7 @@ class Progress:
         tried = described(self._history(before), trial.configuration)
         parts = [f"{trial.role.value:<8}", f"{trial.configuration.engine:<12}", tried, *self._outcome(launch, launches)]
         parts.append(text.seconds(sum(result.times_s.values())))
-        parts += [] if self._spec.executor == "local" else [f"on {result.node}"]
+        parts += [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
         parts += [self._best_line(launches), *([] if self._is_virtual else [self._time_left(launches)])]
         line = "  ".join([f"{len(launches):>3}/{self._spec.launches}", *parts])
         self._console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -124,7 +125,8 @@ class Progress:
         """The time of the rest of the budget, by the mean of the launches that ran, on as many nodes as until now."""
         done = len(launches)
         took = [sum(one.result.times_s.values()) for one in launches if one.result.metrics]
-        each_s = fmean(took) / len({one.result.node for one in launches}) if took else 0.0
+        together = 1 if self._history(launches).one_at_a_time else at_once({one.result.node for one in launches})
+        each_s = fmean(took) / together if took else 0.0
         if self._is_virtual:
             here = done - (self._done_before or 0)
             each_s = (time.monotonic() - self._started_s) / here if here else 0.0

@@ -34,7 +34,7 @@ from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
 from autotune.study.options import RunOptions
-from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name
+from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
 from autotune.study.user_library import library_for
 from autotune.trial import Scalar
 
@@ -192,7 +192,7 @@ def _check_external(options: RunOptions) -> None:
     """Raise `BadInput` for options that cannot be applied to a server that somebody else runs."""
     refused = {"--baseline": options.baseline, "--engine-arg": options.engine_args, "--set": options.pins}
     asked = [option for option, value in refused.items() if value]
-    if options.executor != "local":
+    if not is_local(options.executor):
         raise BadInput(f"--executor {options.executor}: nodes would load one server at the same time; leave it out")
     if asked:
         raise BadInput(f"{' and '.join(asked)}: nothing can be set on a server that somebody else runs; leave it out")

@@ -24,7 +24,7 @@ from autotune.prepare.candidates import Prepared
 from autotune.prepare.hub import MODEL_ID, hub_folder, snapshots
 from autotune.serving.secrets import read_secret
 from autotune.simulator.node.weights import weight_bytes_per_gpu
-from autotune.study.spec import StudySpec
+from autotune.study.spec import StudySpec, is_local
 
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".engine")
 _SHARD = re.compile(r"(.+-)(\d+)(-of-)(\d+)(\.\w+)")
@@ -47,8 +47,8 @@ class Missing:
 
 def check_fetch(fetch: bool, on: str, executor: str) -> bool:
     """Return ``--fetch``; raises `BadInput` where it would do nothing."""
-    if fetch and (on not in ("process", "docker") or executor != "local"):
-        where = on if executor == "local" else f"--executor {executor}"
+    if fetch and (on not in ("process", "docker") or not is_local(executor)):
+        where = on if is_local(executor) else f"--executor {executor}"
         raise BadInput(f"--fetch is for --on process and docker on this machine, and launches are on {where}")
     return fetch
 
@@ -95,7 +95,7 @@ def fetch_weights(prepared: Prepared, notify: Notify) -> None:
 def _missing(prepared: Prepared) -> Missing | None:
     """Find what the baseline or an engine lacks on this machine; None where that is nothing, or not certain."""
     spec, items = prepared.spec, prepared.candidates.items
-    if spec.on not in ("process", "docker") or spec.executor != "local":
+    if spec.on not in ("process", "docker") or not is_local(spec.executor):
         return None
     first = {one.configuration.engine: one for one in reversed(items)}
     for candidate in (items[prepared.candidates.baseline], *first.values()):

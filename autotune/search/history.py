@@ -9,7 +9,9 @@ from functools import cached_property
 from autotune.search import equivalents, objective, timeline
 from autotune.search.decide.estimate import Spread
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
+from autotune.search.side_by_side import one_at_a_time
 from autotune.space.enumeration import CandidateSet
+from autotune.study.places import is_beside
 from autotune.study.spec import StudySpec
 from autotune.trial import Failure, FailureKind, Launch, Role, Trial
 
@@ -64,6 +66,10 @@ class Entry:
         """It ended without a word about the configuration: the measurement or the machine failed."""
         return not (self.pending or self.broke or self.measured or self.cut_short)
 
+    def without_result(self) -> Entry:
+        """The launch as one that says nothing, as others that ran beside it had a part in its result."""
+        return Entry(self.number, self.role, self.position, seconds=self.seconds, began_s=self.began_s, node=self.node)
+
 
 @dataclass(frozen=True)
 class History:
@@ -72,6 +78,7 @@ class History:
     Attributes:
         canonical_of: position of a candidate to that of its equivalent, for which all its launches count.
         adjusted_by: what was taken from the scores, node by node; None: they are as measured.
+        one_at_a_time: why launches may not share the node; empty where they may, or where none do.
     """
 
     spec: StudySpec
@@ -79,6 +86,7 @@ class History:
     entries: tuple[Entry, ...]
     canonical_of: Mapping[int, int] = field(default_factory=dict)
     adjusted_by: Mapping[str, NodeOffset] | None = None
+    one_at_a_time: str = ""
 
     @classmethod
     def of(
@@ -99,7 +107,11 @@ class History:
             entries.append(Entry(trial.number, trial.role, counted, pending=True, node=trial.node))
         if not bound:
             entries = [replace(e, node="") for e in entries]
-        return cls(spec, candidates, tuple(sorted(entries, key=lambda e: e.number)), joined)
+        entries.sort(key=lambda e: e.number)
+        alone = one_at_a_time([e for e in entries if e.role is Role.BASELINE])
+        if alone:
+            entries = [e.without_result() if is_beside(e.node) and not e.pending else e for e in entries]
+        return cls(spec, candidates, tuple(entries), joined, one_at_a_time=alone)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)

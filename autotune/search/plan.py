@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.search.acquisition import GAIN, Suggestion, model_of
 from autotune.search.budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_nodes
@@ -27,6 +27,8 @@ from autotune.search.gp.kernels import Kernels
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from autotune.search.repeats import challengers, next_repeat, ranked
 from autotune.search.sampler import CandidateSampler
+from autotune.search.side_by_side import open_places
+from autotune.study.places import is_alone
 from autotune.study.recommendation import Verdict
 from autotune.trial import Role
 
@@ -90,11 +92,21 @@ class Plan:
         Args:
             nodes: those that may run it; empty: one place without a name.
         """
-        budget = capacity(history)
+        places = _places(history, nodes)
+        decision = self._decide(history, places, capacity(history), bool(nodes))
+        if isinstance(decision, Step) and not decision.node and any(map(is_alone, places)):
+            return replace(decision, node=places[0])
+        return decision
+
+    def _decide(self, history: History, places: Sequence[str], budget: int, named: bool) -> Decision:
+        """As `next`.
+
+        Args:
+            named: whether places have names.
+        """
         if len(history) >= budget:
             return Wait() if history.pending else Stop(self._ending(history))
-        places = _places(history, nodes)
-        if nodes and not places:
+        if named and not places:
             return Wait()
         if (cause := _cause_of_all(history)) is not None:
             return Wait() if history.pending else Stop(f"all {len(history)} launches failed for one cause ({cause})")
@@ -267,6 +279,8 @@ def _cause_of_all(history: History) -> str | None:
 
 def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
     """Those of the nodes on which to launch: not those that are off, unless no other is left and nothing runs."""
+    control = [e for e in history.of_role(Role.BASELINE) if e.position == history.candidates.baseline]
+    nodes = open_places(control, history.one_at_a_time, nodes)
     off, launches = history.off_nodes, history.spec.launches
     known = [e.node for e in history.at(history.candidates.baseline) if e.node and e.node not in off]
     places = usable_nodes([n for n in nodes if n not in off], launches, known)

@@ -159,6 +159,11 @@ class Study:
         offsets = {node: percent(history.node_offsets[node].offset) for node in history.off_nodes}
         return {node: f"the baseline is {offset:+.0f} % off there, beyond noise" for node, offset in offsets.items()}
 
+    @property
+    def one_at_a_time(self) -> str:
+        """Why launches may not share the node; empty where they may, where that is not decided, or where none do."""
+        return self._history(self.launches, self._pending.values()).one_at_a_time
+
     def close(self) -> None:
         """Release the study's lock; the study can be opened again."""
         self._lock.release()

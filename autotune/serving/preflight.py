@@ -16,7 +16,8 @@ from autotune.machine.resources import disk_free_bytes, open_file_limit
 from autotune.serving.processes import read_process
 from autotune.trial import Failure, FailureKind
 
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""The environment variables that choose among a machine's GPUs; the first that is set counts."""
 _RESETS = {"nvidia": "nvidia-smi --gpu-reset -i {index}", "amd": "rocm-smi --gpureset -d {index}"}
 _GB = 1e9
 
@@ -59,7 +60,7 @@ class Node:
                 f"A server may open {hard} files here and needs {self.open_files}, one for each request at least; "
                 f"raise the limit with `ulimit -Hn {self.open_files}`."
             )
-        problems = [lasting] if lasting else [self._disk(study), *map(self._busy, self._used_gpus())]
+        problems = [lasting] if lasting else [self._disk(study), *map(self.busy, self._used_gpus())]
         message = " ".join(problem for problem in problems if problem)
         return Failure(FailureKind.INFRASTRUCTURE, message, lasting=bool(lasting)) if message else None
 
@@ -87,7 +88,7 @@ class Node:
 
     def _used_gpus(self) -> list[Gpu]:
         present = list(self.gpus())
-        visible = next((os.environ[name] for name in _VISIBLE if os.environ.get(name)), None)
+        visible = next((os.environ[name] for name in VISIBLE if os.environ.get(name)), None)
         if visible is not None:
             numbers = [word.strip() for word in visible.split(",")]
             if not all(number.isdecimal() for number in numbers):
@@ -95,7 +96,8 @@ class Node:
             present = [gpu for number in numbers for gpu in present if gpu.index == int(number)]
         return present[: self.count]
 
-    def _busy(self, gpu: Gpu) -> str:
+    def busy(self, gpu: Gpu) -> str:
+        """Say that a GPU is not idle, and who has it; empty where it is idle."""
         if not gpu.busy_pids and gpu.memory_used_bytes <= self.idle_bytes:
             return ""
         used, total = _gb(gpu.memory_used_bytes), _gb(gpu.memory_total_bytes)

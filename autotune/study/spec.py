@@ -131,10 +131,14 @@ def check_study_name(name: str) -> str:
 
 
 def check_executor(name: str) -> str:
-    """Return ``local``, ``ray`` or ``ray:HOST:PORT``; raise `UnknownName` or `BadInput` otherwise."""
+    """Return ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``; raise `UnknownName` or `BadInput` otherwise."""
     kind, colon, address = name.partition(":")
-    if name != "local" and kind != "ray":
-        raise UnknownName("executor", name, ["local", "ray", "ray:ADDRESS"])
+    if kind not in ("local", "ray"):
+        raise UnknownName("executor", name, ["local", "local:N", "ray", "ray:ADDRESS"])
+    if kind == "local":
+        if colon and not (address.isdecimal() and int(address) > 0):
+            raise BadInput(f"--executor {name}: write local:N for at most N launches at a time, e.g. local:1")
+        return name
     host, _, port = address.rpartition(":")
     if colon and ("//" in address or not host or not (port.isdecimal() and 0 < int(port) < 2**16)):
         raise BadInput(
@@ -142,3 +146,14 @@ def check_executor(name: str) -> str:
             "e.g. ray:10.0.0.1:6379; run autotune on one of the cluster's machines"
         )
     return name
+
+
+def is_local(executor: str) -> bool:
+    """Whether launches are made by this machine alone."""
+    return executor.partition(":")[0] == "local"
+
+
+def most_at_once(executor: str) -> int | None:
+    """The most launches at a time that a local executor's name allows; None: as many as fit."""
+    _, colon, count = executor.partition(":")
+    return int(count) if colon else None

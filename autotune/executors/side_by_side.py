@@ -1,0 +1,238 @@
+"""Launches side by side on shares of this machine's GPUs, each share with a process of its own.
+
+A share's process sees its GPUs alone (`CUDA_VISIBLE_DEVICES` and its kin), and so does every server that it launches:
+processes, containers and the check for idle GPUs read that variable anyway. It ends with the tuner, by ``kill -9``
+too, and the watchdog of its server then ends that.
+
+A launch has a share beside others, or the first share alone while the others idle (`study.places`); the study decides
+(`search.side_by_side`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+
+from autotune.child import IMPORT_FOLDER, die_with_parent
+from autotune.errors import AutotuneError, CannotGoOn
+from autotune.executors import EvaluationSetup
+from autotune.executors.shares import Share, visible_to
+from autotune.notify import silent
+from autotune.study.places import alone, is_alone, share_name
+from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
+
+CLOSE_S = 60.0
+"""For a process to stop its server: longer than a server is given to end."""
+
+_CHILD = "import sys; sys.path.insert(0, {folder!r}); from autotune.executors.side_by_side import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class _Bug:
+    """The traceback of what should not have been raised."""
+
+    text: str
+
+
+class _Worker:
+    """The process of a share, and our end of its pipe."""
+
+    def __init__(self, setup: EvaluationSetup, share: Share) -> None:
+        self.connection, theirs = Pipe()
+        environment = {**os.environ, **visible_to(share, setup.spec.hardware.vendor)}
+        # Not by PYTHONPATH, which its servers would inherit; -P: the current folder's modules do not come first.
+        code, words = _CHILD.format(folder=IMPORT_FOLDER), map(str, (theirs.fileno(), os.getpid()))
+        with theirs:
+            # A Ctrl-C goes to the whole group: we decide what it means.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", code, *words],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env=environment,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.connection.send(setup)
+
+    def wait(self) -> None:
+        """Return once it is gone; it was asked to stop its server and leave."""
+        try:
+            self.process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.connection.close()
+
+
+class SideBySideExecutor:
+    """An `autotune.executors.Executor`; its docstrings hold.
+
+    Args:
+        shares: two or more, without a GPU in common.
+    """
+
+    def __init__(self, setup: EvaluationSetup, shares: Sequence[Share]) -> None:
+        self._setup = setup
+        self._shares = {share_name(share): share for share in shares}
+        self._alone = alone(share_name(shares[0]))
+        # At once: the control's launches are to begin together.
+        self._workers = {name: self._new_worker(share) for name, share in self._shares.items()}
+        self._running: dict[str, Trial] = {}
+        self._waiting: list[Trial] = []
+        self._retired: dict[str, str] = {}
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        return [place for place in (self._alone, *self._used) if self._is_free(place)]
+
+    @property
+    def busy(self) -> Sequence[str]:
+        return [place for place in (self._alone, *self._used) if not self._is_free(place)]
+
+    @property
+    def _used(self) -> list[str]:
+        return [place for place in self._shares if place not in self._retired]
+
+    def _is_free(self, place: str) -> bool:
+        """Whether a launch there begins at once: alone where nothing runs, beside others where none is alone."""
+        return not self._running if is_alone(place) else not {place, self._alone} & self._running.keys()
+
+    def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
+        while True:
+            while self.nodes and (trial := ask()) is not None:
+                self._waiting.append(trial)
+                self._begin()
+            if not self._running:
+                return
+            yield self._next_finished()
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin the trials that wait for a place which is free now."""
+        for trial in list(self._waiting):
+            # One that is not bound may run beside others.
+            known = trial.node == self._alone or trial.node in self._used
+            places = [trial.node] if known else self._used or [self._alone]
+            place = next(filter(self._is_free, places), None)
+            if place is not None:
+                self._waiting.remove(trial)
+                self._running[place] = trial
+                # One that is gone is found out when its answer is waited for.
+                with suppress(ConnectionError):
+                    self._worker(place).connection.send(trial)
+
+    def _new_worker(self, share: Share) -> _Worker:
+        # What shows messages stays here; a worker sends them.
+        return _Worker(replace(self._setup, notify=silent), share)
+
+    def _worker(self, place: str) -> _Worker:
+        return self._workers[self._share(place)]
+
+    def _share(self, place: str) -> str:
+        """The name of the share that a place has."""
+        return next(iter(self._shares)) if is_alone(place) else place
+
+    def _next_finished(self) -> Launch:
+        while True:
+            places = {self._worker(place).connection: place for place in self._running}
+            for connection in wait(list(places)):
+                assert isinstance(connection, Connection)
+                launch = self._heard(places[connection])
+                if launch is not None:
+                    return launch
+
+    def _heard(self, place: str) -> Launch | None:
+        """The launch that ended, where it is that what a place's process has to say."""
+        try:
+            message = self._worker(place).connection.recv()
+        except (EOFError, ConnectionError):
+            return self._lost(place)
+        if isinstance(message, str):
+            self._setup.notify(message)
+            return None
+        trial = self._running.pop(place)
+        if isinstance(message, TrialResult):
+            return self._launch(place, trial, message)
+        if isinstance(message, _Bug):
+            raise RuntimeError(f"the evaluation of trial {trial.number} on {place} failed:\n{message.text}")
+        assert isinstance(message, AutotuneError)
+        # GPUs that somebody else took meanwhile are left to him, as long as there are others.
+        if not isinstance(message, CannotGoOn) or is_alone(place) or not self.retire(place, str(message)):
+            raise message
+        self._waiting.insert(0, trial)
+        self._begin()
+        return None
+
+    def _launch(self, place: str, trial: Trial, result: TrialResult) -> Launch:
+        gpu_ids = tuple(map(str, self._shares[self._share(place)]))
+        return Launch(trial, replace(result, node=place, gpu_ids=gpu_ids))
+
+    def _lost(self, place: str) -> Launch:
+        """What is known of a launch whose process was ended from outside; the next one gets a new process."""
+        worker, trial, name = self._worker(place), self._running.pop(place), self._share(place)
+        worker.process.terminate()
+        worker.wait()
+        self._workers[name] = self._new_worker(self._shares[name])
+        message = f"The process that measured on {place} was ended from outside (code {worker.process.returncode})."
+        result = TrialResult(
+            state=State.INVALID,
+            evidence=self._setup.evaluator().evidence,
+            failure=Failure(FailureKind.INFRASTRUCTURE, message),
+            gpus=self._setup.spec.gpus,
+            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+        return self._launch(place, trial, result)
+
+    def retire(self, node: str, why: str) -> bool:
+        if node in self._used:
+            self._retired[node] = why
+            self._setup.notify(f"{node} are left out: {why}")
+        return node != self._alone and bool(self._used)
+
+    def close(self) -> None:
+        """See `Executor`. Trials that run are ended, and with them their servers."""
+        workers, self._workers = self._workers, {}
+        for worker in workers.values():
+            worker.process.terminate()
+        for worker in workers.values():
+            worker.wait()
+
+
+def _leave(*_: object) -> None:
+    """Leave as by Ctrl-C, which stops the server that runs; once, as stopping it takes a while."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Evaluate the trials that come by a pipe, whose number is the first argument, until it is closed or SIGTERM."""
+    descriptor, tuner = map(int, sys.argv[1:3])
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    # It may have ended before the kernel was told to tell.
+    if os.getppid() != tuner:
+        return
+    with suppress(EOFError, ConnectionError, KeyboardInterrupt), Connection(descriptor) as connection:
+        setup: EvaluationSetup = connection.recv()
+        evaluate = replace(setup, notify=connection.send).evaluator()
+        while True:
+            trial: Trial = connection.recv()
+            try:
+                connection.send(evaluate(trial))
+            except AutotuneError as error:
+                connection.send(error)
+            except Exception:
+                connection.send(_Bug(traceback.format_exc()))
