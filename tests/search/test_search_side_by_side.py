@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from search_landscapes import Throughput, best_of, evaluate, make_spec, opened, ridge, small
 
+from autotune.outputs.report import StudyRecord
+from autotune.outputs.report.render import render
 from autotune.recommend import recommend
 from autotune.search.history import History
 from autotune.search.side_by_side import ERROR_RATE, one_at_a_time
@@ -142,6 +144,9 @@ def test_launches_that_slow_each_other_are_made_one_at_a_time_and_do_not_count(t
     assert "launches side by side slow each other by 3" in outcome.stop_reason
     assert outcome.baseline is not None
     assert outcome.baseline.objective.value == pytest.approx(ridge(SMALL.items[0].configuration), rel=0.02)
+    text = render(StudyRecord(spec, made, outcome, tmp_path), "md")
+    assert "What ran side by side on `gpus 0-3` and `gpus 4-7` counts for nothing" in text
+    assert ["(#0)" in text, "(#1)" in text, "(#2)" in text] == [True, False, False], "the finals' table"
 
 
 def killed(folder: Path, slow: float, every: int) -> tuple[Sequence[Launch], str]:

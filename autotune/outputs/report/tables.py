@@ -9,6 +9,7 @@ from autotune import redact
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.search.equivalents import canonical_of
 from autotune.search.objective import achieved, maximises
+from autotune.study.places import is_beside
 from autotune.study.recommendation import NodeShare
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Scalar, State
@@ -33,7 +34,8 @@ def finals(study: StudyRecord) -> list[str]:
     """Each repeat of the finalists and the baseline."""
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return []
-    compared = (launch for launch in study.launches if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.CONTROL))
+    roles = (Role.FINAL, Role.BASELINE, Role.CONTROL)
+    compared = (launch for launch in _undisturbed(study) if launch.trial.role in roles)
     rows = []
     for fingerprint, group in _by_configuration(study, compared).items():
         values = _values_of(study, group)
@@ -161,6 +163,9 @@ def nodes(study: StudyRecord) -> list[str]:
     )
     off = "\n".join(_sentence(share) for share in shares if share.certain)
     table = text.table(headings, rows, " rrrr")
+    if disturbed := sorted(_disturbed(study)):
+        names = " and ".join(map(text.code, disturbed))
+        off = f"What ran side by side on {names} counts for nothing; launches were made one at a time from there on."
     return [note, table, off or "No node differs from the others beyond noise."]
 
 
@@ -197,6 +202,17 @@ def _by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[st
     return groups
 
 
+def _disturbed(study: StudyRecord) -> set[str]:
+    """The shares of the GPUs on which launches slowed each other: nothing of what ran there counts."""
+    return {share.node for share in study.recommendation.nodes if share.baseline is None and is_beside(share.node)}
+
+
+def _undisturbed(study: StudyRecord) -> list[Launch]:
+    """The launches that count."""
+    disturbed = _disturbed(study)
+    return [launch for launch in study.launches if launch.result.node not in disturbed]
+
+
 def _counted(group: Sequence[Launch]) -> list[Launch]:
     """The launches of one configuration that count as evidence: of the finals, and the baseline's own.
 
@@ -224,7 +240,7 @@ def _best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     """
     sign = 1 if maximises(study.spec.objective) else -1
     best: dict[str, tuple[Launch, float, int]] = {}
-    for launches in _by_configuration(study, study.launches).values():
+    for launches in _by_configuration(study, _undisturbed(study)).values():
         group = [launch for launch in _counted(launches) if launch.result.state is State.COMPLETE]
         values = _values_of(study, group)
         middle = _average(values)
