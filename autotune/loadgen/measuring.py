@@ -111,6 +111,7 @@ class _WarmUp:
             output_tokens=np.minimum(requests.output_tokens[:count], _WARM_UP_OUTPUT),
             send_s=np.zeros(count),
             group=requests.group[:count],
+            blocks=(),
             concurrency=min(streams, count),
         )
         task = replace(task, requests=some, key=replace(task.key, warm_up=True))

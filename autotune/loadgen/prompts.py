@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     PREFIX = 1
     WARM_UP = 2
     AGAIN = 3
+    BLOCK = 4
 
 
 _ALL = slice(None)
@@ -97,10 +98,11 @@ class Prompts:
         if self.streaming:
             common |= {"stream": True, "stream_options": {"include_usage": True}}
         name, texts, bodies = "messages" if self._chat else "prompt", Texts(self.tokenizer), []
+        blocks: dict[int, Ints] = {}
         for request in range(len(requests))[part]:
             content = contents[request] if contents else None
             if content is None:
-                prefix, own = self._random_ids(requests, request, key, purpose)
+                prefix, own = self._random_ids(requests, request, key, purpose, blocks)
                 as_text = self._chat or self.as_text
                 content = texts.text(prefix, own) if as_text else [*prefix.tolist(), *own.tolist()]
             tokens = int(requests.output_tokens[request])
@@ -112,12 +114,29 @@ class Prompts:
     def _chat(self) -> bool:
         return self.endpoint.endswith("/chat/completions")
 
-    def _random_ids(self, requests: Requests, request: int, key: PromptKey, purpose: Purpose) -> tuple[Ints, Ints]:
-        """The ids that a random prompt shares with its group, and its own."""
-        # Ordinary tokens: not the first ids, and not the last ones, which may be special or unused.
+    @property
+    def id_range(self) -> tuple[int, int]:
+        """Ordinary tokens: not the first ids, and not the last ones, which may be special or unused."""
         size = self.vocabulary or (self.tokenizer.vocabulary if self.tokenizer else None) or _SAFE_VOCABULARY
         high = max(min(_HIGHEST_ID, size - size // 16), 1)
-        low = min(_LOWEST_ID, high // 4)
+        return min(_LOWEST_ID, high // 4), high
+
+    def _random_ids(
+        self, requests: Requests, request: int, key: PromptKey, purpose: Purpose, blocks: dict[int, Ints]
+    ) -> tuple[Ints, Ints]:
+        """The ids that a random prompt shares with its group, and its own.
+
+        Args:
+            blocks: those of a trace that were made already, by hash id.
+        """
+        low, high = self.id_range
+        hashes = requests.blocks[request] if requests.blocks else None
+        if hashes is not None:
+            for one in hashes:
+                if one not in blocks:
+                    blocks[one] = key.generator(Purpose.BLOCK, one).integers(low, high, requests.block_tokens)
+            whole = np.concatenate([blocks[one] for one in hashes])[: int(requests.input_tokens[request])]
+            return whole[:0], whole
         count, group = int(requests.input_tokens[request]), int(requests.group[request])
         shared = min(requests.prefix_tokens, count) if group >= 0 else 0
         own = key.generator(purpose, request).integers(low, high, count - shared)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from autotune.arrays import Floats, Ints
 
@@ -24,6 +24,10 @@ class Requests:
         prefix_tokens: length of the shared prefix.
         concurrency: how many may be in flight; n where there is no limit.
         contents: the prompts, n entries with None where only the length is given; empty = lengths only.
+        blocks: what random prompts are made of, n entries: hash ids, each of a block of `block_tokens`, the last one
+            of what is left; equal ids are equal blocks. None: a prompt shares nothing; empty = none of them does.
+        block_tokens: tokens of such a block.
+        is_text: whether the prompts are text as people write it, whose continuation can be guessed.
     """
 
     input_tokens: Ints
@@ -33,6 +37,34 @@ class Requests:
     prefix_tokens: int
     concurrency: int
     contents: Sequence[Content | None] = ()
+    blocks: Sequence[tuple[int, ...] | None] = ()
+    block_tokens: int = 0
+    is_text: bool = False
 
     def __len__(self) -> int:
         return len(self.input_tokens)
+
+
+class Segment(NamedTuple):
+    """A piece of a prompt that other prompts may have at the same place.
+
+    Attributes:
+        chain: number of the piece and all before it: prompts that have it begin alike up to its end.
+        tokens: how long the piece is.
+    """
+
+    chain: int
+    tokens: int
+
+
+def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
+    """The blocks of each prompt of a trace, in order; nothing where no prompt has blocks.
+
+    A prompt without blocks shares nothing and has no segments.
+    """
+    for hashes, tokens in zip(requests.blocks, requests.input_tokens.tolist(), strict=bool(requests.blocks)):
+        chain, segments = 0, []
+        for position, one in enumerate(hashes or ()):
+            chain = hash((chain, one))
+            segments.append(Segment(chain, min(requests.block_tokens, tokens - position * requests.block_tokens)))
+        yield tuple(segments)

@@ -1,12 +1,13 @@
 """Workloads: what is sent to a server, by the names that users know.
 
 A workload is a list of load points, measured one after the other on one server. The named ones are
-documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]`` and ``jsonl:FILE`` are made on
-the spot.
+documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]``, ``jsonl:FILE`` and
+``trace:FILE`` are made on the spot.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -18,20 +19,23 @@ from typing import Any
 import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from autotune.arrays import Floats
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.arrivals import Arrival, Part, arrival_of, send_times
-from autotune.loadgen.workloads.lengths import FileLengths, FixedLengths, Lengths, ShareGPTLengths
+from autotune.loadgen.workloads.lengths import FileLengths, FixedLengths, Lengths, ShareGPTLengths, TraceLengths
 from autotune.loadgen.workloads.prompt_files import check_sharegpt
+from autotune.loadgen.workloads.traces import BLOCK_TOKENS
 from autotune.space.library import Library, load
 
 _RANDOM = re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?")
 _SHAREGPT = re.compile(r"sharegpt:(.+?)(?::([1-9]\d{0,8}))?")
+_TRACE = re.compile(r"trace:(.+?)(?::x(\d+(?:\.\d+)?(?:e[+-]?\d+)?))?")
 _CONCURRENCY_LABEL = re.compile(r"(^|-)c\d+$")
 _DEFAULT_PROMPTS = 1000
 _HINT = (
-    "Or random:IN:OUT[:N], sharegpt:FILE[:N], or jsonl:FILE; "
+    "Or random:IN:OUT[:N], sharegpt:FILE[:N], jsonl:FILE, or trace:FILE; "
     "others are described in search_spaces/workloads/<name>.yaml."
 )
 
@@ -78,6 +82,9 @@ class Workload(Part):
 
     @model_validator(mode="after")
     def _check(self) -> Workload:
+        for point in self.points:
+            if point.arrival.kind == "trace" and not isinstance(point.lengths, TraceLengths):
+                raise ValueError("an arrival of kind trace needs lengths of kind trace, whose times it takes")
         if self.prefix is not None:
             shortest = min(p.lengths.input_tokens if isinstance(p.lengths, FixedLengths) else 0 for p in self.points)
             if shortest < self.prefix.tokens:
@@ -152,12 +159,28 @@ class Workload(Part):
         return Requests(
             input_tokens=drawn.input_tokens,
             output_tokens=drawn.output_tokens,
-            send_s=send_times(point.arrival, point.prompts, self.name, position, seed),
+            send_s=self._send_s(position, drawn.send_s, seed),
             group=group,
             prefix_tokens=self.prefix.tokens if self.prefix else 0,
             concurrency=point.arrival.concurrency or point.prompts,
             contents=drawn.contents,
+            blocks=drawn.blocks,
+            block_tokens=BLOCK_TOKENS,
+            is_text=bool(drawn.contents),
         )
+
+    def _send_s(self, position: int, traced: Floats | None, seed: int) -> Floats:
+        """When each request is sent: at a trace's times, where it is not asked for otherwise."""
+        point = self.points[position]
+        if point.arrival.kind == "trace" and traced is not None:
+            return traced / point.arrival.speedup
+        return send_times(point.arrival, point.prompts, self.name, position, seed)
+
+    def check_fits(self, context: int) -> None:
+        """Raise `BadInput` for a request of a trace or of sessions beyond a model's context, with its line."""
+        for point in self.points:
+            if isinstance(point.lengths, TraceLengths):
+                point.lengths.check_fits(context)
 
 
 def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
@@ -195,7 +218,7 @@ def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
 
 
 def load_workload(text: str, library: Library | None = None) -> Workload:
-    """A workload by name, or by ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]`` or ``jsonl:FILE``.
+    """A workload by name, or by a form: ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]``, ``jsonl:FILE``, ``trace:FILE``.
 
     Args:
         library: where the named ones are looked up; None = the packaged ones.
@@ -245,6 +268,30 @@ def _jsonl(text: str) -> Workload:
     return Workload(name=text, description=description, origin=f"the file {file}", points=[point])
 
 
+def _trace(text: str) -> Workload:
+    match = _TRACE.fullmatch(text)
+    speedup = float(match[2] or 1) if match else 0.0
+    if match is None or not 0 < speedup < math.inf:
+        raise BadInput(f"malformed workload {text!r}: write trace:FILE, or trace:FILE:xN to replay it N times as fast")
+    lengths = TraceLengths(kind="trace", file=match[1])
+    arrival = Arrival(kind="trace", speedup=speedup)
+    point = LoadPoint(prompts=len(lengths.trace.lines), arrival=arrival, lengths=lengths)
+    description = f"the {point.prompts} requests of {match[1]}, {arrival.describe()}"
+    return Workload(name=text, description=description, origin=f"the trace {match[1]}", points=[point])
+
+
+def with_speedup(text: str, speedup: float | None) -> str:
+    """The name of a trace that is replayed so many times as fast; other workloads keep their times and names."""
+    if speedup is None or not text.startswith("trace:"):
+        return text
+    if not 0 < speedup < math.inf:
+        raise BadInput(f"--speedup {speedup:g}: a number above 0, such as 10 for ten times as fast")
+    match = _TRACE.fullmatch(text)
+    if match is not None and match[2]:
+        raise BadInput(f"--speedup {speedup:g}: {text} says how fast it is replayed already")
+    return f"{text}:x{speedup:g}"
+
+
 def _sharegpt(text: str) -> Workload:
     match = _SHAREGPT.fullmatch(text)
     if match is None:
@@ -256,4 +303,9 @@ def _sharegpt(text: str) -> Workload:
     return Workload(name=text, description=f"{description}, all at once", origin=f"the file {file}", points=[point])
 
 
-_FORMS: dict[str, Callable[[str], Workload]] = {"random": _random, "sharegpt": _sharegpt, "jsonl": _jsonl}
+_FORMS: dict[str, Callable[[str], Workload]] = {
+    "random": _random,
+    "sharegpt": _sharegpt,
+    "jsonl": _jsonl,
+    "trace": _trace,
+}

@@ -21,6 +21,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "constant": ("request_rate",),
     "poisson": ("request_rate",),
     "gamma": ("request_rate",),
+    "trace": (),
 }
 
 
@@ -36,15 +37,16 @@ class Arrival(Part):
     ``all_at_once``: all in the same instant. ``closed_loop``: `concurrency` in flight, the next one when one ends.
     ``constant``: `request_rate`, evenly spaced. ``poisson``: `request_rate` with exponentially distributed gaps.
     ``gamma``: gaps of a gamma distribution whose shape is `burstiness`: below 1 is burstier than Poisson, above 1 more
-    even.
+    even. ``trace``: at the times of a trace, `speedup` times as fast.
 
     Names and meaning are those of ``vllm bench serve`` (``--request-rate``, ``--burstiness``).
     """
 
-    kind: Literal["all_at_once", "closed_loop", "constant", "poisson", "gamma"] = "all_at_once"
+    kind: Literal["all_at_once", "closed_loop", "constant", "poisson", "gamma", "trace"] = "all_at_once"
     concurrency: int | None = Field(default=None, gt=0)
     request_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     burstiness: float = Field(default=1.0, ge=0.001, allow_inf_nan=False)
+    speedup: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _check(self) -> Arrival:
@@ -55,15 +57,18 @@ class Arrival(Part):
             raise ValueError(f"{self.kind} needs {wanted}; given: {found}")
         if self.burstiness != 1 and self.kind != "gamma":
             raise ValueError(f"{self.kind} has no burstiness; gamma has")
+        if self.speedup != 1 and self.kind != "trace":
+            raise ValueError(f"{self.kind} has no speedup; trace has")
         return self
 
     @property
     def open_loop(self) -> bool:
         """Whether requests are sent at their times, whatever the server does."""
-        return self.request_rate is not None
+        return self.request_rate is not None or self.kind == "trace"
 
     def describe(self) -> str:
         """How a report names it."""
+        faster = "" if self.speedup == 1 else f", {self.speedup:g} times as fast"
         bursts = "" if self.burstiness == 1 else f" with burstiness {self.burstiness:g}"
         return {
             "all_at_once": "all at once",
@@ -71,6 +76,7 @@ class Arrival(Part):
             "constant": f"{self.request_rate or 0:g} requests per second, evenly spaced",
             "poisson": f"{self.request_rate or 0:g} requests per second, Poisson arrivals",
             "gamma": f"{self.request_rate or 0:g} requests per second, gamma arrivals{bursts}",
+            "trace": f"at the times of the trace{faster}",
         }[self.kind]
 
 

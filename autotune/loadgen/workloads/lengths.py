@@ -1,4 +1,4 @@
-"""Lengths of prompts and answers: fixed, a table of quantiles, or those of a file with its text."""
+"""Lengths of prompts and answers: fixed, a table of quantiles, those of a file with its text, or of a trace."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from autotune.arrays import Ints
-from autotune.errors import BadInput
+from autotune.arrays import Floats, Ints
+from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.requests import Content
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.arrivals import Part
 from autotune.loadgen.workloads.prompt_files import MOST_TOTAL_TOKENS, Row, conversations, read_rows, sample
+from autotune.loadgen.workloads.traces import Trace, read_trace
 
 
 class Drawn(NamedTuple):
@@ -22,11 +23,15 @@ class Drawn(NamedTuple):
 
     Attributes:
         contents: what the prompts say, None where it is random; empty = all random.
+        send_s: when a trace sends them, seconds after the first, shape (prompts,); None where nothing says so.
+        blocks: see `Requests.blocks`, of `BLOCK_TOKENS`.
     """
 
     input_tokens: Ints
     output_tokens: Ints
     contents: Sequence[Content | None] = ()
+    send_s: Floats | None = None
+    blocks: Sequence[tuple[int, ...] | None] = ()
 
 
 class FixedLengths(Part):
@@ -130,7 +135,54 @@ class FileLengths(Part):
         return f"{self.file}, {_counted(tokenizer) if counted else 'which gives the lengths'}"
 
 
-Lengths = Annotated[FixedLengths | TableLengths | ShareGPTLengths | FileLengths, Field(discriminator="kind")]
+class TraceLengths(Part):
+    """The requests of a trace, see `read_trace`: from the top, in its order, whatever the seed."""
+
+    kind: Literal["trace"]
+    file: str
+
+    @property
+    def longest(self) -> int:
+        return int(self._totals.max())
+
+    @property
+    def trace(self) -> Trace:
+        return read_trace(Path(self.file))
+
+    @property
+    def _totals(self) -> Ints:
+        totals: Ints = self.trace.input_tokens + self.trace.output_tokens
+        return totals
+
+    def check_fits(self, context: int) -> None:
+        """Raise `BadInput` for a request that is longer than a context, with its line."""
+        beyond = np.flatnonzero(self._totals > context)
+        if len(beyond):
+            first = int(beyond[0])
+            raise MalformedFile(self.file, beyond_context(int(self._totals[first]), context), self.trace.lines[first])
+
+    def draw(self, prompts: int, _generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
+        """Raises `BadInput` when the trace holds too few."""
+        trace = self.trace
+        if len(trace.lines) < prompts:
+            raise BadInput(f"{self.file} holds {len(trace.lines)} requests, but {prompts} prompts are asked for")
+        some = slice(0, prompts)
+        blocks = trace.blocks[some] if any(trace.blocks) else ()
+        return Drawn(trace.input_tokens[some], trace.output_tokens[some], (), trace.send_s[some], blocks)
+
+    def source(self, _tokenizer: Tokenizer) -> str:
+        shared = "and shared prefixes" if any(self.trace.blocks) else "without shared prefixes, of which it tells none"
+        return f"lengths of the trace {self.file} {shared}, made of random tokens"
+
+
+def beyond_context(tokens: int, context: int) -> str:
+    """What is wrong with a request that no server of the model can take."""
+    return f"{tokens} tokens of prompt and answer are beyond the model's context of {context}; leave the line out"
+
+
+Lengths = Annotated[
+    FixedLengths | TableLengths | ShareGPTLengths | FileLengths | TraceLengths, Field(discriminator="kind")
+]
 
 
 def _drawn(rows: Sequence[Row], tokenizer: Tokenizer) -> Drawn:

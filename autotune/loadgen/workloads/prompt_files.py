@@ -36,7 +36,7 @@ _BETWEEN_ROWS = re.compile(r"[\s,]*")
 _SHAREGPT_FORM = 'a ShareGPT file is a JSON list of {"conversations": [{"from": "human", "value": "…"}, …]}'
 
 
-def _version(path: Path) -> tuple[int, int]:
+def file_version(path: Path) -> tuple[int, int]:
     """What differs when a file was written anew: its time in ns and its size."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
@@ -73,7 +73,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
         MalformedFile: a line is no request, or there is none.
     """
     try:
-        return _read_rows(path, *_version(path))
+        return _read_rows(path, *file_version(path))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"workload file {path} cannot be read as UTF-8 text: {error}") from error
 
@@ -152,7 +152,7 @@ def conversations(path: Path) -> Conversations:
         MalformedFile: it is not JSON, or holds no conversation.
     """
     try:
-        return _read_conversations(path, *_version(path))
+        return _read_conversations(path, *file_version(path))
     except OSError as error:
         raise BadInput(f"workload file {path} cannot be read: {error.strerror}") from error
 
