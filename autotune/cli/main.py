@@ -34,6 +34,7 @@ def cli() -> None:
     "--engine", "engines", multiple=True, help="E.g. vllm, or vllm==0.30.0; repeatable. Default: all that fit."
 )
 @click.option("--workload", "workloads", multiple=True, help="First: the objective's. Default: sharegpt.")
+@shared.speedup
 @click.option("--objective", default="total_token_throughput", show_default=True, help="Metric to improve.")
 @click.option("--weights", help="Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.")
 @click.option("--pareto", help="A second metric: the front of the objective against it, e.g. p99_ttft_ms.")
@@ -133,6 +134,7 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option(
     "--workload", default="sharegpt", show_default=True, help="A name, random:IN:OUT[:N], sharegpt:FILE[:N] …"
 )
+@shared.speedup
 @click.option("--concurrency", type=int, multiple=True, help="Closed loop: so many in flight; repeated, a sweep.")
 @click.option("--request-rate", type=float, help="Open loop: so many requests per second, Poisson arrivals.")
 @click.option("--burstiness", type=float, default=1.0, help="Of a request rate: 1 is Poisson, inf evenly spaced.")

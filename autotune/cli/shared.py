@@ -41,6 +41,7 @@ hardware = click.option(
 )
 gpus = click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
 pins = click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.")
+speedup = click.option("--speedup", type=float, help="Replay trace:FILE so many times as fast. Default: 1.")
 space = click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
 seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 

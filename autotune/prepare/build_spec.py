@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from autotune.engines import Engine, engine, recognise, settings_in_front, split
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
-from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads import load_workload, with_speedup
 from autotune.machine.gpu import has
 from autotune.machine.node import node
 from autotune.notify import Notify, silent
@@ -51,6 +52,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     library = library_for(options.space)
     hardware = node(options.hardware, library)
     model = _model(options, library)
+    options = replace(options, workloads=with_speedup(options.workloads, options.speedup))
     _check_budget(options)
     on = _on(options, library, hardware)
     replayed = file_of(on) is not None
@@ -94,7 +96,7 @@ def _served(options: RunOptions, on: str, about: Context, library: Library, noti
         _check_external(options)
     workloads = tuple(dict.fromkeys(options.workloads)) or ("sharegpt",)
     for name in workloads:
-        load_workload(name, library)
+        load_workload(name, library).check_fits(about.model.architecture.context_limit)
     engines = _engines(options, library)
     options, of_recipe, told = with_recipe(options, about, [card.engine for card in engines], on, library)
     calibration, fitted = _calibration(options, on)

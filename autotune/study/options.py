@@ -17,6 +17,7 @@ class RunOptions:
     gpus: int | None = None
     engines: Sequence[str] = ()
     workloads: Sequence[str] = ()
+    speedup: float | None = None
     objective: str = "total_token_throughput"
     weights: str | None = None
     pareto: str | None = None

@@ -55,14 +55,15 @@ def test_azure_s_form(tmp_path: Path):
 
 
 def test_a_speedup_shortens_the_gaps_and_stands_in_the_name(tmp_path: Path):
-    name = with_speedup(f"trace:{mooncake(tmp_path, *MOONCAKE)}", 10)
+    trace = f"trace:{mooncake(tmp_path, *MOONCAKE)}"
+    name, other = with_speedup([trace, "sharegpt"], 10)
     assert load_workload(name).draw(0, 1).send_s.tolist() == pytest.approx([0, 0, 0.15005, 0.2])
     assert "10 times as fast" in load_workload(name).points[0].arrival.describe()
-    assert with_speedup("sharegpt", 10) == "sharegpt"
-    with pytest.raises(BadInput, match="already"):
-        with_speedup(name, 2)
-    with pytest.raises(BadInput, match="above 0"):
-        with_speedup("trace:t", -1)
+    assert other == "sharegpt"
+    assert with_speedup([trace], None) == (trace,)
+    for names, speedup, words in (([name], 2, "already"), (["trace:t"], -1, "above 0"), (["short"], 2, "for a trace")):
+        with pytest.raises(BadInput, match=words):
+            with_speedup(names, speedup)
 
 
 def test_prompts_begin_alike_for_as_long_as_their_blocks_do(tmp_path: Path):

@@ -11,7 +11,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.results import LoadOptions
 from autotune.loadgen.server_client import tokenizer_for
-from autotune.loadgen.workloads import Workload, load_workload
+from autotune.loadgen.workloads import Workload, load_workload, with_speedup
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.metrics.formulas import Slo, check_metric
 from autotune.space.library import Library
@@ -23,6 +23,7 @@ class BenchOptions:
 
     Attributes:
         model: its name at the server; empty: the one that the server serves.
+        speedup: how many times as fast as it was recorded a trace is replayed.
         concurrency: requests in flight; several make a sweep, none leaves the workload as it is.
         repeats: how often the workload is measured, under the seeds ``seed``, ``seed + 1`` …
         prompts: ``ids`` or ``text``; None leaves it to the endpoint.
@@ -35,6 +36,7 @@ class BenchOptions:
     url: str
     model: str
     workload: str
+    speedup: float | None
     concurrency: tuple[int, ...]
     request_rate: float | None
     burstiness: float
@@ -67,7 +69,8 @@ class BenchOptions:
 
     def load_workload(self) -> Workload:
         """The workload by its name, sent as these options say."""
-        workload = load_workload(self.workload)
+        (name,) = with_speedup([self.workload], self.speedup)
+        workload = load_workload(name)
         if self.concurrency and self.request_rate is not None:
             raise BadInput("--concurrency and --request-rate exclude each other: a load is closed or open")
         if self.concurrency:
@@ -91,9 +94,11 @@ class BenchOptions:
 
         Raises `BadInput` for an SLO that is no limit on a metric, or a file that is no tokenizer.
         """
-        vocabulary = None
+        architecture = None
         with suppress(BadInput):  # only of a model that the packaged library knows
-            vocabulary = Library().model(self.model).architecture.vocab_size
+            architecture = Library().model(self.model).architecture
+        if architecture is not None:
+            workload.check_fits(architecture.context_limit)
         slos = tuple(Slo.parse(text) for text in self.slo)
         for slo in slos:
             check_metric(slo.metric)
@@ -101,7 +106,7 @@ class BenchOptions:
         return LoadOptions(
             endpoint=self.endpoint,
             api_key=target.api_key,
-            vocabulary=vocabulary,
+            vocabulary=architecture.vocab_size if architecture is not None else None,
             tokenizer=tokenizer_for(self.tokenizer, target, self.model) if text or self.tokenizer else None,
             as_text=self.prompts == "text",
             workers=self.workers,

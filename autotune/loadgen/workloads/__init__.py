@@ -280,16 +280,23 @@ def _trace(text: str) -> Workload:
     return Workload(name=text, description=description, origin=f"the trace {match[1]}", points=[point])
 
 
-def with_speedup(text: str, speedup: float | None) -> str:
-    """The name of a trace that is replayed so many times as fast; other workloads keep their times and names."""
-    if speedup is None or not text.startswith("trace:"):
-        return text
+def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]:
+    """The workloads' names, with the traces among them replayed so many times as fast; None: as they are.
+
+    Raises `BadInput` for a number that is none above 0, or where nothing is a trace or one has its speed already.
+    """
+    traces = [name for name in names if name.startswith("trace:")]
+    if speedup is None:
+        return tuple(names)
     if not 0 < speedup < math.inf:
-        raise BadInput(f"--speedup {speedup:g}: a number above 0, such as 10 for ten times as fast")
-    match = _TRACE.fullmatch(text)
-    if match is not None and match[2]:
-        raise BadInput(f"--speedup {speedup:g}: {text} says how fast it is replayed already")
-    return f"{text}:x{speedup:g}"
+        raise BadInput(f"--speedup {speedup:g}: write a number above 0, such as 10 for ten times as fast")
+    if not traces:
+        raise BadInput(f"--speedup {speedup:g} is for a trace: give one with --workload trace:FILE")
+    for name in traces:
+        match = _TRACE.fullmatch(name)
+        if match is not None and match[2]:
+            raise BadInput(f"--speedup {speedup:g}: {name} says already how fast it is replayed")
+    return tuple(f"{name}:x{speedup:.12g}" if name in traces else name for name in names)
 
 
 def _sharegpt(text: str) -> Workload:
