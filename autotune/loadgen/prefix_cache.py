@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from autotune.loadgen.client.request_log import RequestLog
-from autotune.loadgen.requests import Content, Requests, prompt_segments
+from autotune.loadgen.requests import Content, Requests, shared_tokens
 from autotune.loadgen.server_client import CacheReset, ResetOutcome, ServerClient
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
@@ -248,24 +248,13 @@ def expected_hit_rate(requests: Requests) -> float:
     shared = np.where((requests.group >= 0) & random, np.minimum(requests.prefix_tokens, tokens), 0.0)
     groups = np.unique(requests.group[random])
     computed = sum(float(shared[random & (requests.group == group)].max()) for group in groups)
-    hits, before, total = float(shared.sum()) - computed + _shared_blocks(requests), "", float(tokens.sum())
+    hits, before, total = float(shared.sum()) - computed + shared_tokens(requests), "", float(tokens.sum())
     # Sorted, each text stands behind the one it shares the most with.
     for text, count in sorted((text, count) for text, count in zip(texts, tokens.tolist(), strict=True) if text):
         alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
         hits += count * alike / len(text)
         before = text
     return hits / total if total else 0.0
-
-
-def _shared_blocks(requests: Requests) -> int:
-    """Prompt tokens in blocks that earlier prompts of a trace begin with, too."""
-    longest: dict[int, int] = {}
-    hits = 0
-    for segments in prompt_segments(requests):
-        for segment in segments:
-            hits += min(segment.tokens, longest.get(segment.chain, 0))
-            longest[segment.chain] = max(segment.tokens, longest.get(segment.chain, 0))
-    return hits
 
 
 def _characters(content: Content | None) -> str:

@@ -68,3 +68,13 @@ def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
             chain = hash((chain, one))
             segments.append(Segment(chain, min(requests.block_tokens, tokens - position * requests.block_tokens)))
         yield tuple(segments)
+
+
+def shared_tokens(requests: Requests) -> int:
+    """Prompt tokens that earlier prompts of a trace begin with, too."""
+    longest: dict[int, int] = {}
+    shared = 0
+    for segment in (segment for segments in prompt_segments(requests) for segment in segments):
+        shared += min(segment.tokens, longest.get(segment.chain, 0))
+        longest[segment.chain] = max(segment.tokens, longest.get(segment.chain, 0))
+    return shared

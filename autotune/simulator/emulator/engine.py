@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from time import perf_counter
 
 import numpy as np
 
 from autotune.simulator.node.frontend import BackEnd, FrontEnd
-from autotune.simulator.node.prefix import PrefixCache
+from autotune.simulator.node.prefix import BlockCache
 from autotune.simulator.node.replica import Sequences
 from autotune.simulator.node.scheduling import EngineStep, Scheduler
 from autotune.simulator.node.server import SimulatedServer
@@ -71,69 +70,6 @@ def block_hashes(tokens: Sequence[int], block_tokens: int) -> tuple[int, ...]:
         before = hash((before, *tokens[end - block_tokens : end]))
         hashes.append(before)
     return tuple(hashes)
-
-
-class BlockCache(PrefixCache):
-    """The blocks of one replica's pool, least recently used out first.
-
-    Args:
-        blocks: hashes of each request's prompt; requests come and go.
-    """
-
-    def __init__(self, block_tokens: int, enabled: bool, blocks: dict[int, tuple[int, ...]]) -> None:
-        self._block_tokens, self._enabled = block_tokens, enabled
-        self._blocks = blocks
-        self._users: dict[int, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()
-        self._held: dict[int, list[int]] = {}
-
-    @property
-    def idle_tokens(self) -> int:
-        """Tokens that nobody uses now."""
-        return len(self._idle) * self._block_tokens
-
-    @property
-    def keeps(self) -> bool:
-        return bool(self._users or self._idle)
-
-    def match(self, request: int) -> int:
-        return len(self._matched(request)) * self._block_tokens
-
-    def _matched(self, request: int) -> list[int]:
-        """Whole blocks from the prompt's beginning."""
-        return list(takewhile(lambda block: block in self._users or block in self._idle, self._blocks[request]))
-
-    def hold(self, request: int) -> None:
-        held = self._matched(request)
-        for block in held:
-            self._idle.pop(block, None)
-            self._users[block] = self._users.get(block, 0) + 1
-        self._held[request] = held
-
-    def keep(self, request: int) -> int:
-        """Its computed blocks go into the cache; one that another request has put there meanwhile stays its own."""
-        if not self._enabled:
-            return 0
-        held = self._held.setdefault(request, [])
-        added = [b for b in self._blocks[request][len(held) :] if b not in self._users and b not in self._idle]
-        self._users.update(dict.fromkeys(added, 1))
-        held += added
-        return len(added) * self._block_tokens
-
-    def release(self, request: int) -> None:
-        """Its blocks may be evicted once nobody else uses them, the prompt's end before its beginning."""
-        for block in reversed(self._held.pop(request, [])):
-            self._users[block] -= 1
-            if not self._users[block]:
-                del self._users[block]
-                self._idle[block] = None
-
-    def evict(self, tokens: float) -> float:
-        freed = 0
-        while freed < tokens and self._idle:
-            self._idle.popitem(last=False)
-            freed += self._block_tokens
-        return float(freed)
 
 
 class LiveEngine:

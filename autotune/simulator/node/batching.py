@@ -16,7 +16,7 @@ from autotune.arrays import Floats, Ints
 from autotune.loadgen.requests import Requests
 from autotune.metrics.records import RequestRecords
 from autotune.simulator.node.frontend import BackEnd, FrontEnd
-from autotune.simulator.node.prefix import GroupCache
+from autotune.simulator.node.prefix import load_caches
 from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.scheduling import Scheduler
 from autotune.simulator.node.server import SimulatedServer
@@ -95,8 +95,7 @@ class Batching:
     def __init__(self, server: SimulatedServer, requests: Requests, capacity: int) -> None:
         self._requests = requests
         self._state = Sequences(requests.input_tokens, requests.output_tokens)
-        caches = [GroupCache(server, requests) for _ in range(server.data_parallel)]
-        self.scheduler = Scheduler(server, self._state, caches, capacity)
+        self.scheduler = Scheduler(server, self._state, load_caches(server, requests), capacity)
         self._front, self._back = FrontEnd(server), BackEnd(server)
         self._next = 0
         self._now = 0.0

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.arrays import Floats
-from autotune.loadgen.requests import Requests
+from autotune.loadgen.requests import Requests, shared_tokens
 from autotune.simulator.node.batches import Batches
 from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.server import SimulatedServer
@@ -51,7 +51,7 @@ class LoadSummary:
         alike: how far the answers are of one length, 0 to 1.
         held: mean tokens of a running sequence at a random moment.
         span_s: seconds in which the requests arrive; 0 = as many in flight as may be, all the time.
-        shared: tokens that the prompts of a group have in common.
+        shared: tokens that the prompts of a group have in common; of a trace, that one shares with earlier ones, mean.
         groups: how many groups; 0 = nothing is shared.
     """
 
@@ -94,8 +94,8 @@ class LoadSummary:
             alike=max(0.0, 1.0 - 2.0 * float(written.std() / written.mean())),
             held=float((odds * (read + written / 2)).sum()),
             span_s=float(requests.send_s.max()),
-            shared=requests.prefix_tokens,
-            groups=len(np.unique(requests.group[requests.group >= 0])),
+            shared=requests.prefix_tokens or shared_tokens(requests) // len(read),
+            groups=len(np.unique(requests.group[requests.group >= 0])) or int(bool(requests.blocks)),
         )
 
 

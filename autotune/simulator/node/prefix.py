@@ -5,9 +5,12 @@ What a cache holds counts as used in the replica's KV pool, whether or not a run
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Protocol
 
-from autotune.loadgen.requests import Requests
+from autotune.loadgen.requests import Requests, Segment, prompt_segments
 from autotune.simulator.node.server import SimulatedServer
 
 
@@ -80,3 +83,113 @@ class GroupCache(PrefixCache):
             return set()
         self._users[group] = users
         return users
+
+
+class BlockCache(PrefixCache):
+    """The blocks of one replica's pool, least recently used out first.
+
+    Args:
+        blocks: hashes of each request's prompt, each covering all tokens up to its block's end; requests come and go.
+    """
+
+    def __init__(self, block_tokens: int, enabled: bool, blocks: Mapping[int, Sequence[int]]) -> None:
+        self._block_tokens, self._enabled = block_tokens, enabled
+        self._blocks = blocks
+        self._users: dict[int, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._held: dict[int, list[int]] = {}
+
+    @property
+    def idle_tokens(self) -> int:
+        """Tokens that nobody uses now."""
+        return self._tokens(self._idle)
+
+    @property
+    def keeps(self) -> bool:
+        return bool(self._users or self._idle)
+
+    def match(self, request: int) -> int:
+        return self._tokens(self._matched(request))
+
+    def _tokens(self, blocks: Collection[int]) -> int:
+        """Tokens of so many blocks."""
+        return len(blocks) * self._block_tokens
+
+    def _matched(self, request: int) -> list[int]:
+        """Whole blocks from the prompt's beginning."""
+        return list(takewhile(lambda block: block in self._users or block in self._idle, self._blocks[request]))
+
+    def hold(self, request: int) -> None:
+        held = self._matched(request)
+        for block in held:
+            self._idle.pop(block, None)
+            self._users[block] = self._users.get(block, 0) + 1
+        self._held[request] = held
+
+    def keep(self, request: int) -> int:
+        """Its computed blocks go into the cache; one that another request has put there meanwhile stays its own."""
+        if not self._enabled:
+            return 0
+        held = self._held.setdefault(request, [])
+        added = [b for b in self._blocks[request][len(held) :] if b not in self._users and b not in self._idle]
+        self._users.update(dict.fromkeys(added, 1))
+        held += added
+        return self._tokens(added)
+
+    def release(self, request: int) -> None:
+        """Its blocks may be evicted once nobody else uses them, the prompt's end before its beginning."""
+        for block in reversed(self._held.pop(request, [])):
+            self._users[block] -= 1
+            if not self._users[block]:
+                del self._users[block]
+                self._idle[block] = None
+
+    def evict(self, tokens: float) -> float:
+        freed = 0
+        while freed < tokens and self._idle:
+            block, _ = self._idle.popitem(last=False)
+            freed += self._tokens((block,))
+        return float(freed)
+
+
+class SegmentCache(BlockCache):
+    """The prefix cache of a load whose prompts are made of blocks of a trace, or of the turns of sessions.
+
+    Args:
+        sizes: tokens of each block, whole ones of the pool.
+    """
+
+    def __init__(self, server: SimulatedServer, blocks: Mapping[int, Sequence[int]], sizes: Mapping[int, int]) -> None:
+        super().__init__(server.block_tokens, server.prefix_caching, blocks)
+        self._sizes = sizes
+
+    def _tokens(self, blocks: Collection[int]) -> int:
+        return sum(self._sizes[block] for block in blocks)
+
+
+def load_caches(server: SimulatedServer, requests: Requests) -> list[PrefixCache]:
+    """The prefix caches of the replicas, for a load whose requests are known beforehand."""
+    segments = list(prompt_segments(requests))
+    if not segments:
+        return [GroupCache(server, requests) for _ in range(server.data_parallel)]
+    sizes: dict[int, int] = {}
+    blocks: dict[int, list[int]] = {}
+    for request, (pieces, read) in enumerate(zip(segments, requests.input_tokens.tolist(), strict=True)):
+        cut = _whole_blocks(pieces, server.block_tokens, read)
+        sizes.update(cut)
+        blocks[request] = list(cut)
+    return [SegmentCache(server, blocks, sizes) for _ in range(server.data_parallel)]
+
+
+def _whole_blocks(pieces: Sequence[Segment], block: int, read: int) -> dict[int, int]:
+    """The segments of a prompt of so many tokens, cut to whole blocks of the pool: tokens by a number of each."""
+    # At least the prompt's last token is computed anew, as its successor comes from it.
+    last, end = (read - 1) // block * block, 0
+    cut: dict[int, int] = {}
+    for piece in pieces:
+        begin, end = end // block * block, end + piece.tokens
+        tokens = min(end // block * block, last) - begin
+        if tokens > 0:
+            # A piece that is cut shorter in one prompt than in another is another one.
+            cut[hash((piece.chain, tokens))] = tokens
+    return cut

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from autotune.engines import command_of
 from autotune.loadgen import measure
 from autotune.loadgen.workloads import Workload, load_workload
-from autotune.simulator.emulator.engine import BlockCache, LiveEngine, block_hashes
+from autotune.simulator.emulator.engine import LiveEngine, block_hashes
 from autotune.simulator.node.memory import plan_memory
+from autotune.simulator.node.prefix import BlockCache
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.context import Context
