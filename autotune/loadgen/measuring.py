@@ -112,6 +112,7 @@ class _WarmUp:
             send_s=np.zeros(count),
             group=requests.group[:count],
             blocks=(),
+            turns=None,
             concurrency=min(streams, count),
         )
         task = replace(task, requests=some, key=replace(task.key, warm_up=True))

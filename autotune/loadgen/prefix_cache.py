@@ -243,7 +243,8 @@ def expected_hit_rate(requests: Requests) -> float:
     come before the first is computed make it less. Of texts the shared part is that of their characters.
     """
     tokens = requests.input_tokens.astype(np.float64)
-    texts = [_characters(content) for content in requests.contents] or [""] * len(tokens)
+    alone = requests.contents if requests.turns is None else ()
+    texts = [_characters(content) for content in alone] or [""] * len(tokens)
     random = np.array([not text for text in texts], dtype=bool)
     shared = np.where((requests.group >= 0) & random, np.minimum(requests.prefix_tokens, tokens), 0.0)
     groups = np.unique(requests.group[random])

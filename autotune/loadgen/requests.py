@@ -6,10 +6,39 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from autotune.arrays import Floats, Ints
 
 Content: TypeAlias = str | list[int] | list[dict[str, str]]
 """A prompt of a file: text, token ids, or the messages of a chat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """How the requests of a load go on from each other: the turns of sessions, one session after the other.
+
+    Attributes:
+        after: whose answer each goes on from, shape (n,), the request before it; -1 = it begins a session.
+        think_s: how long after that answer it is sent, shape (n,).
+        own_tokens: what each adds to the history, without the answer before it, shape (n,).
+        system: number of what stands before the first turn, shape (n,); -1 = nothing does.
+        system_tokens: how long that is, shape (n,).
+        systems: system prompt and tools by that number.
+    """
+
+    after: Ints
+    think_s: Floats
+    own_tokens: Ints
+    system: Ints
+    system_tokens: Ints
+    systems: Sequence[tuple[str, Sequence[object]]] = ()
+
+    @property
+    def session(self) -> Ints:
+        """Which session each belongs to, from 0, shape (n,)."""
+        numbers: Ints = np.cumsum(self.after < 0) - 1
+        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +56,8 @@ class Requests:
         blocks: what random prompts are made of, n entries: hash ids, each of a block of `block_tokens`, the last one
             of what is left; equal ids are equal blocks. None: a prompt shares nothing; empty = none of them does.
         block_tokens: tokens of such a block.
+        turns: of sessions, whose requests are sent when the answer before is there; None = each stands alone. The
+            contents are what the user says then, and `concurrency` how many sessions are open together.
         is_text: whether the prompts are text as people write it, whose continuation can be guessed.
     """
 
@@ -39,6 +70,7 @@ class Requests:
     contents: Sequence[Content | None] = ()
     blocks: Sequence[tuple[int, ...] | None] = ()
     block_tokens: int = 0
+    turns: Turns | None = None
     is_text: bool = False
 
     def __len__(self) -> int:
@@ -58,10 +90,13 @@ class Segment(NamedTuple):
 
 
 def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
-    """The blocks of each prompt of a trace, in order; nothing where no prompt has blocks.
+    """The pieces of each prompt of a trace or of sessions, in order; nothing where prompts have none.
 
-    A prompt without blocks shares nothing and has no segments.
+    A prompt without blocks shares nothing and has no segments. A turn has those of the turn before, and its answer's.
     """
+    if requests.turns is not None:
+        yield from _turn_segments(requests, requests.turns)
+        return
     for hashes, tokens in zip(requests.blocks, requests.input_tokens.tolist(), strict=bool(requests.blocks)):
         chain, segments = 0, []
         for position, one in enumerate(hashes or ()):
@@ -70,11 +105,37 @@ def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
         yield tuple(segments)
 
 
+def _turn_segments(requests: Requests, turns: Turns) -> Iterator[tuple[Segment, ...]]:
+    before: tuple[Segment, ...] = ()
+    for request, after in enumerate(turns.after.tolist()):
+        if after >= 0:
+            answer = hash((before[-1].chain, "answer"))
+            before = (*before, Segment(answer, int(requests.output_tokens[after])))
+        elif turns.system[request] >= 0:
+            before = (Segment(hash((int(turns.system[request]), "system")), int(turns.system_tokens[request])),)
+        else:
+            before = ()
+        before = (*before, Segment(hash((request, "user")), int(turns.own_tokens[request])))
+        yield before
+
+
 def shared_tokens(requests: Requests) -> int:
-    """Prompt tokens that earlier prompts of a trace begin with, too."""
+    """Prompt tokens that earlier prompts of a trace, or their answers, begin with, too."""
+    if requests.turns is not None:
+        return _shared_by_turns(requests, requests.turns)
     longest: dict[int, int] = {}
     shared = 0
     for segment in (segment for segments in prompt_segments(requests) for segment in segments):
         shared += min(segment.tokens, longest.get(segment.chain, 0))
         longest[segment.chain] = max(segment.tokens, longest.get(segment.chain, 0))
     return shared
+
+
+def _shared_by_turns(requests: Requests, turns: Turns) -> int:
+    """A turn begins with the prompt and the answer before it, a session with what others have begun with."""
+    later = turns.after >= 0
+    history = (requests.input_tokens + requests.output_tokens)[turns.after[later]]
+    begins = turns.system[~later]
+    _, firsts = np.unique(begins, return_index=True)
+    tokens = turns.system_tokens[~later]
+    return int(history.sum() + tokens.sum() - tokens[firsts].sum())

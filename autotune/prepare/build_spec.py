@@ -16,7 +16,8 @@ from autotune.engines import Engine, engine, recognise, settings_in_front, split
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
-from autotune.loadgen.workloads import load_workload, with_speedup
+from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads.traces import with_speedup
 from autotune.machine.gpu import has
 from autotune.machine.node import node
 from autotune.notify import Notify, silent

@@ -12,8 +12,8 @@ from autotune.errors import BadInput
 from autotune.loadgen.prefix_cache import expected_hit_rate
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import prompt_segments
-from autotune.loadgen.workloads import load_workload, with_speedup
-from autotune.loadgen.workloads.traces import BLOCK_TOKENS, read_trace
+from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads.traces import BLOCK_TOKENS, read_trace, with_speedup
 
 MOONCAKE = [
     {"timestamp": 1000, "input_length": 1300, "output_length": 20, "hash_ids": [1, 2, 3]},

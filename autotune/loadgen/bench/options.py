@@ -11,8 +11,9 @@ from autotune.errors import BadInput
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.results import LoadOptions
 from autotune.loadgen.server_client import tokenizer_for
-from autotune.loadgen.workloads import Workload, load_workload, with_speedup
+from autotune.loadgen.workloads import Workload, load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
+from autotune.loadgen.workloads.traces import with_speedup
 from autotune.metrics.formulas import Slo, check_metric
 from autotune.space.library import Library
 

@@ -1,8 +1,8 @@
 """Workloads: what is sent to a server, by the names that users know.
 
 A workload is a list of load points, measured one after the other on one server. The named ones are
-documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]``, ``jsonl:FILE`` and
-``trace:FILE`` are made on the spot.
+documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]``, ``jsonl:FILE``,
+``trace:FILE`` and ``sessions:FILE`` are made on the spot.
 """
 
 from __future__ import annotations
@@ -24,18 +24,25 @@ from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.arrivals import Arrival, Part, arrival_of, send_times
-from autotune.loadgen.workloads.lengths import FileLengths, FixedLengths, Lengths, ShareGPTLengths, TraceLengths
+from autotune.loadgen.workloads.lengths import (
+    Drawn,
+    FileLengths,
+    FixedLengths,
+    Lengths,
+    SessionLengths,
+    ShareGPTLengths,
+    TraceLengths,
+)
 from autotune.loadgen.workloads.prompt_files import check_sharegpt
-from autotune.loadgen.workloads.traces import BLOCK_TOKENS
+from autotune.loadgen.workloads.traces import BLOCK_TOKENS, TRACE_FORM
 from autotune.space.library import Library, load
 
 _RANDOM = re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?")
 _SHAREGPT = re.compile(r"sharegpt:(.+?)(?::([1-9]\d{0,8}))?")
-_TRACE = re.compile(r"trace:(.+?)(?::x(\d+(?:\.\d+)?(?:e[+-]?\d+)?))?")
 _CONCURRENCY_LABEL = re.compile(r"(^|-)c\d+$")
 _DEFAULT_PROMPTS = 1000
 _HINT = (
-    "Or random:IN:OUT[:N], sharegpt:FILE[:N], jsonl:FILE, or trace:FILE; "
+    "Or random:IN:OUT[:N], sharegpt:FILE[:N], jsonl:FILE, trace:FILE, or sessions:FILE; "
     "others are described in search_spaces/workloads/<name>.yaml."
 )
 
@@ -83,8 +90,8 @@ class Workload(Part):
     @model_validator(mode="after")
     def _check(self) -> Workload:
         for point in self.points:
-            if point.arrival.kind == "trace" and not isinstance(point.lengths, TraceLengths):
-                raise ValueError("an arrival of kind trace needs lengths of kind trace, whose times it takes")
+            if problem := _misfit(point.lengths, point.arrival):
+                raise ValueError(problem)
         if self.prefix is not None:
             shortest = min(p.lengths.input_tokens if isinstance(p.lengths, FixedLengths) else 0 for p in self.points)
             if shortest < self.prefix.tokens:
@@ -99,7 +106,7 @@ class Workload(Part):
     @property
     def has_text(self) -> bool:
         """Whether its prompts are a file's text, so that somebody must count its tokens."""
-        return any(isinstance(point.lengths, ShareGPTLengths | FileLengths) for point in self.points)
+        return any(isinstance(point.lengths, ShareGPTLengths | FileLengths | SessionLengths) for point in self.points)
 
     def with_concurrency(self, concurrency: int) -> Workload:
         """The same prompts with so many in flight; raises `BadInput` for less than 1."""
@@ -108,6 +115,8 @@ class Workload(Part):
     def with_arrival(self, arrival: Arrival) -> Workload:
         """The same prompts, sent so; load points that differed in nothing but their arrival become one."""
         points = [point.model_copy(update={"arrival": arrival}) for point in self._distinct()]
+        if problem := next(filter(None, (_misfit(point.lengths, arrival) for point in points)), ""):
+            raise BadInput(problem)
         return self.model_copy(update={"points": points})
 
     def with_concurrencies(self, concurrencies: Sequence[int]) -> Workload:
@@ -162,12 +171,21 @@ class Workload(Part):
             send_s=self._send_s(position, drawn.send_s, seed),
             group=group,
             prefix_tokens=self.prefix.tokens if self.prefix else 0,
-            concurrency=point.arrival.concurrency or point.prompts,
+            concurrency=self._concurrency(position, drawn),
+            turns=drawn.turns,
             contents=drawn.contents,
             blocks=drawn.blocks,
             block_tokens=BLOCK_TOKENS,
             is_text=bool(drawn.contents),
         )
+
+    def _concurrency(self, position: int, drawn: Drawn) -> int:
+        """Requests that may be in flight; of sessions, those that are open together."""
+        arrival = self.points[position].arrival
+        if drawn.turns is None:
+            return arrival.concurrency or self.points[position].prompts
+        sessions = int((drawn.turns.after < 0).sum())
+        return min(arrival.concurrency or sessions, sessions)
 
     def _send_s(self, position: int, traced: Floats | None, seed: int) -> Floats:
         """When each request is sent: at a trace's times, where it is not asked for otherwise."""
@@ -179,8 +197,17 @@ class Workload(Part):
     def check_fits(self, context: int) -> None:
         """Raise `BadInput` for a request of a trace or of sessions beyond a model's context, with its line."""
         for point in self.points:
-            if isinstance(point.lengths, TraceLengths):
+            if isinstance(point.lengths, TraceLengths | SessionLengths):
                 point.lengths.check_fits(context)
+
+
+def _misfit(lengths: Lengths, arrival: Arrival) -> str:
+    """Why these requests cannot be sent so; empty when they can."""
+    if arrival.kind == "trace" and not isinstance(lengths, TraceLengths):
+        return "an arrival of kind trace needs lengths of kind trace, whose times it takes"
+    if arrival.open_loop and isinstance(lengths, SessionLengths):
+        return "a session's turns wait for its answers, so no rate can be asked for: give --concurrency, the sessions"
+    return ""
 
 
 def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
@@ -218,7 +245,7 @@ def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
 
 
 def load_workload(text: str, library: Library | None = None) -> Workload:
-    """A workload by name, or by a form: ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]``, ``jsonl:FILE``, ``trace:FILE``.
+    """A workload by name, or by one of the forms: ``random:IN:OUT[:N]``, ``sessions:FILE`` ….
 
     Args:
         library: where the named ones are looked up; None = the packaged ones.
@@ -269,7 +296,7 @@ def _jsonl(text: str) -> Workload:
 
 
 def _trace(text: str) -> Workload:
-    match = _TRACE.fullmatch(text)
+    match = TRACE_FORM.fullmatch(text)
     speedup = float(match[2] or 1) if match else 0.0
     if match is None or not 0 < speedup < math.inf:
         raise BadInput(f"malformed workload {text!r}: write trace:FILE, or trace:FILE:xN to replay it N times as fast")
@@ -280,23 +307,14 @@ def _trace(text: str) -> Workload:
     return Workload(name=text, description=description, origin=f"the trace {match[1]}", points=[point])
 
 
-def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]:
-    """The workloads' names, with the traces among them replayed so many times as fast; None: as they are.
-
-    Raises `BadInput` for a number that is none above 0, or where nothing is a trace or one has its speed already.
-    """
-    traces = [name for name in names if name.startswith("trace:")]
-    if speedup is None:
-        return tuple(names)
-    if not 0 < speedup < math.inf:
-        raise BadInput(f"--speedup {speedup:g}: write a number above 0, such as 10 for ten times as fast")
-    if not traces:
-        raise BadInput(f"--speedup {speedup:g} is for a trace: give one with --workload trace:FILE")
-    for name in traces:
-        match = _TRACE.fullmatch(name)
-        if match is not None and match[2]:
-            raise BadInput(f"--speedup {speedup:g}: {name} says already how fast it is replayed")
-    return tuple(f"{name}:x{speedup:.12g}" if name in traces else name for name in names)
+def _sessions(text: str) -> Workload:
+    file = text.removeprefix("sessions:")
+    if not file:
+        raise BadInput(f"malformed workload {text!r}: write sessions:FILE")
+    lengths = SessionLengths(kind="sessions", file=file)
+    point = LoadPoint(prompts=lengths.turns, lengths=lengths)
+    description = f"the {point.prompts} turns of the {len(lengths.sessions)} sessions of {file}, with their think times"
+    return Workload(name=text, description=description, origin=f"the file {file}", points=[point])
 
 
 def _sharegpt(text: str) -> Workload:
@@ -315,4 +333,5 @@ _FORMS: dict[str, Callable[[str], Workload]] = {
     "sharegpt": _sharegpt,
     "jsonl": _jsonl,
     "trace": _trace,
+    "sessions": _sessions,
 }

@@ -11,10 +11,11 @@ from pydantic import Field, model_validator
 
 from autotune.arrays import Floats, Ints
 from autotune.errors import BadInput, MalformedFile
-from autotune.loadgen.requests import Content
+from autotune.loadgen.requests import Content, Turns
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.arrivals import Part
 from autotune.loadgen.workloads.prompt_files import MOST_TOTAL_TOKENS, Row, conversations, read_rows, sample
+from autotune.loadgen.workloads.session_files import Session, read_sessions
 from autotune.loadgen.workloads.traces import Trace, read_trace
 
 
@@ -25,6 +26,7 @@ class Drawn(NamedTuple):
         contents: what the prompts say, None where it is random; empty = all random.
         send_s: when a trace sends them, seconds after the first, shape (prompts,); None where nothing says so.
         blocks: see `Requests.blocks`, of `BLOCK_TOKENS`.
+        turns: see `Requests.turns`.
     """
 
     input_tokens: Ints
@@ -32,6 +34,7 @@ class Drawn(NamedTuple):
     contents: Sequence[Content | None] = ()
     send_s: Floats | None = None
     blocks: Sequence[tuple[int, ...] | None] = ()
+    turns: Turns | None = None
 
 
 class FixedLengths(Part):
@@ -175,13 +178,79 @@ class TraceLengths(Part):
         return f"lengths of the trace {self.file} {shared}, made of random tokens"
 
 
+class SessionLengths(Part):
+    """The conversations of a file, see `read_sessions`: all of them, in its order, whatever the seed."""
+
+    kind: Literal["sessions"]
+    file: str
+
+    @property
+    def longest(self) -> int:
+        return max(session.longest(Approximate()) for session in self.sessions)
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        return read_sessions(Path(self.file))
+
+    @property
+    def turns(self) -> int:
+        """Turns of all sessions: so many requests are sent."""
+        return sum(len(session.turns) for session in self.sessions)
+
+    def check_fits(self, context: int) -> None:
+        """Raise `BadInput` for a session whose history grows longer than a context, with its line."""
+        for session in self.sessions:
+            tokens = session.longest(Approximate())
+            if tokens > context:
+                raise MalformedFile(self.file, beyond_context(tokens, context), session.line)
+
+    def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Raises `BadInput` for another number than the turns of the file: a session is sent to its end."""
+        if prompts != self.turns:
+            raise BadInput(f"{self.file} holds {self.turns} turns, and all are sent; prompts: {prompts} is not that")
+        return drawn_turns(self.sessions, tokenizer)
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        texts = any(turn.text is not None for session in self.sessions for turn in session.turns)
+        counted = f", {_counted(tokenizer)}" if texts else ", which gives the lengths"
+        return f"{self.file}{counted}, with the answers really received as history"
+
+
+def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
+    """The turns of some sessions, one session after the other; a prompt is all that was said before, and the turn."""
+    numbers: dict[tuple[str, str], int] = {}
+    preambles: list[int] = []
+    systems: list[tuple[str, Sequence[object]]] = []
+    rows: list[tuple[int, int, float, int, int, int]] = []
+    for session in sessions:
+        system = -1
+        if session.preamble:
+            key = (session.system, repr(session.tools))
+            system = numbers.setdefault(key, len(numbers))
+        if system == len(systems):
+            systems.append((session.system, session.tools))
+            preambles.append(max(tokenizer.count(session.preamble), 1))
+        begin = preambles[system] if system >= 0 else 0
+        history = begin
+        for place, turn in enumerate(session.turns):
+            own = turn.tokens(tokenizer)
+            after = len(rows) - 1 if place else -1
+            rows.append((history + own, after, turn.think_s, own, system, begin))
+            history += own + turn.output_tokens
+    said = [turn for session in sessions for turn in session.turns]
+    reads, afters, thinks, owns, numbered, begins = (np.array(column) for column in zip(*rows, strict=True))
+    turns = Turns(afters, thinks, owns, numbered, begins, systems)
+    return Drawn(reads, np.array([turn.output_tokens for turn in said]), [turn.text for turn in said], turns=turns)
+
+
 def beyond_context(tokens: int, context: int) -> str:
     """What is wrong with a request that no server of the model can take."""
     return f"{tokens} tokens of prompt and answer are beyond the model's context of {context}; leave the line out"
 
 
 Lengths = Annotated[
-    FixedLengths | TableLengths | ShareGPTLengths | FileLengths | TraceLengths, Field(discriminator="kind")
+    FixedLengths | TableLengths | ShareGPTLengths | FileLengths | TraceLengths | SessionLengths,
+    Field(discriminator="kind"),
 ]
 
 

@@ -114,14 +114,14 @@ def _whole(value: Any) -> bool:
 def _known(content: Any) -> bool:
     """Whether it is text, token ids, or messages."""
     if not isinstance(content, list) or not content:
-        return bool(content) and _is_text(content)
+        return bool(content) and is_text(content)
     return all(type(token) is int and token >= 0 for token in content) or all(
-        isinstance(message, dict) and _is_text(message.get("role")) and _is_text(message.get("content"))
+        isinstance(message, dict) and is_text(message.get("role")) and is_text(message.get("content"))
         for message in content
     )
 
 
-def _is_text(content: Any) -> bool:
+def is_text(content: Any) -> bool:
     """Whether it is text that can be sent: JSON may hold half a surrogate pair, which no UTF-8 has."""
     return isinstance(content, str) and not _SURROGATE.search(content)
 

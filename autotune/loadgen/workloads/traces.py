@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -29,6 +30,9 @@ from autotune.loadgen.workloads.prompt_files import file_version
 
 BLOCK_TOKENS = 512
 """Prompt tokens of one of Mooncake's hash ids."""
+
+TRACE_FORM = re.compile(r"trace:(.+?)(?::x(\d+(?:\.\d+)?(?:e[+-]?\d+)?))?")
+"""A trace as a workload, with how many times as fast it is replayed."""
 
 _MOST = 2**31
 _MOST_MS = 1e13
@@ -186,3 +190,22 @@ def _length(path: Path, number: int, name: str, value: Any) -> int:
 def _told(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]:
+    """The workloads' names, with the traces among them replayed so many times as fast; None: as they are.
+
+    Raises `BadInput` for a number that is none above 0, or where nothing is a trace or one has its speed already.
+    """
+    traces = [name for name in names if name.startswith("trace:")]
+    if speedup is None:
+        return tuple(names)
+    if not 0 < speedup < math.inf:
+        raise BadInput(f"--speedup {speedup:g}: write a number above 0, such as 10 for ten times as fast")
+    if not traces:
+        raise BadInput(f"--speedup {speedup:g} is for a trace: give one with --workload trace:FILE")
+    for name in traces:
+        match = TRACE_FORM.fullmatch(name)
+        if match is not None and match[2]:
+            raise BadInput(f"--speedup {speedup:g}: {name} says already how fast it is replayed")
+    return tuple(f"{name}:x{speedup:.12g}" if name in traces else name for name in names)

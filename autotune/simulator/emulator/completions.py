@@ -16,10 +16,13 @@ from uuid import uuid4
 from autotune.simulator.emulator.card import CachedTokensReport, HttpDialect
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpExchange
-from autotune.simulator.emulator.requests import CompletionRequest
+from autotune.simulator.emulator.requests import CompletionRequest, text_tokens
 
 WORDS = (" the", " and", " one", " all", " day", " sun", " sea", " own", " far", " new", " way", " old", " sky", " air")
 """The texts of the tokens that are generated; all of one length."""
+
+ANSWER_TOKENS = text_tokens("".join(WORDS))
+"""What a history that is sent again makes of them."""
 
 _QUOTED = tuple(json.dumps(word).encode() for word in WORDS)
 _TOKENS_BEFORE_CLOSE = 3

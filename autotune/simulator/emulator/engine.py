@@ -58,14 +58,15 @@ class LiveSequences(Sequences):
         self._free.append(slot)
 
 
-def block_hashes(tokens: Sequence[int], block_tokens: int) -> tuple[int, ...]:
+def block_hashes(tokens: Sequence[int], block_tokens: int, before: int = 0) -> tuple[int, ...]:
     """One hash per full block, each covering all tokens up to its end.
 
-    So two prompts share a block exactly when they begin alike up to its end (vLLM: v1/core/kv_cache_utils.py). Only
-    prompts are cached, not answers.
+    So two prompts share a block exactly when they begin alike up to its end (vLLM: v1/core/kv_cache_utils.py).
+
+    Args:
+        before: the hash of the block before the first of these tokens.
     """
     hashes: list[int] = []
-    before = 0
     for end in range(block_tokens, len(tokens) + 1, block_tokens):
         before = hash((before, *tokens[end - block_tokens : end]))
         hashes.append(before)
@@ -80,6 +81,8 @@ class LiveEngine:
         block_tokens: tokens per block of the prefix cache.
         speed: virtual seconds per second of the wall clock.
         clock: seconds; must be the time of the event loop, which may have a coarser one.
+        answer: token ids that every answer is made of, over and over, as the tokeniser reads its text; empty: nobody
+            sends an answer again.
 
     Attributes:
         slowness: how many times as long steps take; may be changed at any time.
@@ -92,17 +95,22 @@ class LiveEngine:
         block_tokens: int,
         speed: float,
         clock: Callable[[], float] = perf_counter,
+        answer: Sequence[int] = (),
     ) -> None:
         self.server, self.capacity = server, capacity
         # What the cache keeps is whole blocks of the pool.
         self.block_tokens = block_tokens = math.lcm(block_tokens, server.block_tokens)
         self._speed, self._clock, self.slowness = speed, clock, 1.0
+        self._answer = answer
         self._blocks: dict[int, tuple[int, ...]] = {}
+        self._tails: dict[int, tuple[tuple[int, ...], Sequence[int]]] = {}  # whole blocks of a prompt, and the rest
+        self._answers: dict[int, tuple[int, ...]] = {}
         self._sinks: dict[int, OnTokens] = {}
         self._unread: dict[int, Callable[[int], None]] = {}
         self._state = LiveSequences()
         self._caches = [
-            BlockCache(block_tokens, server.prefix_caching, self._blocks) for _ in range(server.data_parallel)
+            BlockCache(block_tokens, server.prefix_caching, self._blocks, self._answers)
+            for _ in range(server.data_parallel)
         ]
         self._scheduler = Scheduler(server, self._state, self._caches, capacity)
         self._front, self._back = FrontEnd(server), BackEnd(server)
@@ -133,8 +141,10 @@ class LiveEngine:
             was_text: whether the tokeniser had to make them.
         """
         slot = self._state.place(len(prompt), output_tokens)
+        blocks = block_hashes(prompt, self.block_tokens)
         # At least the prompt's last token is computed anew, as its successor comes from it.
-        self._blocks[slot] = block_hashes(prompt[:-1], self.block_tokens)
+        self._blocks[slot] = blocks[: (len(prompt) - 1) // self.block_tokens]
+        self._tails[slot] = blocks, prompt[len(blocks) * self.block_tokens :]
         self._sinks[slot], self._unread[slot] = on_tokens, on_cached
         self._front.accept(slot, self._now_s(), len(prompt) if was_text else 0)
         if self._step is None:
@@ -233,6 +243,7 @@ class LiveEngine:
         """Send the tokens of a step, once the detokeniser has sent those of the steps before."""
         scheduler, state = self._scheduler, self._state
         scheduler.end(step)
+        self._note_answers()
         ended = set(scheduler.take_ended().tolist())
         ids = np.concatenate([step.ids, np.array(step.started, dtype=np.int64)])
         reached = np.minimum(np.floor(state.written[ids] + 1e-9), state.output[ids]).astype(np.int64)
@@ -253,6 +264,17 @@ class LiveEngine:
         else:
             self._tell()
 
+    def _note_answers(self) -> None:
+        """Prepare the blocks of what ends now, prompt and answer, for the cache."""
+        ids, state = self._scheduler.running, self._state
+        if not self._answer or not self.server.prefix_caching:
+            return
+        for slot in ids[state.written[ids] >= state.output[ids] - 1e-9].tolist():
+            blocks, rest = self._tails[slot]
+            # The last token was never put into the model.
+            generated = [self._answer[i % len(self._answer)] for i in range(int(state.output[slot]) - 1)]
+            self._answers[slot] = blocks + block_hashes([*rest, *generated], self.block_tokens, (0, *blocks)[-1])
+
     def _tell(self) -> None:
         """Send the tokens of the first step that are not sent yet."""
         tokens, ended = self._unsent.popleft()
@@ -272,6 +294,7 @@ class LiveEngine:
         self._abandoned.clear()
 
     def _forget(self, slot: int) -> None:
-        del self._sinks[slot], self._blocks[slot]
+        del self._sinks[slot], self._blocks[slot], self._tails[slot]
+        self._answers.pop(slot, None)
         self._unread.pop(slot, None)
         self._state.free(slot)

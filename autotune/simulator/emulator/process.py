@@ -19,6 +19,7 @@ import uvloop
 
 from autotune.errors import BadInput
 from autotune.simulator.emulator.api import EngineApi
+from autotune.simulator.emulator.completions import ANSWER_TOKENS
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpConnection
 from autotune.simulator.emulator.launch import Died, EmulatedLaunch, Emulation, prepare_launch
@@ -95,7 +96,13 @@ async def _until_stopped(
     loop.set_exception_handler(note_bug)
     for number in (signal.SIGINT,) if "ignore-sigterm" in faults else (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    engine = LiveEngine(launch.server, launch.memory.capacity_tokens, launch.block_tokens, launch.asked.speed)
+    engine = LiveEngine(
+        launch.server,
+        launch.memory.capacity_tokens,
+        launch.block_tokens,
+        launch.asked.speed,
+        answer=ANSWER_TOKENS,
+    )
     if listener is None:
         log.lines(launch.card.ready)
         with suppress(TimeoutError):

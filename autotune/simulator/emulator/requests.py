@@ -19,6 +19,8 @@ _NATURAL_TOKENS = 220
 """Mean length of an answer that may end by itself: that of ShareGPT's answers, about."""
 _TEMPLATE_TOKENS = 3
 """A chat template's marks around one message, about."""
+_GENERATE = 0
+"""The mark that tells the model to answer."""
 
 
 class RequestRefused(Exception):
@@ -171,11 +173,17 @@ def _chat_tokens(document: dict[str, Any]) -> list[int]:
     messages = document.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
         raise RequestRefused(400, "BadRequestError", "messages must be a list of at least one message")
-    tokens: list[int] = []
+    tools = document.get("tools")
+    # Templates write them down before everything else.
+    tokens: list[int] = text_tokens(json.dumps(tools)) if tools else []
     for message in messages:
-        role = crc32(str(message.get("role")).encode())
-        tokens += [role] * _TEMPLATE_TOKENS + text_tokens(_content(message.get("content")))
-    return [*tokens, 0]
+        role, said = crc32(str(message.get("role")).encode()), text_tokens(_content(message.get("content")))
+        if message.get("role") == "assistant":
+            # As it was generated: behind the mark that a prompt ends with.
+            tokens += [_GENERATE, *said] + [role] * (_TEMPLATE_TOKENS - 1)
+        else:
+            tokens += [role] * _TEMPLATE_TOKENS + said
+    return [*tokens, _GENERATE]
 
 
 def _content(content: Any) -> str:

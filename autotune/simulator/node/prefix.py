@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 from typing import Protocol
 
+from autotune.arrays import Ints
 from autotune.loadgen.requests import Requests, Segment, prompt_segments
 from autotune.simulator.node.server import SimulatedServer
 
@@ -29,6 +30,9 @@ class PrefixCache(Protocol):
 
     def keep(self, request: int) -> int:
         """Cache the prefix of a computed prompt; returns the request's own tokens that the cache owns from now on."""
+
+    def keep_answer(self, request: int) -> int:
+        """Cache what a request that ended has generated; returns its tokens that the cache owns from now on."""
 
     def release(self, request: int) -> None:
         """Unpin the prefix of a request."""
@@ -63,6 +67,9 @@ class GroupCache(PrefixCache):
         self._users[group] = {request}
         return self._tokens
 
+    def keep_answer(self, request: int) -> int:  # noqa: ARG002  nobody sends an answer again
+        return 0
+
     def release(self, request: int) -> None:
         self._used(request).discard(request)
 
@@ -90,11 +97,19 @@ class BlockCache(PrefixCache):
 
     Args:
         blocks: hashes of each request's prompt, each covering all tokens up to its block's end; requests come and go.
+        answers: the same of prompt and answer, for requests whose answer somebody may send again.
     """
 
-    def __init__(self, block_tokens: int, enabled: bool, blocks: Mapping[int, Sequence[int]]) -> None:
+    def __init__(
+        self,
+        block_tokens: int,
+        enabled: bool,
+        blocks: Mapping[int, Sequence[int]],
+        answers: Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
         self._block_tokens, self._enabled = block_tokens, enabled
         self._blocks = blocks
+        self._answers: Mapping[int, Sequence[int]] = {} if answers is None else answers
         self._users: dict[int, int] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._held: dict[int, list[int]] = {}
@@ -131,7 +146,17 @@ class BlockCache(PrefixCache):
         if not self._enabled:
             return 0
         held = self._held.setdefault(request, [])
-        added = [b for b in self._blocks[request][len(held) :] if b not in self._users and b not in self._idle]
+        return self._add(held, self._blocks[request][len(held) :])
+
+    def keep_answer(self, request: int) -> int:
+        """The blocks that it has filled while it decoded, as the engines keep them."""
+        if not self._enabled or request not in self._answers:
+            return 0
+        return self._add(self._held.setdefault(request, []), self._answers[request])
+
+    def _add(self, held: list[int], blocks: Sequence[int]) -> int:
+        """Those that are not there yet go into the cache, held by a request; returns their tokens."""
+        added = [block for block in blocks if block not in self._users and block not in self._idle]
         self._users.update(dict.fromkeys(added, 1))
         held += added
         return self._tokens(added)
@@ -157,11 +182,23 @@ class SegmentCache(BlockCache):
 
     Args:
         sizes: tokens of each block, whole ones of the pool.
+        read: tokens of the prompts.
     """
 
-    def __init__(self, server: SimulatedServer, blocks: Mapping[int, Sequence[int]], sizes: Mapping[int, int]) -> None:
-        super().__init__(server.block_tokens, server.prefix_caching, blocks)
-        self._sizes = sizes
+    def __init__(
+        self,
+        server: SimulatedServer,
+        blocks: Mapping[int, Sequence[int]],
+        answers: Mapping[int, Sequence[int]],
+        sizes: Mapping[int, int],
+        read: Ints,
+    ) -> None:
+        super().__init__(server.block_tokens, server.prefix_caching, blocks, answers)
+        self._sizes, self._read = sizes, read
+
+    def match(self, request: int) -> int:
+        # At least the prompt's last token is computed anew, as its successor comes from it.
+        return min(super().match(request), (int(self._read[request]) - 1) // self._block_tokens * self._block_tokens)
 
     def _tokens(self, blocks: Collection[int]) -> int:
         return sum(self._sizes[block] for block in blocks)
@@ -174,21 +211,27 @@ def load_caches(server: SimulatedServer, requests: Requests) -> list[PrefixCache
         return [GroupCache(server, requests) for _ in range(server.data_parallel)]
     sizes: dict[int, int] = {}
     blocks: dict[int, list[int]] = {}
-    for request, (pieces, read) in enumerate(zip(segments, requests.input_tokens.tolist(), strict=True)):
-        cut = _whole_blocks(pieces, server.block_tokens, read)
+    for request, pieces in enumerate(segments):
+        cut = _whole_blocks(pieces, server.block_tokens)
         sizes.update(cut)
         blocks[request] = list(cut)
-    return [SegmentCache(server, blocks, sizes) for _ in range(server.data_parallel)]
+    answers: dict[int, list[int]] = {}
+    if requests.turns is not None:
+        # The next turn of the session begins with them.
+        after = requests.turns.after.tolist()
+        said = {before: segments[request][:-1] for request, before in enumerate(after) if before >= 0}
+        answers = {before: list(_whole_blocks(pieces, server.block_tokens)) for before, pieces in said.items()}
+    read = requests.input_tokens
+    return [SegmentCache(server, blocks, answers, sizes, read) for _ in range(server.data_parallel)]
 
 
-def _whole_blocks(pieces: Sequence[Segment], block: int, read: int) -> dict[int, int]:
-    """The segments of a prompt of so many tokens, cut to whole blocks of the pool: tokens by a number of each."""
-    # At least the prompt's last token is computed anew, as its successor comes from it.
-    last, end = (read - 1) // block * block, 0
+def _whole_blocks(pieces: Sequence[Segment], block: int) -> dict[int, int]:
+    """The segments of a prompt, cut to whole blocks of the pool: tokens by a number of each."""
+    end = 0
     cut: dict[int, int] = {}
     for piece in pieces:
         begin, end = end // block * block, end + piece.tokens
-        tokens = min(end // block * block, last) - begin
+        tokens = end // block * block - begin
         if tokens > 0:
             # A piece that is cut shorter in one prompt than in another is another one.
             cut[hash((piece.chain, tokens))] = tokens

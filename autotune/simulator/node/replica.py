@@ -205,6 +205,7 @@ class Replica:
 
     def finish(self, request: int) -> None:
         """A running sequence has all its tokens."""
+        self._sequences.context[request] -= self._cache.keep_answer(request)
         self._release(request)
         self._forget(request)
 
