@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -94,10 +95,7 @@ class Prompts:
         Raises `BadInput` for prompts of a file that the endpoint does not take.
         """
         purpose, contents = (Purpose.WARM_UP, ()) if key.warm_up else (Purpose.LOAD, requests.contents)
-        common: dict[str, Any] = {"ignore_eos": True, "temperature": 0.0}
-        if self.streaming:
-            common |= {"stream": True, "stream_options": {"include_usage": True}}
-        name, texts, bodies = "messages" if self._chat else "prompt", Texts(self.tokenizer), []
+        texts, bodies = Texts(self.tokenizer), []
         blocks: dict[int, Ints] = {}
         for request in range(len(requests))[part]:
             content = contents[request] if contents else None
@@ -105,10 +103,35 @@ class Prompts:
                 prefix, own = self._random_ids(requests, request, key, purpose, blocks)
                 as_text = self._chat or self.as_text
                 content = texts.text(prefix, own) if as_text else [*prefix.tolist(), *own.tolist()]
-            tokens = int(requests.output_tokens[request])
-            body = {"model": self.model, name: self._for_endpoint(content), "max_tokens": tokens, **common}
-            bodies.append(json.dumps(body, separators=(",", ":")).encode())
+            bodies.append(self._body(self._for_endpoint(content), int(requests.output_tokens[request])))
         return bodies
+
+    def _body(self, content: object, tokens: int, **more: object) -> bytes:
+        common: dict[str, Any] = {"ignore_eos": True, "temperature": 0.0}
+        if self.streaming:
+            common |= {"stream": True, "stream_options": {"include_usage": True}}
+        name = "messages" if self._chat else "prompt"
+        body = {"model": self.model, name: content, "max_tokens": tokens, **common, **more}
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    def history_body(self, messages: Sequence[dict[str, str]], tools: Sequence[object], tokens: int) -> bytes:
+        """The body of a session's turn.
+
+        Args:
+            messages: everything that was said, the user's turn last. Where no chat template is applied an answer
+                follows at once what it answers, and everything else after a blank line.
+        """
+        if self._chat:
+            return self._body(messages, tokens, **({"tools": tools} if tools else {}))
+        text = json.dumps(tools) if tools else ""
+        for message in messages:
+            text += ("\n\n" if text and message["role"] != "assistant" else "") + message["content"]
+        return self._body(text, tokens)
+
+    def random_text(self, tokens: int, request: int, key: PromptKey) -> str:
+        """Random words of so many tokens, another text for each request."""
+        ids = key.generator(Purpose.LOAD, request).integers(*self.id_range, tokens)
+        return Texts(self.tokenizer).text(ids[:0], ids)
 
     @property
     def _chat(self) -> bool:

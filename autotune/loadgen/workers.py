@@ -170,20 +170,24 @@ class Workers:
             start_ns = perf_counter_ns() + HEAD_START_NS
             for process in processes:
                 process.send(start_ns)
-            logs, clients = zip(*_results(len(task.requests), processes, on_progress), strict=True)
+            places = [replace(task, workers=workers).chosen(number) for number in range(workers)]
+            logs, clients = zip(*_results(list(map(len, places)), processes, on_progress), strict=True)
         except BaseException:
             self.close()  # a worker in the middle of a load is of no use for the next
             raise
         worst = ClientHealth.of_all(clients)
         self._chunks_per_stream = worst.chunks / worst.span_s / streams
-        return RequestLog.merged(logs), clients
+        return RequestLog.merged(logs, places), clients
 
 
 def _results(
-    requests: int, processes: Sequence[_Process], on_progress: Callable[[Progress], None] | None
+    shares: Sequence[int], processes: Sequence[_Process], on_progress: Callable[[Progress], None] | None
 ) -> list[tuple[RequestLog, ClientHealth]]:
-    """Each worker's result, once all have one; meanwhile their progress."""
-    shares = [len(range(number, requests, len(processes))) for number in range(len(processes))]
+    """Each worker's result, once all have one; meanwhile their progress.
+
+    Args:
+        shares: how many requests each sends.
+    """
     progress = [Progress(0, 0, 0, share, 0) for share in shares]
     pipes = {process.answers: number for number, process in enumerate(processes)}
     results: dict[int, tuple[RequestLog, ClientHealth]] = {}

@@ -20,6 +20,7 @@ import uvloop
 
 from autotune.errors import BadInput
 from autotune.loadgen.client.connections import Connections, StallTimeouts
+from autotune.loadgen.client.conversations import AnswerStream, Conversation
 from autotune.loadgen.client.health import ClientHealth, LoopMonitor
 from autotune.loadgen.client.messages import Progress, RequestTimeouts, Schedule
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome
@@ -61,14 +62,14 @@ class Generator:
     """
 
     def __init__(self, target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> None:
-        in_flight = min(schedule.concurrency, len(schedule.requests))
+        in_flight = min(schedule.concurrency, len(schedule))
         allow_open_files(in_flight, surely=schedule.at_once >= in_flight)
         target.addresses  # noqa: B018  resolved here, where a name that does not exist can be told
         self._schedule = schedule
         self._connections = Connections(target, timeouts.connect_s)
         self._redacted = target.redacted
-        n = len(schedule.requests)
-        self._exchanges: list[Exchange] = []
+        n = len(schedule)
+        self._exchanges: dict[int, Exchange] = {}
         self._active: set[Exchange] = set()
         self._retries = [0] * n
         self._delays_s = np.zeros(n)
@@ -95,24 +96,75 @@ class Generator:
                 if on_progress is not None:
                     background.append(watchers.create_task(self._report(on_progress)))
                 async with asyncio.TaskGroup() as group:
-                    for request, send_s in enumerate(self._schedule.send_s):
-                        await self._slots.acquire()
-                        if send_s > 0:
-                            due_ns = start_ns + int(send_s * 1e9)
-                            await _until(due_ns)
-                            self._delays_s[request] = (perf_counter_ns() - due_ns) / 1e9
-                        exchange = Exchange(int(self._schedule.output_tokens[request]), self._schedule.streaming)
-                        self._exchanges.append(exchange)
-                        self._active.add(exchange)
-                        group.create_task(self._send(request, exchange))
-                        if request % _BURST == 0:
-                            await asyncio.sleep(0)
+                    if self._schedule.conversations:
+                        await self._start_sessions(group)
+                    else:
+                        await self._start_requests(group, start_ns)
                 for helper in background:
                     helper.cancel()
             health = monitor.health(self._delays_s, self._connections.reads, self._chunks)
-            return RequestLog.of(self._exchanges, self._retries, self._delays_s), health
+            exchanges = [self._exchanges[request] for request in range(len(self._schedule))]
+            return RequestLog.of(exchanges, self._retries, self._delays_s), health
+
+    async def _start_requests(self, group: asyncio.TaskGroup, start_ns: int) -> None:
+        """Send each request when its time has come and a place is free."""
+        for request, send_s in enumerate(self._schedule.send_s):
+            await self._slots.acquire()
+            if send_s > 0:
+                due_ns = start_ns + int(send_s * 1e9)
+                await _until(due_ns)
+                self._delays_s[request] = (perf_counter_ns() - due_ns) / 1e9
+            exchange = Exchange(int(self._schedule.output_tokens[request]), self._schedule.streaming)
+            self._exchanges[request] = exchange
+            self._active.add(exchange)
+            group.create_task(self._send(request, exchange))
+            if request % _BURST == 0:
+                await asyncio.sleep(0)
+
+    async def _start_sessions(self, group: asyncio.TaskGroup) -> None:
+        """Begin the next session when a place is free."""
+        for conversation in self._schedule.conversations:
+            await self._slots.acquire()
+            group.create_task(self._hold(conversation))
+
+    async def _hold(self, conversation: Conversation) -> None:
+        """Send the turns of a session, each when the answer before is there and its user has thought."""
+        failed: RequestOutcome | None = None
+        try:
+            before_ns = perf_counter_ns()
+            for number, place in enumerate(conversation.places):
+                tokens = int(self._schedule.output_tokens[place])
+                if failed is not None:
+                    self._exchanges[place] = exchange = Exchange(tokens)
+                    exchange.fail(failed)
+                    self._failed += 1
+                    continue
+                data, think_s = conversation.request(number), conversation.think_s(number)
+                if think_s > 0:
+                    due_ns = before_ns + int(think_s * 1e9)
+                    await _until(due_ns)
+                    self._delays_s[place] = (perf_counter_ns() - due_ns) / 1e9
+                answer = AnswerStream()
+                self._exchanges[place] = exchange = Exchange(tokens, self._schedule.streaming, answer)
+                self._active.add(exchange)
+                await self._exchange(place, exchange, data)
+                assert exchange.outcome is not None
+                if not exchange.outcome.ok:
+                    message = f"not sent, as turn {number + 1} of its session had failed: {exchange.outcome.message}"
+                    failed = replace(exchange.outcome, message=message)
+                conversation.answered(answer.text())
+                before_ns = exchange.finished_ns
+        finally:
+            self._slots.release()
 
     async def _send(self, request: int, exchange: Exchange) -> None:
+        """Send a request that has a place, and give the place back."""
+        try:
+            await self._exchange(request, exchange, self._schedule.requests[request])
+        finally:
+            self._slots.release()
+
+    async def _exchange(self, request: int, exchange: Exchange, data: bytes) -> None:
         """Send a request on a kept connection or else a new one, and wait for its end.
 
         A kept connection that the server closed before it answered is no fault of the server: the request goes
@@ -126,14 +178,13 @@ class Generator:
                     exchange.fail(connection)
                     break
                 with self._stalls.watching(exchange, connection):
-                    await connection.run(exchange, self._schedule.requests[request])
+                    await connection.run(exchange, data)
                 self._connections.give_back(connection)
                 assert exchange.outcome is not None
                 if kept is None or exchange.started or exchange.outcome.kind is not OutcomeKind.CLOSED:
                     break
                 kept, exchange.outcome, self._retries[request] = None, None, 1
         finally:
-            self._slots.release()
             self._active.discard(exchange)
         outcome = exchange.outcome
         assert outcome is not None
@@ -147,7 +198,7 @@ class Generator:
             await asyncio.sleep(_REPORT_S)
             sent, active = len(self._exchanges), len(self._active)
             chunks = self._chunks + sum(len(exchange.events.times_ns) for exchange in self._active)
-            on_progress(Progress(sent, sent - active, self._failed, len(self._schedule.requests), chunks))
+            on_progress(Progress(sent, sent - active, self._failed, len(self._schedule), chunks))
 
 
 async def _until(due_ns: int) -> None:

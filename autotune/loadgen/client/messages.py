@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from autotune.arrays import Floats, Ints
+from autotune.loadgen.client.conversations import Conversation, conversations
 from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
@@ -43,6 +46,8 @@ class Schedule:
         requests: whole HTTP requests, in the order of sending, n entries.
         send_s: seconds after the start at which each may be sent, shape (n,), ascending.
         output_tokens: how many tokens each must bring, shape (n,).
+        conversations: of sessions, whose requests are made when the answers before are there; then `requests` is empty
+            and `concurrency` counts sessions.
     """
 
     requests: Sequence[bytes]
@@ -50,6 +55,10 @@ class Schedule:
     output_tokens: Ints
     concurrency: int
     streaming: bool = True
+    conversations: Sequence[Conversation] = ()
+
+    def __len__(self) -> int:
+        return len(self.output_tokens)
 
     @property
     def at_once(self) -> int:
@@ -59,7 +68,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """Every n-th request of a load point, for one of n workers; concurrency is split as evenly as possible.
+    """Every n-th request (or session) of a load point, for one of n workers; concurrency is split as evenly as can be.
 
     Attributes:
         requests: of the whole load point: what a prompt says depends on the request's number in it.
@@ -77,15 +86,27 @@ class WorkerTask:
     def schedule(self) -> Schedule:
         """Make the request bodies of this task; workers make theirs side by side."""
         requests, prompts, target = self.requests, self.prompts, self.target
-        chosen = slice(self.worker, None, self.workers)
-        bodies = prompts.bodies(requests, self.key, chosen)
+        chosen = self.chosen(self.worker)
+        sessions, bodies = list[Conversation](), list[bytes]()
+        if requests.turns is None:
+            bodies = prompts.bodies(requests, self.key, slice(self.worker, None, self.workers))
+        else:
+            sessions = conversations(target, prompts, requests, self.key, chosen.tolist())
         return Schedule(
             requests=[target.request(prompts.endpoint, body) for body in bodies],
             send_s=requests.send_s[chosen],
             output_tokens=requests.output_tokens[chosen],
             concurrency=requests.concurrency // self.workers + (self.worker < requests.concurrency % self.workers),
             streaming=prompts.streaming,
+            conversations=sessions,
         )
+
+    def chosen(self, worker: int) -> Ints:
+        """The requests that a worker sends, ascending: every n-th, or all of every n-th session."""
+        turns = self.requests.turns
+        number = np.arange(len(self.requests)) if turns is None else turns.session
+        chosen: Ints = np.flatnonzero(number % self.workers == worker)
+        return chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,15 +68,17 @@ class RequestLog:
         return cls(records, outcomes, np.array(retries, dtype=np.int64), send_delay_s, counts[:, 2], chunks, expected)
 
     @classmethod
-    def merged(cls, logs: Sequence[RequestLog]) -> RequestLog:
+    def merged(cls, logs: Sequence[RequestLog], places: Sequence[Ints] | None = None) -> RequestLog:
         """Join the logs of several workers; raw samples are joined, never statistics of them.
 
         Args:
-            logs: by worker; the first requests of all workers come first, then the second ones, as they were dealt.
+            logs: by worker.
+            places: of each worker's requests in the load, ascending; None: the first requests of all workers come
+                first, then the second ones, as they were dealt.
         """
-        places = np.concatenate([np.arange(len(log)) for log in logs])
+        places = places if places is not None else [np.arange(len(log)) for log in logs]
         workers = np.repeat(np.arange(len(logs)), [len(log) for log in logs])
-        dealt = np.lexsort((workers, places))
+        dealt = np.lexsort((workers, np.concatenate(places)))
         outcomes = [outcome for log in logs for outcome in log.outcomes]
         records = [log.records for log in logs]
         columns = {name: _joined(records, name)[dealt] for name in COLUMNS}

@@ -47,14 +47,14 @@ class Exchange:
         outcome: how it ended; None while it is under way.
     """
 
-    def __init__(self, expected_tokens: int, streaming: bool = True) -> None:
+    def __init__(self, expected_tokens: int, streaming: bool = True, events: EventStream | None = None) -> None:
         self.expected_tokens, self.streaming = expected_tokens, streaming
         self.sent_ns = perf_counter_ns()
         self.finished_ns = 0
         self.status = 0
         self.started = False
         self.location = ""
-        self.events = EventStream()
+        self.events = EventStream() if events is None else events
         self.body = bytearray()
         self.usage: Usage | None = None
         self.outcome: RequestOutcome | None = None
