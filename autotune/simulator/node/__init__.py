@@ -10,6 +10,7 @@
     replica.py       one attention replica: queue, admission, KV pool
     batches.py       what each rank computes in a step, and the CUDA graph that holds it
     prefix.py        the prefix cache of a replica
+    sessions.py      the client of a load of sessions
     batching.py      the loop over the scheduler in virtual time, and when tokens came
     fluid.py         the summary of a load point, and the load without the loop: ramp, full batch, drain
     steady.py        a fast prediction of all candidates with it, the search's prior

@@ -20,6 +20,7 @@ from autotune.simulator.node.prefix import load_caches
 from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.scheduling import Scheduler
 from autotune.simulator.node.server import SimulatedServer
+from autotune.simulator.node.sessions import SessionClient
 
 
 class Recorder:
@@ -98,6 +99,7 @@ class Batching:
         self.scheduler = Scheduler(server, self._state, load_caches(server, requests), capacity)
         self._front, self._back = FrontEnd(server), BackEnd(server)
         self._next = 0
+        self._sessions = SessionClient(requests.turns, requests.concurrency) if requests.turns is not None else None
         self._now = 0.0
         self._seen_s: list[float] = []  # when the client saw requests end, in order
         self._record = Recorder(requests)
@@ -107,9 +109,9 @@ class Batching:
         while len(self._seen_s) < len(self._state):
             # A closed loop sends the next request when one ends.
             while (sent_s := self._next_send_s()) <= self._now:
-                self._record.sent(self._next, sent_s)
-                self._front.accept(self._next, sent_s, int(self._state.read[self._next]))
-                self._next += 1
+                request = self._take()
+                self._record.sent(request, sent_s)
+                self._front.accept(request, sent_s, int(self._state.read[request]))
             for request in self._front.done(self._now):
                 self.scheduler.add(request)
             chunks = self.scheduler.take_chunks()
@@ -130,11 +132,20 @@ class Batching:
 
     def _next_send_s(self) -> float:
         """When the next request may be sent; infinite while the client keeps as many in flight as it may."""
+        if self._sessions is not None:
+            return self._sessions.next_s()
         waits_for = self._next - self._requests.concurrency
         if self._next >= len(self._state) or waits_for >= len(self._seen_s):
             return math.inf
         due_s = float(self._requests.send_s[self._next])
         return due_s if waits_for < 0 else max(due_s, self._seen_s[waits_for])
+
+    def _take(self) -> int:
+        """The request that is sent then."""
+        if self._sessions is not None:
+            return self._sessions.take()
+        self._next += 1
+        return self._next - 1
 
     def _next_arrival_s(self) -> float:
         """When the next request reaches a replica's queue, as far as it is known."""
@@ -181,3 +192,5 @@ class Batching:
         overshoot = float((self._state.written[ended] - self._state.output[ended]).sum())
         self._record.finished(ended, seen_s, overshoot)
         self._seen_s += [seen_s] * len(ended)
+        if self._sessions is not None:
+            self._sessions.ended(ended.tolist(), seen_s)

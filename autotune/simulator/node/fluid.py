@@ -95,7 +95,7 @@ class LoadSummary:
             held=float((odds * (read + written / 2)).sum()),
             span_s=float(requests.send_s.max()),
             shared=requests.prefix_tokens or shared_tokens(requests) // len(read),
-            groups=len(np.unique(requests.group[requests.group >= 0])) or int(bool(requests.blocks)),
+            groups=len(np.unique(requests.group[requests.group >= 0])) or int(bool(requests.blocks or requests.turns)),
         )
 
 
