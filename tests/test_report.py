@@ -86,7 +86,7 @@ def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes
     assert "drafted tokens" not in conclusion(plain)
     mtp = plain.recommended.model_copy(update={"config": {**plain.recommended.config, "speculative_tokens": 1}})
     assert "was assumed, not measured" in conclusion(plain.model_copy(update={"recommended": mtp}))
-    counted = {**metrics(9100.0), "spec_decode_acceptance_rate": 0.62}
+    counted = {**metrics(9100.0), "spec_decode_acceptance_rate": 62.0}
     rows = {"sharegpt": WorkloadComparison(baseline=None, recommended=counted, gain_percent=None)}
     real = plain.model_copy(update={"recommended": mtp, "workloads": rows, "evidence": Evidence.MEASURED})
     assert "was measured on random text (62 % of them)" in conclusion(real)

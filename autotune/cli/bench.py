@@ -15,6 +15,7 @@ from autotune.loadgen.measuring import measure
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.results import LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient
+from autotune.loadgen.speculation import DraftReader
 from autotune.loadgen.workloads import Workload
 from autotune.space.library import Library
 from autotune.trial import Evidence
@@ -36,7 +37,9 @@ def bench(options: BenchOptions, as_json: bool) -> None:
         load_options = options.load_options(workload, target)
         cache = PrefixCache.of(server, Library().engines.values())
         load_options = replace(
-            load_options, cache=replace(cache, reset=None, judged=False) if options.keep_cache else cache
+            load_options,
+            cache=replace(cache, reset=None, judged=False) if options.keep_cache else cache,
+            drafts=DraftReader(server, Library().engines.values()),
         )
         runs = _measured(options, workload, seeds, load_options)
     result = results.result(options, workload, evidence, runs, load_options.tokenizer)

@@ -28,6 +28,7 @@ from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.request_file import requests_path, write_requests
 from autotune.loadgen.results import LoadOptions, Measurement, to_json
 from autotune.loadgen.server_client import ServerClient
+from autotune.loadgen.speculation import DraftReader
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
@@ -199,6 +200,7 @@ class Launched:
                     api_key=server.api_key,
                     vocabulary=self.spec.model.architecture.vocab_size,
                     cache=PrefixCache.of(client, [card], trial.engine_version),
+                    drafts=DraftReader(client, [card], trial.engine_version),
                     slos=self.spec.slos,
                 )
                 seed = self.spec.seed + trial.launch_index

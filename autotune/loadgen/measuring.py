@@ -16,6 +16,7 @@ from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.results import LoadOptions, LoadResult, Measurement
+from autotune.loadgen.speculation import DraftUse
 from autotune.loadgen.workers import WorkerDied, Workers, workers_for
 from autotune.loadgen.workloads import Workload
 
@@ -62,7 +63,7 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
             on_progress = partial(options.on_progress, point.label) if options.on_progress is not None else None
             discarded: list[tuple[int, str]] = []
             for attempt, count in enumerate(workers.counts(requests, options.workers)):
-                cache_before = options.cache.begin()
+                cache_before, drafts_before = options.cache.begin(), options.drafts()
                 try:
                     log, clients = workers.send(replace(task, key=replace(key, attempt=attempt)), count, on_progress)
                 except WorkerDied as error:
@@ -71,7 +72,8 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
                 else:
                     bound = ClientHealth.of_all(clients).excess()
                     cache = options.cache.report(requests, log, *cache_before)
-                    load = LoadResult(point, log, clients, bound, cache, options.slos)
+                    drafts = DraftUse.between(drafts_before, options.drafts())
+                    load = LoadResult(point, log, clients, bound, cache, drafts, options.slos)
                     if not bound or not all(outcome.ok for outcome in log.outcomes):
                         break  # where requests failed the server, not the client, is to blame
                 discarded.append((count, load.client_bound))

@@ -14,6 +14,7 @@ from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, failur
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.prefix_cache import CacheReport, CacheUse, PrefixCache
 from autotune.loadgen.request_file import LoadLog
+from autotune.loadgen.speculation import DraftUse, ReadDrafts, acceptance
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import LoadPoint
 from autotune.metrics.formulas import Slo, summarize, summarize_loads
@@ -33,6 +34,7 @@ class LoadOptions:
         endpoint, as_text, vocabulary, tokenizer: see `Prompts`.
         cache: the server's prefix cache, emptied before each load and watched during it; by default only new prompts
             keep one load from finding another's.
+        drafts: reads what the server says of its drafts; by default it says nothing.
         warm_up: whether to send requests that are not counted before a load of more streams than any before.
         slos: limits for ``request_goodput``.
         workers: worker processes that send each load; None = as many as it needs, and more when the client did not
@@ -47,6 +49,7 @@ class LoadOptions:
     tokenizer: Tokenizer | None = None
     timeouts: RequestTimeouts = field(default_factory=RequestTimeouts)
     cache: PrefixCache = field(default_factory=PrefixCache)
+    drafts: ReadDrafts = field(default=lambda: None)
     warm_up: bool = True
     slos: Sequence[Slo] = ()
     workers: int | None = None
@@ -61,6 +64,7 @@ class LoadResult:
         workers: how the client fared in each worker process.
         client_bound: what of the client was beyond its limits; empty when it kept up.
         cache: the part that the server's prefix cache had in it.
+        drafts: what the server drafted and kept in it; None where it does not tell, or drafts nothing.
         slos: limits for ``request_goodput``.
         discarded: loads before this one in which the client did not keep up: by how many workers each was sent, and
             what was beyond the limits.
@@ -71,6 +75,7 @@ class LoadResult:
     workers: tuple[ClientHealth, ...]
     client_bound: str = ""
     cache: CacheReport = field(default_factory=CacheReport)
+    drafts: DraftUse | None = None
     slos: Sequence[Slo] = ()
     discarded: tuple[tuple[int, str], ...] = ()
 
@@ -142,10 +147,11 @@ def _pooled(loads: Sequence[LoadResult]) -> Metrics:
 
 
 def _with_client(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
-    """Metrics of loads with ``client_bound``, and with ``cache_hit_rate`` where the server reports it."""
+    """Metrics of loads with ``client_bound``, and with the cache's hits and the drafts' acceptance where it is told."""
     use = CacheUse.total([load.cache.use for load in loads])
+    drafts = acceptance([load.drafts for load in loads])
     hit_rate: Metrics = {} if use is None else {"cache_hit_rate": use.hit_rate}
-    return {**metrics, "client_bound": any(load.client_bound for load in loads), **hit_rate}
+    return {**metrics, "client_bound": any(load.client_bound for load in loads), **hit_rate, **drafts}
 
 
 def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:

@@ -54,6 +54,7 @@ METRICS: dict[str, Metric] = {
     "max_concurrent_requests": _COUNT,
     "steady_total_token_throughput": _RATE,
     "cache_hit_rate": _COUNT,
+    **{f"spec_decode_acceptance_{figure}": _COUNT for figure in ("rate", "length")},
     **{f"{statistic}_{latency}_ms": _TIME for latency in LATENCIES for statistic in STATISTICS},
 }
 """Every metric that an objective or an SLO may name."""

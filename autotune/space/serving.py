@@ -29,6 +29,36 @@ class CacheMetrics(Entry):
     source: str
 
 
+class DraftCounters(Entry):
+    """Prometheus counters of speculative decoding."""
+
+    drafts: str = Field(description="how often tokens were drafted for a sequence")
+    drafted: str = Field(description="drafted tokens")
+    accepted: str = Field(description="drafted tokens that were kept")
+
+
+class DraftGauges(Entry):
+    """Prometheus gauges of speculative decoding, means of the latest steps."""
+
+    length: str = Field(description="tokens that a sequence gains per step, the one without drafting included")
+    rate: str = Field(description="that over the tokens verified per step")
+
+
+class DraftMetrics(Entry):
+    """Where an engine tells how many drafted tokens it keeps."""
+
+    counters: DraftCounters | None = None
+    gauges: DraftGauges | None = None
+    versions: VersionRange = "*"
+    source: str
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> DraftMetrics:
+        if (self.counters is None) == (self.gauges is None):
+            raise ValueError("give either counters or gauges")
+        return self
+
+
 class ResolvedSource(Entry):
     """Where a running engine tells what it made of its arguments: a path of its server, or a line of its log.
 
@@ -73,6 +103,7 @@ class Serving(Entry):
     metrics_path: str = "/metrics"
     metrics: dict[str, str] = Field(default={}, description="our name to the engine's Prometheus name")
     cache_metrics: list[CacheMetrics] = Field(default=[], description="the first that the metrics page has counts")
+    draft_metrics: list[DraftMetrics] = Field(default=[], description="the first that the metrics page has counts")
 
 
 class LogPattern(Entry):

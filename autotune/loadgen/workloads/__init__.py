@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from autotune.arrays import Floats
 from autotune.errors import BadInput, UnknownName
-from autotune.loadgen.requests import Requests
+from autotune.loadgen.requests import Content, Requests
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.arrivals import Arrival, Part, arrival_of, send_times
 from autotune.loadgen.workloads.lengths import (
@@ -29,6 +29,7 @@ from autotune.loadgen.workloads.lengths import (
     FileLengths,
     FixedLengths,
     Lengths,
+    LibraryTextLengths,
     SessionLengths,
     ShareGPTLengths,
     TraceLengths,
@@ -48,6 +49,9 @@ _HINT = (
 
 _SWEPT = (("lengths", "input_tokens"), ("lengths", "output_tokens"), ("prompts",), ("arrival", "concurrency"))
 """Where a load point may have a list in place of a number; the last changes first."""
+
+_TEXTS = (ShareGPTLengths, FileLengths, SessionLengths, LibraryTextLengths)
+"""Lengths of prompts that are text."""
 
 _LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concurrency": "c"}
 """The prefix of each swept number in a label, in its order."""
@@ -106,7 +110,7 @@ class Workload(Part):
     @property
     def has_text(self) -> bool:
         """Whether its prompts are a file's text, so that somebody must count its tokens."""
-        return any(isinstance(point.lengths, ShareGPTLengths | FileLengths | SessionLengths) for point in self.points)
+        return any(isinstance(point.lengths, _TEXTS) for point in self.points)
 
     def with_concurrency(self, concurrency: int) -> Workload:
         """The same prompts with so many in flight; raises `BadInput` for less than 1."""
@@ -176,7 +180,7 @@ class Workload(Part):
             contents=drawn.contents,
             blocks=drawn.blocks,
             block_tokens=BLOCK_TOKENS,
-            is_text=bool(drawn.contents),
+            is_text=any(map(_is_text, drawn.contents)),
         )
 
     def _concurrency(self, position: int, drawn: Drawn) -> int:
@@ -199,6 +203,11 @@ class Workload(Part):
         for point in self.points:
             if isinstance(point.lengths, TraceLengths | SessionLengths):
                 point.lengths.check_fits(context)
+
+
+def _is_text(content: Content | None) -> bool:
+    """Whether a prompt is text or messages, not token ids."""
+    return bool(content) and not (isinstance(content, list) and isinstance(content[0], int))
 
 
 def _misfit(lengths: Lengths, arrival: Arrival) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -14,6 +15,7 @@ from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.requests import Content, Turns
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.arrivals import Part
+from autotune.loadgen.workloads.library_text import passages
 from autotune.loadgen.workloads.prompt_files import MOST_TOTAL_TOKENS, Row, conversations, read_rows, sample
 from autotune.loadgen.workloads.session_files import Session, read_sessions
 from autotune.loadgen.workloads.traces import Trace, read_trace
@@ -138,6 +140,30 @@ class FileLengths(Part):
         return f"{self.file}, {_counted(tokenizer) if counted else 'which gives the lengths'}"
 
 
+class LibraryTextLengths(Part):
+    """Real prose or code that every Python brings along, see `passages`: of about so many tokens."""
+
+    kind: Literal["library_text"]
+    text: Literal["prose", "code"]
+    input_tokens: int = Field(gt=0)
+    output_tokens: int = Field(gt=0)
+
+    @property
+    def longest(self) -> int:
+        """With room for a tokenizer that makes more of it than others do."""
+        return self.input_tokens * 3 // 2 + self.output_tokens
+
+    def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
+        """Other passages for each state of the generator; raises `BadInput` when there are too few."""
+        texts = passages(self.text, self.input_tokens, prompts, generator)
+        read = np.array([max(tokenizer.count(text), 1) for text in texts])
+        return Drawn(read, np.full(prompts, self.output_tokens), texts)
+
+    def source(self, tokenizer: Tokenizer) -> str:
+        of = "documentation" if self.text == "prose" else "standard library"
+        return f"{self.text} of the {of} of Python {platform.python_version()}, {_counted(tokenizer)}"
+
+
 class TraceLengths(Part):
     """The requests of a trace, see `read_trace`: from the top, in its order, whatever the seed."""
 
@@ -249,7 +275,13 @@ def beyond_context(tokens: int, context: int) -> str:
 
 
 Lengths = Annotated[
-    FixedLengths | TableLengths | ShareGPTLengths | FileLengths | TraceLengths | SessionLengths,
+    FixedLengths
+    | TableLengths
+    | ShareGPTLengths
+    | FileLengths
+    | LibraryTextLengths
+    | TraceLengths
+    | SessionLengths,
     Field(discriminator="kind"),
 ]
 

@@ -77,7 +77,7 @@ def _speculation(outcome: Recommendation) -> str:
         return "How many drafted tokens are accepted (speculative decoding) was assumed, not measured."
     measured = (row.recommended or {} for row in outcome.workloads.values())
     rate = next((row[ACCEPTANCE] for row in measured if row.get(ACCEPTANCE) is not None), None)
-    share = f" ({100 * rate:.0f} % of them)" if rate is not None else ""
+    share = f" ({rate:.0f} % of them)" if rate is not None else ""
     return f"How many drafted tokens are accepted (speculative decoding) was measured on random text{share}."
 
 

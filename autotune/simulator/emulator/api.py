@@ -84,8 +84,8 @@ class EngineApi:
         labels = self._card.labels.replace("{model}", self._launch.models[0])
         lines: list[str] = []
         for metric in self._card.metrics:
-            version, absent = self._launch.parsed.version, metric.absent_at_zero and not figures[metric.value]
-            if absent or not in_range(version, metric.versions):
+            version, absent = self._launch.parsed.version, metric.absent_at_zero and not figures.get(metric.value)
+            if absent or metric.value not in figures or not in_range(version, metric.versions):
                 continue
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
             lines.append(f"{metric.name}{{{labels}}} {figures[metric.value]}")

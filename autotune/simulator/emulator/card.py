@@ -65,7 +65,7 @@ class Refused(Entry):
 
 
 class MetricLine(Entry):
-    """One metric of the engine's Prometheus page; `value` names one of `LiveEngine.figures`."""
+    """One metric of the engine's Prometheus page; `value` names one of `LiveEngine.figures`, if it is there."""
 
     name: str
     kind: Literal["gauge", "counter"]

@@ -16,7 +16,7 @@ from uuid import uuid4
 from autotune.simulator.emulator.card import CachedTokensReport, HttpDialect
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpExchange
-from autotune.simulator.emulator.requests import CompletionRequest, text_tokens
+from autotune.simulator.emulator.requests import CompletionRequest, is_predictable, text_tokens
 
 WORDS = (" the", " and", " one", " all", " day", " sun", " sea", " own", " far", " new", " way", " old", " sky", " air")
 """The texts of the tokens that are generated; all of one length."""
@@ -82,7 +82,10 @@ class Completion:
             self._exchange.begin_stream()
         for index, (prompt, tokens) in enumerate(zip(self._asked.prompts, self._asked.output_tokens, strict=True)):
             on_tokens = partial(self._tokens, index)
-            self._slots[index] = self._engine.submit(prompt, tokens, on_tokens, self._cached, self._asked.were_text)
+            guessed = self._engine.server.speculative_tokens > 0 and is_predictable(prompt)
+            self._slots[index] = self._engine.submit(
+                prompt, tokens, on_tokens, self._cached, self._asked.were_text, guessed
+            )
 
     def _abandon(self) -> None:
         for slot in self._slots.values():

@@ -43,7 +43,7 @@ class LiveSequences(Sequences):
         """A slot for a request of so many prompt tokens and so many to generate."""
         if not self._free:
             n = len(self)
-            for name in ("read", "prompt", "output", "context", "written", "replica", "sent"):
+            for name in ("read", "prompt", "output", "context", "written", "replica", "sent", "is_text"):
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
             self._free = list(range(n, 2 * n))
@@ -132,6 +132,7 @@ class LiveEngine:
         on_tokens: OnTokens,
         on_cached: Callable[[int], None],
         was_text: bool = True,
+        predictable: bool = False,
     ) -> int:
         """Queue a request; returns the number by which it can be abandoned.
 
@@ -139,8 +140,10 @@ class LiveEngine:
             prompt: token ids; with the answer they must fit the context and the pool.
             on_cached: called once, before its first tokens come, with the tokens of its prompt that were in the cache.
             was_text: whether the tokeniser had to make them.
+            predictable: whether its answer can be guessed as that of a text.
         """
         slot = self._state.place(len(prompt), output_tokens)
+        self._state.is_text[slot] = predictable
         blocks = block_hashes(prompt, self.block_tokens)
         # At least the prompt's last token is computed anew, as its successor comes from it.
         self._blocks[slot] = blocks[: (len(prompt) - 1) // self.block_tokens]
@@ -188,12 +191,24 @@ class LiveEngine:
             "cache_hit_rate": scheduler.cached_tokens / read if read else 0.0,
             "preemptions": float(scheduler.preemptions),
             "prompt_tokens": float(read),
+            **(self._drafts() if self.server.speculative_tokens else {}),
             "external_hits": 0.0,
             "paused": 0.0,
             "generated_tokens": float(self.generated_tokens),
             "requests": float(self._requests),
             "capacity_tokens": float(pool),
             "lost_s": self._lost_s,
+        }
+
+    def _drafts(self) -> dict[str, float]:
+        """What speculative decoding has come to, in whole tokens where they are counted."""
+        scheduler, each = self._scheduler, self.server.speculative_tokens
+        return {
+            "drafts": scheduler.drafts,
+            "draft_tokens": scheduler.drafts * each,
+            "accepted_tokens": math.floor(scheduler.accepted),
+            "accept_length": scheduler.gain if scheduler.drafts else 0.0,
+            "accept_rate": scheduler.gain / (1 + each) if scheduler.drafts else 0.0,
         }
 
     # The loop

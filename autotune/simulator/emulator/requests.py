@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
@@ -19,6 +21,9 @@ _NATURAL_TOKENS = 220
 """Mean length of an answer that may end by itself: that of ShareGPT's answers, about."""
 _TEMPLATE_TOKENS = 3
 """A chat template's marks around one message, about."""
+_PREDICTED_BY, _LEAST_PREDICTED_BY = 512, 64
+"""The latest tokens of a prompt that are looked at, and how few of them tell nothing."""
+_PREDICTABLE = 0.04
 _GENERATE = 0
 """The mark that tells the model to answer."""
 
@@ -143,6 +148,20 @@ def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, li
     spread = crc32(repr(prompt[-32:]).encode()) % (2 * _NATURAL_TOKENS - 1)
     end = max(least, 1 + spread)
     return (end, "stop") if end < most else (most, "length")
+
+
+def is_predictable(tokens: Sequence[int]) -> bool:
+    """Whether a prompt goes on as people write, so that a draft model often guesses right: it repeats itself.
+
+    Of prose and of code every tenth token and more follows the same token as the last time; of random words every
+    fortieth at most, of random ids none.
+    """
+    seen: dict[int, int] = {}
+    tokens, guessed = tokens[-_PREDICTED_BY:], 0
+    for before, token in pairwise(tokens):
+        guessed += seen.get(before) == token
+        seen[before] = token
+    return len(tokens) >= _LEAST_PREDICTED_BY and guessed >= _PREDICTABLE * len(tokens)
 
 
 def text_tokens(text: str) -> list[int]:

@@ -17,7 +17,7 @@ import numpy as np
 from packaging.version import Version
 
 from autotune.loadgen.workloads import Workload
-from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, ShareGPTLengths, TableLengths
+from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, LibraryTextLengths, ShareGPTLengths, TableLengths
 from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.simulator.resolve_command import ResolvedCommand
 from autotune.space.cards import ModelCard
@@ -158,6 +158,8 @@ def _lengths(lengths: Lengths) -> str:
         return f"{lengths.input_tokens}→{lengths.output_tokens}"
     if isinstance(lengths, TableLengths):
         return lengths.stand_in_for or "chat"
+    if isinstance(lengths, LibraryTextLengths):
+        return f"{lengths.text} {lengths.input_tokens}→{lengths.output_tokens}"
     return "ShareGPT" if isinstance(lengths, ShareGPTLengths) else lengths.file
 
 

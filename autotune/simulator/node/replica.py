@@ -30,6 +30,7 @@ class Sequences:
         context: its own tokens in the KV pool.
         written: tokens generated.
         replica: which replica has it.
+        is_text: whether its prompt is text, whose continuation is guessed more often.
     """
 
     def __init__(self, read: Ints, write: Ints) -> None:
@@ -40,6 +41,7 @@ class Sequences:
         self.context = np.zeros(n)
         self.written = np.zeros(n)
         self.replica = np.zeros(n, dtype=np.int64)
+        self.is_text = np.zeros(n, dtype=bool)
 
     def __len__(self) -> int:
         return len(self.prompt)

@@ -49,7 +49,9 @@ class Scheduler:
 
     Attributes:
         running: the sequences that decode, in the order in which they began, shape (n,).
-        gain: tokens that a running sequence gets per step.
+        gain: tokens that a running sequence gets per step; where text and other prompts run together, their mean.
+        drafts: how often tokens were drafted for a sequence.
+        accepted: drafted tokens that were kept.
         preemptions: sequences that were thrown out of a full pool.
         peak_used: most tokens that were in a pool.
     """
@@ -68,6 +70,7 @@ class Scheduler:
         self._clip = float(self._c.reserve_clip or math.inf)
         self.gain = server.tokens_per_step
         self.preemptions = 0
+        self.drafts = self.accepted = 0.0
         self.peak_used = 0.0
 
     @property
@@ -128,6 +131,9 @@ class Scheduler:
 
     def begin(self, chunks: Sequence[Sequence[Chunk]]) -> EngineStep:
         """Begin a step; with separate prefill, replicas that fill prompts do not decode meanwhile."""
+        if self._server.speculative_tokens and len(self.running):
+            text, server = float(self._state.is_text[self.running].mean()), self._server
+            self.gain = server.tokens_per_step * (1 - text) + server.text_tokens_per_step * text
         busy = [self._separate and bool(pieces) for pieces in chunks]
         if any(busy) and self._c.prefill_idles_ranks:
             busy = [True] * len(busy)
@@ -183,6 +189,9 @@ class Scheduler:
         if not len(ids):
             return
         s, gained = self._state, self.gain * steps
+        if self._server.speculative_tokens:
+            self.drafts += steps * len(ids)
+            self.accepted += (gained - steps) * len(ids)
         grown = self._grown(ids, gained)
         s.context[ids] += gained
         s.written[ids] += gained
