@@ -14,7 +14,7 @@ from autotune.space.library import Library, load
 
 CHAT = ["sharegpt", "sharegpt-c4"]
 RANDOM = ["short", "medium", "long", "very-long", "generation", "ultra-long"]
-NAMES = [*CHAT, *RANDOM, "sweep", "output-sweep", "shared-prefix", "offline"]
+NAMES = [*CHAT, *RANDOM, "sweep", "output-sweep", "shared-prefix", "offline", "prose", "code"]
 
 
 @pytest.mark.parametrize("name", NAMES)
