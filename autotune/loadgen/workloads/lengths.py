@@ -275,13 +275,7 @@ def beyond_context(tokens: int, context: int) -> str:
 
 
 Lengths = Annotated[
-    FixedLengths
-    | TableLengths
-    | ShareGPTLengths
-    | FileLengths
-    | LibraryTextLengths
-    | TraceLengths
-    | SessionLengths,
+    FixedLengths | TableLengths | ShareGPTLengths | FileLengths | LibraryTextLengths | TraceLengths | SessionLengths,
     Field(discriminator="kind"),
 ]
 
