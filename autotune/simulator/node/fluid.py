@@ -40,7 +40,6 @@ class LoadSummary:
     """One load point, summed up.
 
     Attributes:
-        requests: how many.
         in_flight: at most.
         read: mean tokens of a prompt.
         longest_prompt: tokens of the longest.
@@ -53,7 +52,6 @@ class LoadSummary:
         span_s: seconds in which the requests arrive; 0 = as many in flight as may be, all the time.
         shared: tokens that the prompts of a group have in common; of a trace, that one shares with earlier ones, mean.
         groups: how many groups; 0 = nothing is shared.
-        is_text: whether the prompts are text.
     """
 
     requests: int
@@ -162,16 +160,11 @@ class Fluid:
 
     Args:
         running: sequences that run at a time on all replicas, when the batch is full.
-
-    Attributes:
-        gain: tokens that a sequence gets per step.
     """
 
     def __init__(self, server: SimulatedServer, load: LoadSummary, running: int) -> None:
         self._server, self._load, self._c = server, load, server.coefficients
-        self._ranks, self.gain = server.data_parallel, server.tokens_per_step
-        if load.is_text:
-            self.gain = server.text_tokens_per_step
+        self._ranks, self._gain = server.data_parallel, server.gain_of(load.is_text)
         # Seconds of the front end for one request.
         self._front_s = self._c.request_ms * 1e-3 + load.read * self._c.prompt_token_us * 1e-6
         self._own = _own_prompt(server, load)
@@ -182,7 +175,7 @@ class Fluid:
         self._budget = max(1.0, budget)
         if self._c.prefill == "mixed":
             # Prompts that are computed slowly keep the batch from filling.
-            flow = self._ranks * self._budget / self._own * load.written / self.gain
+            flow = self._ranks * self._budget / self._own * load.written / self._gain
             running = min(running, max(self._ranks, math.ceil(flow)))
         self._running = max(1, min(running, load.requests))
         rows = np.full(self._running, max(1, round(load.read)))
@@ -194,22 +187,22 @@ class Fluid:
         """The whole load."""
         load = self._load
         ramp_steps, ramp_s = self._ramp(self._running)
-        decoded = (ramp_steps - 1) / 2 * self.gain if ramp_steps else 0.0
+        decoded = (ramp_steps - 1) / 2 * self._gain if ramp_steps else 0.0
         waiting = load.requests - self._running
         turned = min(1.0, waiting / self._running)
         # Members of the last batch that came one after the other are anywhere in their answers.
         left = (1 - turned) * np.maximum(load.answers - 1 - decoded, 0.0) + turned * load.residuals
         drain_steps, drain_s, drained = self._drain(left)
         tokens = load.requests * (load.written - 1) - self._running * decoded - drained
-        full_steps = max(0.0, tokens) / (self._running * self.gain)
+        full_steps = max(0.0, tokens) / (self._running * self._gain)
         full_s = self._full(full_steps, waiting)
         steps = np.cumsum([0.0, ramp_steps, full_steps, *drain_steps])
         at_s = np.cumsum(np.stack(np.broadcast_arrays(ramp_s * 0.0, ramp_s, full_s, *drain_s)), axis=0)
         # Seconds between tokens of the answers at `SHARES`, of the first batch and later.
         lengths = np.maximum(load.lengths - 1, 1.0)
-        ends_s = _at_steps(ramp_steps / 2 + lengths / self.gain, steps, at_s)
+        ends_s = _at_steps(ramp_steps / 2 + lengths / self._gain, steps, at_s)
         early = ((ends_s - at_s[1] / 2).T / lengths).T
-        later = (at_s[2] - at_s[1]) / (steps[2] - steps[1]) / self.gain if steps[2] > steps[1] else early.mean(axis=0)
+        later = (at_s[2] - at_s[1]) / (steps[2] - steps[1]) / self._gain if steps[2] > steps[1] else early.mean(axis=0)
         per_token_s = np.stack([early, np.broadcast_to(later, early.shape)])
         first = self._running / load.requests
         written = np.maximum(load.lengths - 1, 0) / len(lengths)
@@ -221,7 +214,7 @@ class Fluid:
         wait_s: Seconds | None = None
         if load.in_flight < load.requests:
             queue = max(0, load.in_flight - self._running)
-            wait_s = self.alone_s() + queue / self._running * load.written / self.gain * self.step_s(self._running)
+            wait_s = self.alone_s() + queue / self._running * load.written / self._gain * self.step_s(self._running)
         return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
 
     def step_s(self, running: int, chunks: Sequence[Sequence[Chunk]] | None = None, idle: bool = False) -> Seconds:
@@ -281,14 +274,14 @@ class Fluid:
         steps: list[float] = []
         seconds: list[Seconds] = []
         written, before = 0.0, 0.0
-        for edge, (ended, until) in enumerate(zip(EDGES, left / self.gain, strict=True)):
+        for edge, (ended, until) in enumerate(zip(EDGES, left / self._gain, strict=True)):
             if until <= before:
                 continue
             alive = self._running * (1 - (ended + EDGES[max(0, edge - 1)]) / 2)
-            self._at(self._load.held - self._load.read + (before + until) / 2 * self.gain)
+            self._at(self._load.held - self._load.read + (before + until) / 2 * self._gain)
             steps.append(float(until - before))
             seconds.append(steps[-1] * self.step_s(max(1, round(alive))))
-            written += alive * steps[-1] * self.gain
+            written += alive * steps[-1] * self._gain
             before = float(until)
         return steps, seconds, written
 
@@ -319,7 +312,7 @@ def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
     inside = running
     for _ in range(_ARRIVALS):
         fluid = Fluid(server, load, inside)
-        wait_s, token_s = fluid.alone_s(), fluid.step_s(inside) / fluid.gain
+        wait_s, token_s = fluid.alone_s(), fluid.step_s(inside) / server.gain_of(load.is_text)
         answer_s = (load.written - 1) * token_s
         inside = max(1, min(running, round(load.requests / load.span_s * float(np.median(wait_s + answer_s)))))
     per_token_s = np.stack([np.asarray(token_s)[None]] * 2)

@@ -110,6 +110,10 @@ class SimulatedServer:
         eager = setup.knobs.get("enforce_eager") or setup.knobs.get("disable_cuda_graph")
         self.graph_batch = 0 if eager else self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
 
+    def gain_of(self, is_text: bool) -> float:
+        """Tokens that a running sequence gains per decode step, by what its prompt is."""
+        return self.text_tokens_per_step if is_text else self.tokens_per_step
+
     def _gain(self, acceptance: float) -> float:
         """Tokens that a sequence gains per step when so many of the tokens drafted next are kept."""
         gain = kept = 1.0
