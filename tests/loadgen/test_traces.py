@@ -14,6 +14,7 @@ from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import prompt_segments
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.traces import BLOCK_TOKENS, read_trace, with_speedup
+from tests.product.cli import autotune
 
 MOONCAKE = [
     {"timestamp": 1000, "input_length": 1300, "output_length": 20, "hash_ids": [1, 2, 3]},
@@ -190,3 +191,18 @@ def test_expected_hits_are_those_of_a_cache_of_every_prefix(chains: list[list[in
         kept.update(prefixes)
     assert expected_hit_rate(traced) == pytest.approx(hits * BLOCK_TOKENS / lengths.sum())
     assert [len(segments) for segments in prompt_segments(traced)] == list(map(len, chains))
+
+
+def test_on_the_command_line_a_bad_trace_is_one_sentence_and_exit_code_2(tmp_path: Path):
+    path = mooncake(tmp_path, *MOONCAKE, {**MOONCAKE[0], "timestamp": 0})
+    nobody, job = ["--url", "http://127.0.0.1:9"], ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
+    done = autotune("bench", *nobody, "--workload", f"trace:{path}", home=tmp_path)
+    assert (done.code, "Traceback" in done.err) == (2, False)
+    assert f"{path}:5: its time is before that of line 4" in done.err.replace("\n", "")
+    path = mooncake(tmp_path, {"timestamp": 0, "input_length": 200_000, "output_length": 5})
+    done = autotune("run", *job, "--workload", f"trace:{path}", "--dry-run", home=tmp_path)
+    assert done.code == 2
+    assert "200005 tokens" in done.err
+    done = autotune("run", *job, "--speedup", "2", "--dry-run", home=tmp_path)
+    assert done.code == 2
+    assert "--speedup 2 is for a trace" in done.err

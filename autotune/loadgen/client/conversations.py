@@ -21,14 +21,15 @@ class Conversation:
     Attributes:
         turns: numbers of its requests in the load, in order.
         places: the same in the schedule of the worker that sends it.
+        texts: what the user says in each, made before the clock starts.
     """
 
     target: Target
     prompts: Prompts
     requests: Requests
-    key: PromptKey
-    turns: Sequence[int]
-    places: Sequence[int]
+    turns: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def think_s(self, number: int) -> float:
@@ -43,13 +44,8 @@ class Conversation:
         system, tools = turns.systems[turns.system[request]] if turns.system[request] >= 0 else ("", ())
         if number == 0 and system:
             self.messages.append({"role": "system", "content": system})
-        content = self.requests.contents[request] or self.prompts.random_text(
-            turns.own_tokens[request], request, self.key
-        )
-        assert isinstance(content, str)
-        self.messages.append({"role": "user", "content": content})
-        tokens = int(self.requests.output_tokens[request])
-        body = self.prompts.history_body(self.messages, tools, tokens)
+        self.messages.append({"role": "user", "content": self.texts[number]})
+        body = self.prompts.history_body(self.messages, tools, int(self.requests.output_tokens[request]))
         return self.target.request(self.prompts.endpoint, body)
 
     def answered(self, text: str) -> None:
@@ -65,9 +61,14 @@ def conversations(
     begun: list[Conversation] = []
     for place, request in enumerate(chosen):
         if requests.turns.after[request] < 0:
-            begun.append(Conversation(target, prompts, requests, key, [], []))
-        begun[-1].turns = [*begun[-1].turns, request]
-        begun[-1].places = [*begun[-1].places, place]
+            begun.append(Conversation(target, prompts, requests))
+        content = requests.contents[request]
+        if content is None:
+            content = prompts.random_text(int(requests.turns.own_tokens[request]), request, key)
+        assert isinstance(content, str)
+        begun[-1].turns.append(request)
+        begun[-1].places.append(place)
+        begun[-1].texts.append(content)
     return begun
 
 
