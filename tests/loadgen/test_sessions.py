@@ -176,10 +176,8 @@ def test_what_else_is_refused(tmp_path: Path):
             load_workload(name)
 
 
-ANY = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["user", "turns"]), inner, max_size=2),
-)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+ANY = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.sampled_from(["user", "turns"]), SCALARS, max_size=2)
 TURNS = st.dictionaries(
     st.sampled_from(["user", "text", "input_tokens", "output_tokens", "output_length", "think_s", "delay"]), ANY
 )
