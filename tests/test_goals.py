@@ -99,7 +99,7 @@ def test_contradictory_limits_are_both_named(texts: list[str]) -> None:
         ({"weights": "sharegpt=1,lon=2"}, "'lon'"),
         ({"pareto": "p97_ttft_ms"}, "did you mean 'p99_ttft_ms'"),
         ({"pareto": "ttft"}, "did you mean 'mean_ttft_ms', 'median_ttft_ms'"),
-        ({"objective": "throughput"}, "'output_throughput', 'total_token_throughput' or "),
+        ({"objective": "throughput"}, "'output_throughput', 'total_token_throughput', "),
         ({"slos": ["e2e<=1"]}, "'p95_e2el_ms' or 'p99_e2el_ms'?"),
         ({"pareto": "completed"}, "'completed'"),
         ({"objective": "p99_ttft_ms", "pareto": "p99_ttft_ms"}, "two metrics"),

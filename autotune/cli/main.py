@@ -39,6 +39,9 @@ def cli() -> None:
 @click.option("--weights", help="Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.")
 @click.option("--pareto", help="A second metric: the front of the objective against it, e.g. p99_ttft_ms.")
 @click.option("--slo", "slos", multiple=True, help="Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.")
+@shared.goodput
+@click.option("--ladder", help="Concurrencies at which baseline and winner are measured besides, e.g. 1,4,16,64,256.")
+@shared.gpu_hour_price
 @click.option(
     "--baseline",
     help="Engine command line to beat, or recipe[:ENGINE] for the vendor's published one "
@@ -115,6 +118,7 @@ def resume(study: str, home: Path, as_json: bool) -> None:
 @shared.calibration
 @click.option("--workload", default="sharegpt", show_default=True)
 @click.option("--concurrency", type=int, help="Offer the workload's prompts in a closed loop of this many.")
+@shared.gpu_hour_price
 @click.option("--versus", help="Another engine command line, in quotes: the gain over it, with its interval.")
 @click.option("--versus-version", help="Its engine's version; default: the newest known.")
 @shared.seed
@@ -143,6 +147,9 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--repeats", type=int, default=1, show_default=True, help="Measure so often, each under the next seed.")
 @click.option("--workers", type=int, help="Processes that send the load; default: as many as it needs.")
 @click.option("--slo", multiple=True, help="Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.")
+@shared.goodput
+@click.option("--gpus", type=int, help="GPUs of the server: adds figures per GPU, and in money with a price.")
+@shared.gpu_hour_price
 @click.option("--keep-cache", is_flag=True, help="Do not empty the server's prefix cache before each load.")
 @click.option("--same-prompts", is_flag=True, help="Every repeat sends the same prompts.")
 @click.option("--endpoint", type=click.Choice(["/v1/completions", "/v1/chat/completions"]), default="/v1/completions")

@@ -13,6 +13,7 @@ from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.machine.node import node
+from autotune.metrics.derived import COSTS, check_price
 from autotune.prepare.build_spec import check_gpus
 from autotune.prepare.hub import know_model
 from autotune.simulator.node.calibration import calibration_in
@@ -36,7 +37,7 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
             raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
         load = load.with_concurrency(asked.concurrency)
     resolved = _resolve(asked.engine_command, asked.engine_version, asked, library, load)
-    predicted = prediction(resolved, load, asked.seed)
+    predicted = prediction(resolved, load, asked.seed, check_price(asked.gpu_hour_price))
     if asked.versus is not None:
         other = _resolve([asked.versus], asked.versus_version, asked, library, load)
         theirs = prediction(other, load, asked.seed)
@@ -140,7 +141,7 @@ def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:
     hidden = {*MEMORY_KEYS, *_INTERVALS.values(), "gain_percent"}
     for name, value in predicted.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
-            yield f"  {name:<32}{value:>14,.2f}"
+            yield f"  {name:<32}{value:>14,.{4 if name in COSTS else 2}f}"
 
 
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:

@@ -43,6 +43,10 @@ gpus = click.option("--gpus", type=int, help="GPUs to use; default: all of the n
 pins = click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.")
 speedup = click.option("--speedup", type=float, help="Replay trace:FILE so many times as fast. Default: 1.")
 space = click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
+goodput = click.option(
+    "--goodput", multiple=True, help="What each request must keep to be good, in ms, e.g. 'ttft:2000 tpot:50'."
+)
+gpu_hour_price = click.option("--gpu-hour-price", type=float, help="Of one GPU: adds cost_per_million_tokens.")
 seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 
 

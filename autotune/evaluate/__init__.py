@@ -2,6 +2,7 @@
 
 launched     by launching a server, loading it over HTTP, and stopping it
 offline      without a server: on the simulated node, or from a file of recorded launches
+derived      around each evaluator: the metrics that follow from the measured ones
 checked      around each evaluator, so that no figure leaves it that cannot be
 readback     what an engine that is ready made of its arguments
 """

@@ -13,7 +13,9 @@ from numbers import Integral, Real
 from typing import Any
 
 from autotune.evaluate import Evaluator
+from autotune.metrics.derived import CURVE
 from autotune.metrics.formulas import METRICS
+from autotune.metrics.goodput import GOODPUT
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
 
@@ -68,7 +70,7 @@ def _no_objective(name: str, objective: str, metrics: Mapping[str, Any] | None) 
         yield f"{name}: there is no {objective} among its metrics, and it is the objective"
     elif not _is_possible(metrics[objective]):
         yield f"{name}: {objective} is {_impossible(metrics[objective])}"
-    elif not metrics[objective] > 0:
+    elif not metrics[objective] > 0 and not (objective == GOODPUT and metrics.get("duration")):
         kind = "nothing was counted" if METRICS[objective].maximise else "nothing takes no time, so nothing was timed"
         yield f"{name}: {objective} is 0: {kind}"
 
@@ -83,7 +85,10 @@ def _impossible(value: object) -> str:
 
 
 def _without_impossible(metrics: Mapping[str, Any]) -> Metrics:
-    return {m: v for m, v in metrics.items() if m not in METRICS or not isinstance(v, Real) or _is_possible(v)}
+    kept = {m: v for m, v in metrics.items() if m not in METRICS or not isinstance(v, Real) or _is_possible(v)}
+    if isinstance(rows := kept.get(CURVE), list):
+        kept[CURVE] = [_without_impossible(row) for row in rows]
+    return kept
 
 
 def _plain(value: Any) -> Any:

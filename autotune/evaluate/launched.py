@@ -30,6 +30,8 @@ from autotune.loadgen.results import LoadOptions, Measurement, to_json
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.speculation import DraftReader
 from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads.ladder import on_ladder
+from autotune.metrics.derived import CURVE
 from autotune.notify import Notify, silent
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.command import cache_variables
@@ -191,32 +193,41 @@ class Launched:
     def _load(
         self, server: Server, trial: Trial, card: EngineCard, folder: Path, times_s: dict[str, float]
     ) -> TrialResult:
-        """Measure each workload on the warm server, with an empty prefix cache and new prompts."""
+        """Measure each workload, then the ladder, on the warm server, with an empty prefix cache and new prompts.
+
+        A load of the ladder that was not measured as it should be is left out of the curve, and nothing else.
+        """
         metrics: dict[str, Metrics] = {}
-        for name in trial.workloads:
+        for name, concurrency in trial.loads:
             workload = load_workload(name, self.library)
+            workload = on_ladder(workload, concurrency) if concurrency else workload
             with measured(times_s, "load"), ServerClient(Target.parse(server.url, server.api_key)) as client:
                 options = LoadOptions(
                     api_key=server.api_key,
                     vocabulary=self.spec.model.architecture.vocab_size,
                     cache=PrefixCache.of(client, [card], trial.engine_version),
                     drafts=DraftReader(client, [card], trial.engine_version),
-                    slos=self.spec.slos,
+                    slos=self.spec.request_limits,
+                    warm_up=not concurrency,
                 )
-                seed = self.spec.seed + trial.launch_index
+                # The few requests of a light load differ more from seed to seed than launches do.
+                seed = self.spec.seed + (0 if concurrency else trial.launch_index)
                 measurement = measure(server.url, server.model, workload, seed, options)
             times_s["load"] -= measurement.warm_up_s
             times_s["warmup"] += measurement.warm_up_s
-            metrics[name] = measurement.metrics
+            if not concurrency:
+                metrics[name] = measurement.metrics
+            elif not measurement.invalid:
+                metrics[name].setdefault(CURVE, []).append({"concurrency": concurrency, **measurement.metrics})
             try:
-                self._keep(measurement, server, folder, name)
+                self._keep(measurement, server, folder, workload.name if concurrency else name)
             except OSError as error:
                 problem = f"What was measured cannot be kept in {folder}: {error.strerror or error}."
                 return self._failed(Failure(FailureKind.INFRASTRUCTURE, problem))
-            if measurement.invalid:
+            if measurement.invalid and not concurrency:
                 failure = Failure(FailureKind.INFRASTRUCTURE, f"{name}: {measurement.invalid}")
                 return TrialResult(State.INVALID, self.evidence, failure, metrics)
-            if measurement.failure:
+            if measurement.failure and not measurement.invalid:
                 died = server.failure(within_s=DEATH_S)
                 return self._failed(died or Failure(FailureKind.LOAD_ERRORS, f"{name}: {measurement.failure}"))
         died = server.failure()

@@ -18,8 +18,10 @@ from autotune.engines import engine
 from autotune.engines.report_back import ReportedKnobs, compare
 from autotune.evaluate import PHASES
 from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads.ladder import on_ladder
+from autotune.metrics.derived import CURVE
 from autotune.metrics.formulas import METRICS
-from autotune.replay import table_of
+from autotune.replay.ladder import study_table
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.context import Context
 from autotune.space.library import Library
@@ -45,18 +47,26 @@ class Simulated:
         context = Context(self.spec.model, self.spec.hardware, self.spec.gpus, trial.engine_version, longest)
         resolved = resolve_command(trial.command, self.library, context, trial.engine_version)
         factor = noise_factor(self.spec.noise, self.spec.seed, trial)
+        # On a node that is faster by a factor a latency keeps a limit where it keeps one larger by that factor here.
+        limits = [slo.model_copy(update={"limit": slo.limit * factor}) for slo in self.spec.request_limits]
         metrics: dict[str, Metrics] = {}
         times_s = dict.fromkeys(PHASES, 0.0)
         failure: Failure | None = None
-        for name, workload in workloads.items():
-            # The same prompts for every configuration, new ones for every repeat.
-            outcome = resolved.simulate(workload, self.spec.seed + trial.launch_index)
+        for name, concurrency in trial.loads:
+            workload = on_ladder(workloads[name], concurrency) if concurrency else workloads[name]
+            # The same prompts for every configuration, new ones for every repeat but of the ladder's short loads.
+            seed = self.spec.seed + (0 if concurrency else trial.launch_index)
+            outcome = resolved.simulate(workload, seed, limits)
             times_s["ready"] = outcome.startup_s
             if outcome.failure is not None:
                 failure = outcome.failure
                 break
-            metrics[name] = scaled(outcome.metrics, factor)
-            times_s["load"] += float(outcome.metrics["duration"]) / factor
+            found = scaled(outcome.metrics, factor)
+            times_s["load"] += float(found["duration"])
+            if concurrency:
+                metrics[name].setdefault(CURVE, []).append({"concurrency": concurrency, **found})
+            else:
+                metrics[name] = found
         return TrialResult(
             state=State.FAILED if failure else State.COMPLETE,
             evidence=self.evidence,
@@ -93,7 +103,7 @@ class Replayed:
 
     def __call__(self, trial: Trial) -> TrialResult:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        table = table_of(self.spec.on, self.spec.table_sha256, self.library)
+        table = study_table(self.spec, self.library)
         repeats = table.repeats[table.key(trial.configuration)]
         first = trial.launch_index % len(repeats)
         turn = [*repeats[first:], *repeats[:first]]
@@ -125,10 +135,12 @@ def noise_factor(sigma: float, seed: int, trial: Trial) -> float:
 
 
 def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
-    """Scale metrics to a node that is faster by a factor: rates multiplied, times divided."""
+    """Scale metrics to a node that is faster by a factor: rates multiplied, times divided; of a curve each row."""
     result: Metrics = {}
     for name, value in metrics.items():
         metric = METRICS.get(name)
+        if name == CURVE and isinstance(value, list):
+            value = [scaled(row, factor) for row in value]
         if metric is None or not isinstance(value, int | float) or isinstance(value, bool):
             result[name] = value
         else:

@@ -14,6 +14,7 @@ from typing import Protocol
 from autotune.errors import CannotGoOn
 from autotune.evaluate import Evaluator
 from autotune.evaluate.checked import Checked
+from autotune.evaluate.derived import Derived
 from autotune.notify import Notify
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
@@ -39,8 +40,9 @@ class EvaluationSetup:
     notify: Notify
 
     def evaluator(self) -> Evaluator:
-        """Make the study's evaluator, whose results are checked."""
-        return Checked(self.make(self.spec, self.library, self.folder, self.notify), self.spec)
+        """Make the study's evaluator, whose results have the derived metrics and are checked."""
+        made = self.make(self.spec, self.library, self.folder, self.notify)
+        return Checked(Derived(made, self.spec), self.spec)
 
 
 class Executor(Protocol):

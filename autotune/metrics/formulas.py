@@ -3,8 +3,8 @@
 Names and definitions are those of ``vllm bench serve --save-result``
 (https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, `calculate_metrics`):
 token throughput is tokens per second of the whole run, ramp and drain included; TPOT of a request
-leaves its first token out; percentiles are interpolated linearly. One is ours:
-``steady_total_token_throughput``, see `autotune.metrics.steady`. Latencies are in ms, throughputs per second.
+leaves its first token out; percentiles are interpolated linearly. Ours are ``steady_total_token_throughput``, see
+`autotune.metrics.steady`, and those of `autotune.metrics.derived`. Latencies are in ms, throughputs per second.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from autotune.errors import BadInput, UnknownName
+from autotune.metrics.derived import COSTS, PER_GPU, PER_USER
 from autotune.metrics.records import LATENCIES, STATISTICS, RequestRecords, latencies, statistics, token_series, tpot_ms
 from autotune.metrics.steady import steady_total_token_throughput
 from autotune.trial import Metrics
@@ -56,6 +57,9 @@ METRICS: dict[str, Metric] = {
     "cache_hit_rate": _COUNT,
     **{f"spec_decode_acceptance_{figure}": _COUNT for figure in ("rate", "length")},
     **{f"{statistic}_{latency}_ms": _TIME for latency in LATENCIES for statistic in STATISTICS},
+    PER_GPU: _RATE,
+    PER_USER: _RATE,
+    **dict.fromkeys(COSTS, _TIME),
 }
 """Every metric that an objective or an SLO may name."""
 
@@ -127,8 +131,8 @@ def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:
     per_request = {**latencies(done), "tpot": tpot_ms(done)}
     good = np.ones(len(done), dtype=bool)
     for slo in slos:
-        parts = slo.metric.split("_")
-        values = per_request.get(parts[1]) if len(parts) == 3 and parts[1] != "itl" else None
+        *_, latency, unit = ("", *slo.metric.split("_"))
+        values = per_request.get(latency) if unit == "ms" and latency != "itl" else None
         if values is not None:
             good &= np.array([slo.violation(float(v)) <= 0 for v in values], dtype=bool)
     return int(good.sum())
@@ -161,7 +165,8 @@ def summarize(records: RequestRecords, slos: Sequence[Slo] = ()) -> Metrics:
 
     Args:
         records: one run on one clock.
-        slos: limits for ``request_goodput``; those on ttft, tpot and e2el are applied to each request.
+        slos: limits for ``request_goodput``; those on ttft, tpot and e2el are applied to each request: of any
+            statistic (``p99_ttft_ms``) or of none (``ttft_ms``).
 
     The duration is from the first request sent to the last one finished, failed ones included.
     A run without a successful request has every figure 0.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -11,6 +11,8 @@ from typing import Any
 from autotune.errors import BadInput
 from autotune.evaluate.launched import EMULATOR_STARTUP_S
 from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads.ladder import on_ladder
+from autotune.metrics.derived import with_derived
 from autotune.outputs.report import text
 from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
@@ -20,8 +22,8 @@ from autotune.search.study import Study
 from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.simulator.prediction_intervals import intervals
 from autotune.simulator.resolve_command import resolve_command
-from autotune.space.context import Context
-from autotune.trial import Evidence, Launch, Role, State, Trial, TrialResult
+from autotune.space.context import Context, gpus_of
+from autotune.trial import Evidence, Launch, Metrics, Role, State, Trial, TrialResult
 
 FIRST = 5
 """Candidates that a dry run tells with their predictions."""
@@ -54,21 +56,26 @@ class Prediction:
 
 def predict(prepared: Prepared, trial: Trial) -> Prediction:
     """Predict a launch; nothing is known of replayed rows, and of engines and models that the simulator lacks."""
-    spec, seconds, metrics = prepared.spec, 0.0, {}
+    spec, seconds = prepared.spec, 0.0
+    metrics: dict[str, Metrics] = {}
     if file_of(spec.on) is not None:
         return Prediction()
     try:
-        loads = {name: load_workload(name, prepared.library) for name in objective.workloads_of(spec, trial.role)}
+        role = trial.role
+        trial = replace(trial, workloads=objective.workloads_of(spec, role), ladder=objective.ladder_of(spec, role))
+        loads = {name: load_workload(name, prepared.library) for name in trial.workloads}
         longest = max(load.longest_request for load in loads.values())
         context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
         resolved = resolve_command(trial.command, prepared.library, context, trial.engine_version)
-        for name, load in loads.items():
-            outcome = resolved.simulate(load, spec.seed)
+        for name, concurrency in trial.loads:
+            load = on_ladder(loads[name], concurrency) if concurrency else loads[name]
+            outcome = resolved.simulate(load, spec.seed, spec.request_limits)
             if outcome.failure is not None:
                 return Prediction(failure=outcome.failure.kind.value)
             start_s = EMULATOR_STARTUP_S if spec.on == "emulator" else outcome.startup_s
             seconds = (seconds or start_s) + float(outcome.metrics["duration"])
-            metrics[name] = dict(outcome.metrics)
+            gpus = gpus_of(trial.configuration, spec.gpus)
+            metrics.setdefault(name, with_derived(outcome.metrics, gpus, spec.gpu_hour_price))
     except BadInput:
         return Prediction()
     value = objective.achieved(spec, Launch(trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics)))

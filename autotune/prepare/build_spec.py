@@ -23,6 +23,7 @@ from autotune.machine.node import node
 from autotune.notify import Notify, silent
 from autotune.prepare.goals import goals_of
 from autotune.prepare.hub import find_model
+from autotune.prepare.ladder import ladder_of
 from autotune.prepare.names import engine_and_version, knob_named
 from autotune.prepare.recipes import with_recipe
 from autotune.prepare.replayed import of_table
@@ -62,7 +63,8 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     goals = goals_of(options, asked["workloads"])
     stem = model.id.rstrip("/").rsplit("/", 1)[-1].lower()
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}").strip(".-_")
-    notes = (*goals.notes, *asked.pop("notes"))
+    ladder, told = ladder_of(goals, options, asked, library)
+    notes = (*goals.notes, *asked.pop("notes"), *told)
     return StudySpec(
         study=check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}"),
         model=model,
@@ -72,6 +74,9 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         weights=goals.weights,
         pareto=goals.pareto,
         slos=goals.slos,
+        goodput=goals.goodput,
+        ladder=ladder,
+        gpu_hour_price=goals.gpu_hour_price,
         min_context=_min_context(options, model),
         allow=tuple(dict.fromkeys(options.allow)),
         launches=options.launches,

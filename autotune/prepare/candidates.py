@@ -17,9 +17,10 @@ from autotune.notify import Notify, silent
 from autotune.prepare.engine_space import EngineSpace
 from autotune.prepare.recipes import good_starts
 from autotune.prepare.refusals import check_baseline, too_heavy, unavailable, unpinnable
-from autotune.replay import file_of, table_of
+from autotune.replay import file_of
 from autotune.replay.candidates import candidates_of, known_engines
 from autotune.replay.candidates import command_of as replayed_command
+from autotune.replay.ladder import study_table
 from autotune.serving.docker_run import in_container, no_image, version_of
 from autotune.serving.external import connect
 from autotune.serving.secrets import read_secret, resolve_references
@@ -160,7 +161,7 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
 
 def _replayed(spec: StudySpec, library: Library) -> Prepared:
     """Prepare a replay: the rows of the table are the only candidates, and no rule judges them."""
-    table = table_of(spec.on, spec.table_sha256, library)
+    table = study_table(spec, library)
     known = known_engines(spec, table, library)
     candidates = candidates_of(spec, table, known, library)
     spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in known.items()}

@@ -14,10 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from autotune.errors import BadInput, UnknownName
+from autotune.metrics.derived import COSTS, PER_USER, check_price
 from autotune.metrics.formulas import METRICS, Slo, check_metric
+from autotune.metrics.goodput import GOODPUT, parse_goodput
 from autotune.study.options import RunOptions
 
 _WEIGHT = re.compile(r"\s*(?P<workload>.+?)\s*=(?P<weight>[^,=]*)(?:,|$)")
+_CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
+DEFAULT_LADDER = (1, 4, 16, 64, 256)
+"""Where the front is over the loads of a ladder and none was given."""
 _FORM = "write workload=weight,… with numbers above 0, e.g. sharegpt=2,long=1"
 
 
@@ -29,6 +34,9 @@ class Goals:
     weights: dict[str, float]
     pareto: str | None
     slos: tuple[Slo, ...]
+    goodput: dict[str, float]
+    ladder: tuple[int, ...]
+    gpu_hour_price: float | None
     notes: tuple[str, ...]
 
 
@@ -41,11 +49,32 @@ def goals_of(options: RunOptions, workloads: Sequence[str]) -> Goals:
         raise BadInput(
             f"--pareto {pareto} and --objective {objective}: a front needs two metrics, e.g. --pareto p99_ttft_ms"
         )
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     if pareto is not None and options.sampler != "gp":
         alone = f"--sampler {options.sampler} looks for the objective alone"
-        notes = (f"{alone}: the front against {pareto} is that of what it came upon; gp looks for the front",)
-    return Goals(objective, weights, pareto, slos_of(options.slos), notes)
+        notes.append(f"{alone}: the front against {pareto} is that of what it came upon; gp looks for the front")
+    slos, goodput, price = slos_of(options.slos), parse_goodput(options.goodput), check_price(options.gpu_hour_price)
+    _check_money(objective, pareto, slos, price)
+    if objective == GOODPUT and not goodput and not any(slo.metric.endswith("_ms") for slo in slos):
+        notes.append(f"without --goodput every request counts in {GOODPUT}; e.g. --goodput 'ttft:2000 tpot:50'")
+    ladder = _ladder(options.ladder) if pareto != PER_USER or options.ladder is not None else DEFAULT_LADDER
+    return Goals(objective, weights, pareto, slos, goodput, ladder, price, tuple(notes))
+
+
+def _check_money(objective: str, pareto: str | None, slos: Sequence[Slo], price: float | None) -> None:
+    """Raise `BadInput` for a cost that nobody can tell."""
+    asked = [("--objective", objective), ("--pareto", pareto), *(("--slo", slo.metric) for slo in slos)]
+    for option, metric in asked if price is None else ():
+        if metric in COSTS:
+            raise BadInput(f"{option} {metric}: no cost can be told without a price; add --gpu-hour-price, e.g. 3.20")
+
+
+def _ladder(text: str | None) -> tuple[int, ...]:
+    """Concurrencies, the lightest first; raises `BadInput` for anything else."""
+    words = [] if text is None else text.split(",")
+    if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
+        raise BadInput(f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. 1,4,16,64,256")
+    return tuple(sorted({int(word) for word in words}))
 
 
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:

@@ -23,6 +23,7 @@ def of_table(options: RunOptions, on: str, library: Library) -> dict[str, Any]:
         "--image": options.images,
         "--hf-token-file": options.hf_token_file,
         "--min-context": options.min_context,
+        "--goodput": options.goodput,
     }
     if given := [option for option, value in refused.items() if value]:
         raise BadInput(f"{' and '.join(given)}: nothing is launched where a file answers; leave it out")

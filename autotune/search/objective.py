@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 
+from autotune.metrics.derived import CURVE
 from autotune.metrics.formulas import METRICS, check_metric
+from autotune.metrics.goodput import GOODPUT
 from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Role, State
+from autotune.trial import Launch, Metrics, Role, State
 
 
 def maximises(metric: str) -> bool:
@@ -39,6 +41,11 @@ def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
         return spec.workloads
     needed = {*weights(spec), *(spec.workloads[:1] if spec.slos or spec.pareto else ())}
     return tuple(name for name in spec.workloads if name in needed)
+
+
+def ladder_of(spec: StudySpec, role: Role) -> tuple[int, ...]:
+    """The concurrencies that a launch measures besides: of baseline and finals, of all where the front is over them."""
+    return spec.ladder if spec.front_on_ladder or role in (Role.BASELINE, Role.FINAL) else ()
 
 
 def value(launch: Launch, metric: str, workload: str) -> float | None:
@@ -71,12 +78,42 @@ def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float
 
 def second(spec: StudySpec, launch: Launch) -> float | None:
     """The score of the second goal, in the shape of `score`; None where there is none."""
-    return None if spec.pareto is None else _score(launch, spec.pareto, spec.workloads[0])
+    number = second_value(spec, launch)
+    return None if number is None or spec.pareto is None else score_of(spec.pareto, number)
+
+
+def second_value(spec: StudySpec, launch: Launch) -> float | None:
+    """The second goal's metric; None where it was not measured.
+
+    Over a ladder it is that of the lightest load, where a user is served fastest: the other end of the front.
+    """
+    if spec.pareto is None:
+        return None
+    if spec.front_on_ladder:
+        return curve(launch, spec.workloads[0]).get(spec.ladder[0], {}).get(spec.pareto)
+    return value(launch, spec.pareto, spec.workloads[0])
+
+
+def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
+    """Concurrency to the metrics that a whole load of a workload gave there."""
+    if launch.result.state is not State.COMPLETE:
+        return {}
+    rows = launch.result.metrics.get(workload, {}).get(CURVE) or []
+    return {row["concurrency"]: row for row in rows if "concurrency" in row and not row.get("client_bound")}
 
 
 def _score(launch: Launch, metric: str, workload: str) -> float | None:
     number = value(launch, metric, workload)
-    if number is None or number <= 0:
+    if metric == GOODPUT and number == 0:
+        # That no request kept the limits is an answer, not a fault; half of one stands for it, to have a logarithm.
+        duration_s = value(launch, "duration", workload)
+        number = 0.5 / duration_s if duration_s else None
+    return None if number is None else score_of(metric, number)
+
+
+def score_of(metric: str, number: float) -> float | None:
+    """The logarithm of a figure, turned so that more is better; None of what has none."""
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
         return None
     return math.log(number) if maximises(metric) else -math.log(number)
 
@@ -94,7 +131,7 @@ def achieved(spec: StudySpec, launch: Launch) -> float | None:
         mean = score(spec, launch)
         return None if mean is None else from_score(spec, mean)
     number = value(launch, spec.objective, next(iter(shares)))
-    return number or None
+    return number if number or (number is not None and spec.objective == GOODPUT) else None
 
 
 def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:

@@ -167,6 +167,7 @@ class Journal:
             workloads=objective.workloads_of(self._spec, role),
             launch_index=self._begun[candidate.fingerprint],
             node=step.node,
+            ladder=objective.ladder_of(self._spec, role),
         )
         self._begun[candidate.fingerprint] += 1
         for name, value in _attributes(trial).items():
@@ -201,7 +202,7 @@ def _outcome(spec: StudySpec, launch: Launch) -> tuple[TrialState, float | None,
 
 def _second(spec: StudySpec, launch: Launch) -> Mapping[str, float]:
     """The second goal's metric: Optuna's pruning and constraints want one objective, so it is an attribute."""
-    number = objective.value(launch, spec.pareto, spec.workloads[0]) if spec.pareto else None
+    number = objective.second_value(spec, launch)
     return {} if number is None or spec.pareto is None else {spec.pareto: number}
 
 

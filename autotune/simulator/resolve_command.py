@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.engines import Engine, engine, recognise
 from autotune.loadgen.workloads import Workload
+from autotune.metrics.derived import with_derived
+from autotune.metrics.formulas import Slo
 from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.simulator.node.coefficients import conditional_knobs, speed_card
 from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.prediction_intervals import intervals
 from autotune.space.cards import ModelCard
-from autotune.space.context import Context
+from autotune.space.context import Context, gpus_of
 from autotune.space.fingerprint import Effective, as_failure, broken_rules, effective, unsuited
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
@@ -42,11 +44,11 @@ class ResolvedCommand:
         c, knobs = self.context, dict(self.effective.configuration.knobs)
         return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, self.calibration)
 
-    def simulate(self, workload: Workload, seed: int) -> SimulatedOutcome:
+    def simulate(self, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
         """One load on the simulated node; the failure of a rule comes before the arithmetic."""
         if self.failure is not None:
             return SimulatedOutcome(failure=self.failure)
-        return simulate(self.setup, workload, seed)
+        return simulate(self.setup, workload, seed, slos)
 
     def changed_knobs(self, fixed: Iterable[str] = ()) -> dict[str, Scalar]:
         """The knobs whose value is not what the engine's version would run by itself.
@@ -115,7 +117,9 @@ def knobs_read(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozense
     return outcome.knobs_read | conditional_knobs(speed_card(resolved.card.engine), resolved.context.version)
 
 
-def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict[str, Any]:
+def prediction(
+    resolved: ResolvedCommand, workload: Workload, seed: int, gpu_hour_price: float | None = None
+) -> dict[str, Any]:
     """The flat object of ``autotune simulate``: metrics, memory, ``failure``, ``interval90`` and the knobs.
 
     ``unseen`` names what was never measured, and as ``knob NAME`` what the simulator does not read: set otherwise than
@@ -129,8 +133,9 @@ def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict
     sure = intervals(resolved.setup, workload, outcome.metrics)
     read = knobs_read(resolved, outcome)
     unread = [] if read is None else [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
+    configuration = resolved.effective.configuration
     return {
-        **outcome.metrics,
+        **with_derived(outcome.metrics, gpus_of(configuration, resolved.context.gpus), gpu_hour_price),
         **dict.fromkeys(MEMORY_KEYS),  # null where a rule failed before there was a plan
         **(outcome.memory.to_json() if outcome.memory else {}),
         "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}
@@ -142,6 +147,6 @@ def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict
         "workload": workload.name,
         "engine": resolved.card.engine,
         "engine_version": resolved.context.version,
-        "config": dict(resolved.effective.configuration.knobs),
+        "config": dict(configuration.knobs),
         "effects": [effect.reason for effect in resolved.effective.effects],
     }

@@ -22,6 +22,9 @@ class RunOptions:
     weights: str | None = None
     pareto: str | None = None
     slos: Sequence[str] = ()
+    goodput: Sequence[str] = ()
+    ladder: str | None = None
+    gpu_hour_price: float | None = None
     baseline: str | None = None
     pins: Sequence[str] = ()
     min_context: int | None = None
@@ -59,6 +62,7 @@ class SimulateOptions:
     model_id: str | None = None
     workload: str = "sharegpt"
     concurrency: int | None = None
+    gpu_hour_price: float | None = None
     seed: int = 0
     calibration: Path | None = None
     versus: str | None = None

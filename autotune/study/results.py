@@ -18,7 +18,7 @@ from autotune.trial import Launch, Trial, TrialResult
 RESULTS = "results.jsonl"
 
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
-_OPTIONAL = ("gpu_ids", "quarantine", "shortened", "bound_node")
+_OPTIONAL = ("gpu_ids", "quarantine", "shortened", "bound_node", "ladder")
 """Keys of a row that stand there only where they say something."""
 
 
@@ -36,6 +36,7 @@ def row_of(launch: Launch) -> dict[str, Any]:
         **asdict(trial.command),
         "argv": trial.command.words,
         "workloads": trial.workloads,
+        "ladder": trial.ladder,
         **asdict(launch.result),
         "failure": failure.to_json() if failure else None,
         "bound_node": trial.node,

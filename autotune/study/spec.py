@@ -9,7 +9,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import BadInput, UnknownName
+from autotune.metrics.derived import PER_USER
 from autotune.metrics.formulas import Slo
+from autotune.metrics.goodput import goodput_limits
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
@@ -51,6 +53,10 @@ class StudySpec(_Value):
         objective: the metric to maximise (or, for latencies, to minimise) on the first workload.
         weights: workload to its weight in the objective, a weighted geometric mean; empty: the first workload alone.
         pareto: a second metric of the first workload, to be traded against the objective.
+        goodput: a latency (``ttft``, ``tpot``, ``e2el``) to the limit in ms that a request keeps to count as good;
+            empty: the limits of `slos` on latencies.
+        ladder: concurrencies at which the first workload is measured besides, from the lightest; empty: none.
+        gpu_hour_price: of one GPU, in any currency; None: nothing is said in money.
         baseline: an engine command line, or None for the default baseline.
         recipe: the engine whose vendor's recipe the baseline is; None where it is none.
         baseline_files: the files that the baseline's command names, where it brings them: name to content.
@@ -82,6 +88,9 @@ class StudySpec(_Value):
     weights: dict[str, float] = {}
     pareto: str | None = None
     slos: tuple[Slo, ...] = ()
+    goodput: dict[str, float] = {}
+    ladder: tuple[int, ...] = ()
+    gpu_hour_price: float | None = Field(default=None, gt=0)
     baseline: str | None = None
     recipe: str | None = None
     baseline_files: dict[str, str] = {}
@@ -107,6 +116,16 @@ class StudySpec(_Value):
     api_key_env: str | None = None
     api_key_file: str | None = None
     hf_token_file: str | None = None
+
+    @property
+    def request_limits(self) -> tuple[Slo, ...]:
+        """What a request keeps to count in ``request_goodput``."""
+        return goodput_limits(self.goodput) or self.slos
+
+    @property
+    def front_on_ladder(self) -> bool:
+        """Whether the front is over the loads of the ladder, so that every launch measures them."""
+        return self.pareto == PER_USER and bool(self.ladder)
 
     def to_yaml(self) -> str:
         """The text of ``study.yaml``."""

@@ -14,7 +14,9 @@ from autotune.loadgen.server_client import tokenizer_for
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.loadgen.workloads.traces import with_speedup
+from autotune.metrics.derived import check_price
 from autotune.metrics.formulas import Slo, check_metric
+from autotune.metrics.goodput import goodput_limits, parse_goodput
 from autotune.space.library import Library
 
 
@@ -29,7 +31,10 @@ class BenchOptions:
         repeats: how often the workload is measured, under the seeds ``seed``, ``seed + 1`` …
         prompts: ``ids`` or ``text``; None leaves it to the endpoint.
         workers: processes that send the load; None = as many as it needs.
-        slo: limits as texts.
+        slo: limits as texts, for ``request_goodput`` where there is no `goodput`.
+        goodput: what a request keeps to count in ``request_goodput``.
+        gpus: of the server; None: not known.
+        gpu_hour_price: of one of them.
         keep_cache: the server's prefix cache is not emptied before a load.
         same_prompts: every repeat has the first one's seed.
     """
@@ -49,6 +54,9 @@ class BenchOptions:
     api_key_env: str | None
     workers: int | None
     slo: tuple[str, ...]
+    goodput: tuple[str, ...]
+    gpus: int | None
+    gpu_hour_price: float | None
     keep_cache: bool
     same_prompts: bool
     save_result: Path | None
@@ -83,6 +91,12 @@ class BenchOptions:
         """Raise `BadInput` for an option that is out of range, or a result file that cannot be written."""
         if self.prompts == "ids" and "chat" in self.endpoint:
             raise BadInput(f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions")
+        parse_goodput(self.goodput)
+        check_price(self.gpu_hour_price)
+        if self.gpus is not None and self.gpus < 1:
+            raise BadInput(f"--gpus {self.gpus}: a server has at least 1 GPU")
+        if self.gpu_hour_price is not None and self.gpus is None:
+            raise BadInput("--gpu-hour-price needs the number of GPUs that serve: add --gpus, e.g. --gpus 8")
         if self.workers is not None and self.workers < 1:
             raise BadInput(f"--workers {self.workers}: at least one process must send the load")
         path = self.save_result  # now, as a result that cannot be kept is an hour lost
@@ -93,7 +107,7 @@ class BenchOptions:
     def load_options(self, workload: Workload, target: Target) -> LoadOptions:
         """How the workload is sent; only text, and no token ids, needs a tokenizer.
 
-        Raises `BadInput` for an SLO that is no limit on a metric, or a file that is no tokenizer.
+        Raises `BadInput` for an SLO or a goodput that is no limit, or a file that is no tokenizer.
         """
         architecture = None
         with suppress(BadInput):  # only of a model that the packaged library knows
@@ -111,5 +125,5 @@ class BenchOptions:
             tokenizer=tokenizer_for(self.tokenizer, target, self.model) if text or self.tokenizer else None,
             as_text=self.prompts == "text",
             workers=self.workers,
-            slos=slos,
+            slos=goodput_limits(parse_goodput(self.goodput)) or slos,
         )

@@ -32,6 +32,11 @@ _COUNTS = (
     ("Peak output token throughput (tok/s)", "max_output_tokens_per_s", ".2f"),
     ("Peak concurrent requests", "max_concurrent_requests", ".2f"),
     ("Total token throughput (tok/s)", "total_token_throughput", ".2f"),
+    ("Total token throughput per GPU (tok/s)", "total_token_throughput_per_gpu", ".2f"),
+    ("Output tokens per second per user", "output_tokens_per_s_per_user", ".2f"),
+    ("Cost per million tokens", "cost_per_million_tokens", ".4f"),
+    ("Cost per million input tokens", "cost_per_million_input_tokens", ".4f"),
+    ("Cost per million output tokens", "cost_per_million_output_tokens", ".4f"),
 )
 _OF_A_SWEEP = ("completed", "failed", "duration", "total_input_tokens", "total_output_tokens")
 """What adds up over load points; a throughput or a latency is of one of them, and stands in the curve."""

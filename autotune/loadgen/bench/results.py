@@ -20,6 +20,8 @@ from autotune.loadgen.request_file import requests_path, write_requests
 from autotune.loadgen.results import Measurement, to_json, worst_client
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload
+from autotune.metrics.derived import with_derived
+from autotune.metrics.goodput import parse_goodput
 from autotune.study.home import write_atomically
 from autotune.trial import Evidence
 
@@ -45,7 +47,9 @@ def result(
         runs: at least one, each under a seed of its own.
     """
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
-    whole = to_json(runs)
+    whole = with_derived(to_json(runs), options.gpus, options.gpu_hour_price)
+    for point in whole["points"]:
+        point["metrics"] = with_derived(point["metrics"], options.gpus, options.gpu_hour_price)
     arrivals = [point.arrival for point in workload.points]
     ways = list(dict.fromkeys(arrival.describe() for arrival in arrivals))
     cache = CacheReport.joined([load.cache for run in runs for load in run.points]).to_json()
@@ -85,7 +89,10 @@ def result(
             for run in runs
         ],
         # As in vLLM's: no goodput where no limit was asked for.
-        "request_goodput": whole["request_goodput"] if options.slo else None,
+        "request_goodput": whole["request_goodput"] if options.slo or options.goodput else None,
+        "goodput": parse_goodput(options.goodput) or None,
+        "gpus": options.gpus,
+        "gpu_hour_price": options.gpu_hour_price,
         "requests_file": None,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autotune import redact
+from autotune.metrics.derived import COSTS
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.outputs.report.tables import broken_slos
 from autotune.search.objective import maximises
@@ -120,7 +121,7 @@ def _worse(study: StudyRecord) -> list[str]:
 def _metrics_table(study: StudyRecord, before: Metrics | None, after: Metrics | None) -> str:
     goals = (study.spec.objective, study.spec.pareto)
     asked = (*(goal for goal in goals if goal), *(slo.metric for slo in study.spec.slos))
-    names = dict.fromkeys((*_SHOWN, *asked))
+    names = dict.fromkeys((*_SHOWN, *asked, *COSTS))
     pairs = [(name, (before or {}).get(name), (after or {}).get(name)) for name in names]
     rows = [
         (text.title(name), text.number(old), text.number(new), text.change(old, new))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from autotune.metrics.derived import PER_GPU, PER_USER
 from autotune.trial import Scalar
 
 _WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end latency"}
@@ -16,6 +17,8 @@ _NAMED = {
     "request_throughput": ("Request throughput", "req/s"),
     "request_goodput": ("Goodput", "req/s"),
     "duration": ("Duration", "s"),
+    PER_GPU: ("Total TPS per GPU", "tok/s"),
+    PER_USER: ("Output TPS per user", "tok/s"),
 }
 
 
@@ -63,7 +66,7 @@ def number(value: object) -> str:
         return "–"
     if isinstance(value, int) or abs(value) >= 100_000:
         return f"{value:,.0f}"
-    digits = 2 if abs(value) < 10_000 else 1
+    digits = 4 if 0 < abs(value) < 0.1 else 2 if abs(value) < 10_000 else 1
     return f"{value:,.{digits}f}"
 
 

@@ -11,6 +11,7 @@ from autotune.arrays import Floats
 from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import Workload, load_workload
+from autotune.metrics.derived import DERIVED, PER_USER, with_derived
 from autotune.metrics.formulas import METRICS
 from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
@@ -22,7 +23,7 @@ from autotune.simulator.node.calibration import Calibration, calibration_of, not
 from autotune.simulator.node.steady import SteadyNode, SteadyPrediction
 from autotune.simulator.node.uncertainty import HEADLINE, spread_of
 from autotune.simulator.prediction_intervals import errors_for, subject_of
-from autotune.space.context import Context
+from autotune.space.context import Context, gpus_of
 from autotune.space.enumeration import Candidate
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration
@@ -84,7 +85,7 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
     spec = prepared.spec
     nodes = [SteadyNode(spec.model, spec.hardware, spec.gpus, load, calibration) for load, _ in loads]
     predicted = [[None if setup is None else _predicted(node, setup) for setup in setups] for node in nodes]
-    mean = _means(spec, predicted, loads)
+    mean = _means(spec, predicted, setups, loads)
     if not np.isfinite(mean).any():
         return None
     rows = list(zip(*predicted, strict=True))
@@ -123,7 +124,7 @@ def _drawn(
     places = [place for place in order[:MOST].tolist() if np.isfinite(mean[place])]
     candidates = [one for one in (setups[place] for place in places) if one is not None]
     draws = Draws.of(calibration, candidates, spec.hardware)
-    latency = next((name for name in _APPROXIMATION if f"_{name}_" in spec.objective), None)
+    latency = _latency(spec.objective)
     values = np.zeros((DRAWS, len(candidates)))
     for node, share in nodes:
         logs = node.draws(candidates, draws.moved)
@@ -133,15 +134,32 @@ def _drawn(
     return draws, drawn
 
 
-def _means(spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], loads: Shares) -> Floats:
+def _means(
+    spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], setups: Setups, loads: Shares
+) -> Floats:
     """The logarithm of the objective, more is better, shape ``(setups,)``; NaN where it is not predicted."""
     metric = _SAME.get(spec.objective, spec.objective)
     sign = 1.0 if METRICS[metric].maximise else -1.0
     mean = np.zeros(len(predicted[0]))
     for column, (_, share) in zip(predicted, loads, strict=True):
-        values = [one.metrics.get(metric, 0.0) if one else 0.0 for one in column]
+        values = [_value(spec, metric, one, setup) for one, setup in zip(column, setups, strict=True)]
         mean += [share * sign * math.log(value) if 0 < value < math.inf else math.nan for value in values]
     return mean
+
+
+def _value(spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Candidate | None) -> float:
+    """A predicted metric; 0 where it is not predicted."""
+    if one is None or setup is None:
+        return 0.0
+    if metric not in DERIVED:
+        return one.metrics.get(metric, 0.0)
+    gpus = gpus_of(setup.configuration, spec.gpus)
+    return float(with_derived(one.metrics, gpus, spec.gpu_hour_price).get(metric, 0.0))
+
+
+def _latency(metric: str) -> str | None:
+    """The latency that a metric is of; None of a rate, a cost per token among them."""
+    return "tpot" if metric == PER_USER else next((name for name in _APPROXIMATION if f"_{name}_" in metric), None)
 
 
 def _launch_s(row: Sequence[SteadyPrediction | None]) -> float:
@@ -166,7 +184,7 @@ def _spread(spec: StudySpec, calibration: Calibration, candidate: Candidate, wor
     engine_name, knobs = candidate.configuration.engine, candidate.configuration.knobs
     setup = ServerSetup(engine_name, candidate.engine_version, knobs, spec.model, spec.hardware, spec.gpus, calibration)
     errors = errors_for(setup)
-    latency = next((name for name in _APPROXIMATION if f"_{name}_" in metric), None)
+    latency = _latency(metric)
     known_as = metric if latency is None else f"median_{latency}_ms"
     missing = subject_of(setup, workload).unseen(errors)
     unseen = math.hypot(*(errors.unseen.get(name, 0.0) for name in missing))

@@ -20,10 +20,11 @@ Its numbers are *simulated*: never to be mixed with measured ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.formulas import summarize_loads
+from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords
 from autotune.simulator.node.batching import Batching
 from autotune.simulator.node.memory import MemoryPlan, plan_memory, start_failure, startup_s
@@ -67,22 +68,23 @@ class SimulatedOutcome:
     knobs_read: frozenset[str] = frozenset()
 
 
-def simulate(server: ServerSetup, workload: Workload, seed: int) -> SimulatedOutcome:
+def simulate(server: ServerSetup, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
     """Run a workload on a server in virtual time.
 
     Args:
         server: what was launched; a knob that is missing or None is decided by the engine.
         workload: its load points are run one after the other on the same server.
         seed: fixes the prompts; nothing else is random.
+        slos: limits for ``request_goodput``.
 
     A configuration that cannot run gives a `SimulatedOutcome` with a failure.
     """
     names: set[str] = set()
     recorded = replace(server, knobs=RecordedKnobs(server.knobs, names))
-    return replace(run_server(SimulatedServer(recorded), workload, seed), knobs_read=frozenset(names))
+    return replace(run_server(SimulatedServer(recorded), workload, seed, slos), knobs_read=frozenset(names))
 
 
-def run_server(server: SimulatedServer, workload: Workload, seed: int) -> SimulatedOutcome:
+def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
     """`simulate` for a server whose decisions are taken; calibration passes its own coefficients this way."""
     plan = plan_memory(server)
     failure = start_failure(server, plan) or too_long(server, plan, workload)
@@ -103,7 +105,7 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int) -> Simula
         tokens = float(requests.input_tokens.sum())
         cached, read = cached + batching.cache_hit_rate * tokens, read + tokens
         preemptions += batching.scheduler.preemptions
-    metrics = summarize_loads(runs)
+    metrics = summarize_loads(runs, slos)
     metrics["cache_hit_rate"] = cached / read
     metrics["client_bound"] = False
     return SimulatedOutcome(metrics, None, startup_s(server, plan), plan, preemptions)
