@@ -1,4 +1,4 @@
-"""The figures of a recommendation: configurations before and after, on every workload, the front of two goals, nodes.
+"""The figures of a recommendation: configurations before and after, on every workload and over a ladder, nodes.
 
 All but the nodes are of the launches that count: those of the finals where a configuration has any.
 """
@@ -10,19 +10,18 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal
 
-import numpy as np
-
+from autotune import curves
+from autotune.metrics.derived import CURVE
 from autotune.metrics.formulas import Slo
 from autotune.search import objective
 from autotune.search.decide.estimate import Spread, mean, percent
 from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_of
-from autotune.search.front import dominated
 from autotune.search.history import BASELINE_ROLES, Entry, History
 from autotune.search.nodes import NodeScore, contrast
+from autotune.study.curve import LadderComparison
 from autotune.study.recommendation import (
     Alternative,
     Choice,
-    FrontPoint,
     MatrixCell,
     MatrixRow,
     NearestMiss,
@@ -40,7 +39,7 @@ class Sheet:
     """
 
     def __init__(self, history: History, launches: Sequence[Launch], judgement: Judgement) -> None:
-        self._history, self._judgement, self._spec = history, judgement, history.spec
+        self.history, self._judgement, self.spec = history, judgement, history.spec
         self._launches = {launch.trial.number: launch for launch in launches}
         self._nodes = {entry.number: entry.node for entry in history}
         self._base = history.candidates.baseline
@@ -53,7 +52,7 @@ class Sheet:
         trial = self._shown(position).trial
         typed = position == self._base != self._judgement.winner
         command = trial.command if typed else trial.command.on_loopback()
-        scores = evidence(self._history, position)
+        scores = evidence(self.history, position)
         return Choice(
             engine=trial.configuration.engine,
             engine_version=trial.engine_version,
@@ -64,14 +63,12 @@ class Sheet:
             env=dict(command.env),
             files=dict(command.files),
             command=command.shell(),
-            objective=self._mean(
-                self._spec.objective, objective.on_workloads(self._spec), scores, self._judgement.spread
-            ),
+            objective=self.goal(self.spec.objective, objective.on_workloads(self.spec), scores, self._judgement.spread),
         )
 
     def alternatives(self) -> list[Alternative]:
         """The best command that was measured and gives nothing up, where the winner gives something up."""
-        history, winner = self._history, self._judgement.winner
+        history, winner = self.history, self._judgement.winner
         given_up = history.candidates.given_up
         if winner is None or winner not in given_up:
             return []
@@ -87,44 +84,45 @@ class Sheet:
         return [Alternative(**self.choice(best).model_dump(), label="gives nothing up", **figures)]
 
     def _level(self, position: int) -> float:
-        return mean(evidence(self._history, position))
+        return mean(evidence(self.history, position))
 
     def _shown(self, position: int) -> Launch:
         """The launch whose command stands for a configuration: the equivalent without settings that do nothing.
 
         The baseline's stands as it was typed.
         """
-        launches = self._measured(position)
-        fingerprint = self._history.candidates.items[position].fingerprint
+        launches = self.measured(position)
+        fingerprint = self.history.candidates.items[position].fingerprint
         own = [row for row in launches if row.trial.configuration.fingerprint == fingerprint]
         if position == self._base and own:
             return own[-1]
-        return min(launches, key=lambda row: settings_of(self._history, row.trial.configuration))
+        return min(launches, key=lambda row: settings_of(self.history, row.trial.configuration))
 
-    def _mean(self, metric: str, workload: str, scores: Sequence[float], spread: Spread) -> Objective:
+    def goal(self, metric: str, workload: str, scores: Sequence[float], spread: Spread) -> Objective:
+        """A goal's mean over launches with its interval."""
         middle, half = mean(scores), spread.half_width((len(scores),)) if len(scores) > 1 else None
         ends = [] if half is None else [middle - half, middle + half]
-        values = sorted(objective.from_score(self._spec, end, metric) for end in ends)
+        values = sorted(objective.from_score(self.spec, end, metric) for end in ends)
         return Objective(
             metric=metric,
             workload=workload,
-            value=objective.from_score(self._spec, middle, metric),
+            value=objective.from_score(self.spec, middle, metric),
             ci95=(values[0], values[1]) if values else None,
             repeats=len(scores),
         )
 
-    def _measured(self, position: int) -> list[Launch]:
+    def measured(self, position: int) -> list[Launch]:
         """The launches behind `evidence`, in order."""
         return [self._launches[e.number] for e in self._entries(position)]
 
     def _entries(self, position: int) -> list[Entry]:
         roles = BASELINE_ROLES if position == self._base else (Role.FINAL,)
-        return self._history.evidence(position, *roles)
+        return self.history.evidence(position, *roles)
 
     def _scores(self, position: int, workload: str) -> list[NodeScore]:
         """The scores on one workload with the nodes where they were measured."""
-        rows = self._measured(position) if self._history.scores(position) else []
-        scores = [(self._nodes[row.trial.number], objective.score(self._spec, row, workload)) for row in rows]
+        rows = self.measured(position) if self.history.scores(position) else []
+        scores = [(self._nodes[row.trial.number], objective.score(self.spec, row, workload)) for row in rows]
         return [(node, score) for node, score in scores if score is not None]
 
     def _gain(self, position: int, workload: str, spread: Spread) -> Gain | None:
@@ -133,7 +131,7 @@ class Sheet:
         if not mine or not base:
             return None
         judged = self._judgement.gain if position == self._judgement.winner else None
-        if judged and list(objective.weights(self._spec)) == [workload]:
+        if judged and list(objective.weights(self.spec)) == [workload]:
             return judged  # One gain has one interval.
         log, half = contrast(mine, base)[0], spread.half_width((len(mine), len(base)))
         return Gain(log, None if half is None else (log - half, log + half))
@@ -141,7 +139,7 @@ class Sheet:
     def workloads(self) -> dict[str, WorkloadComparison]:
         """Every workload before and after."""
         winner, rows = self._judgement.winner, {}
-        for name in self._spec.workloads:
+        for name in self.spec.workloads:
             gain = self._gain(winner, name, self._judgement.spread) if winner is not None else None
             rows[name] = WorkloadComparison(
                 baseline=self._metrics(self._base, name),
@@ -152,34 +150,35 @@ class Sheet:
 
     def _metrics(self, position: int, workload: str) -> Metrics | None:
         """Means over the launches of every metric that is a number in all of them."""
-        if not self._history.scores(position):
+        if not self.history.scores(position):
             return None
-        rows = [m for launch in self._measured(position) if (m := launch.result.metrics.get(workload))]
+        rows = [m for launch in self.measured(position) if (m := launch.result.metrics.get(workload))]
         if not rows:
             return None
-        means = {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
+        means = _means_of(rows)
         # Goals have one mean everywhere, the geometric one that gains are ratios of.
         scores = [score for _, score in self._scores(position, workload)]
-        if workload in objective.weights(self._spec) and scores:
-            means[self._spec.objective] = objective.from_score(self._spec, mean(scores))
-        seconds = self._seconds(position)
-        if workload == self._spec.workloads[0] and self._spec.pareto and seconds:
-            means[self._spec.pareto] = objective.from_score(self._spec, mean(seconds), self._spec.pareto)
+        if workload in objective.weights(self.spec) and scores:
+            means[self.spec.objective] = objective.from_score(self.spec, mean(scores))
+        seconds = self.seconds(position)
+        over_ladder = self.spec.front_on_ladder
+        if workload == self.spec.workloads[0] and self.spec.pareto and seconds and not over_ladder:
+            means[self.spec.pareto] = objective.from_score(self.spec, mean(seconds), self.spec.pareto)
         return means
 
-    def _seconds(self, position: int) -> list[float]:
+    def seconds(self, position: int) -> list[float]:
         """The scores of the second goal."""
-        scores = (objective.second(self._spec, launch) for launch in self._measured(position))
+        scores = (objective.second(self.spec, launch) for launch in self.measured(position))
         return [score for score in scores if score is not None]
 
     def matrix(self) -> list[MatrixRow]:
         """The baseline and the finalists that keep the SLOs, the recommended one first among them, by workload."""
-        history, base, winner = self._history, self._base, self._judgement.winner
+        history, base, winner = self.history, self._base, self._judgement.winner
         contenders = dict.fromkeys(entry.position for entry in history.of_role(Role.FINAL))
         kept = [p for p in contenders if history.feasible(p, Role.FINAL)]
         others = [p for p in dict.fromkeys([winner, *kept]) if p is not None and p != base]
         listed = [*([base] if history.scores(base) else []), *others]
-        columns = {name: self._column(name, listed) for name in self._spec.workloads}
+        columns = {name: self._column(name, listed) for name in self.spec.workloads}
         rows = []
         for position in listed:
             role: Literal["baseline", "recommended", "finalist"]
@@ -192,13 +191,13 @@ class Sheet:
         """One workload: position to its cell, of those that were measured on it."""
         groups = {p: scores for p in listed if (scores := [score for _, score in self._scores(p, workload)])}
         spread = Spread.pooled(groups.values())
-        eligible = [p for p in groups if p != self._base or self._history.feasible(p)]
+        eligible = [p for p in groups if p != self._base or self.history.feasible(p)]
         best = max(eligible, key=lambda p: mean(groups[p]), default=None)
         cells = {}
         for position, scores in groups.items():
             gain = self._gain(position, workload, spread) if position != self._base else None
             cells[position] = MatrixCell(
-                value=objective.from_score(self._spec, mean(scores)),
+                value=objective.from_score(self.spec, mean(scores)),
                 gain_percent=percent(gain.log) if gain else None,
                 ci95=percents(gain.interval) if gain else None,
                 repeats=len(scores),
@@ -212,14 +211,14 @@ class Sheet:
         A configuration counts where every limited metric was measured, by the mean over its launches.
         """
         found: list[tuple[float, int, Slo, float]] = []
-        for position in self._history.by_position:
-            rows = [self._launches[entry.number] for entry in self._history.evidence(position, Role.FINAL)]
+        for position in self.history.by_position:
+            rows = [self._launches[entry.number] for entry in self.history.evidence(position, Role.FINAL)]
             breaks = []
-            for slo in self._spec.slos:
-                values = [objective.value(row, slo.metric, self._spec.workloads[0]) for row in rows]
+            for slo in self.spec.slos:
+                values = [objective.value(row, slo.metric, self.spec.workloads[0]) for row in rows]
                 value = fmean([math.nan if one is None else one for one in values] or [math.nan])
                 breaks.append((slo.excess(value), position, slo, value))
-            if breaks and not self._history.broke(position) and not any(math.isnan(row[0]) for row in breaks):
+            if breaks and not self.history.broke(position) and not any(math.isnan(row[0]) for row in breaks):
                 found.append(max(breaks, key=lambda row: row[0]))
         if not found:
             return None
@@ -230,35 +229,31 @@ class Sheet:
         what = self.choice(position).model_dump(include=keys)
         return NearestMiss(**what, slo=str(slo), metric=slo.metric, value=value, limit=slo.limit)
 
-    def front(self) -> list[FrontPoint]:
-        """The non-dominated ones of all measured configurations that keep the SLOs, the best of the first goal first.
-
-        Empty where one goal was asked for.
-        """
-        spec = self._spec
-        if spec.pareto is None:
-            return []
-        feasible = [p for p in self._history.by_position if self._history.feasible(p, Role.FINAL)]
-        seconds = {p: scores for p in feasible if (scores := self._seconds(p))}
-        choices = {p: self.choice(p) for p in seconds}
-        sign = 1 if objective.maximises(spec.objective) else -1
-        firsts = {p: sign * float(np.log(choice.objective.value)) for p, choice in choices.items()}
-        points = np.array([(firsts[p], mean(seconds[p])) for p in choices]).reshape(-1, 2)
-        kept = [p for p, beaten in zip(choices, dominated(points), strict=True) if not beaten]
-        spread = Spread.pooled(seconds.values())
-        return [
-            FrontPoint(
-                **choices[p].model_dump(),
-                second=self._mean(spec.pareto, spec.workloads[0], seconds[p], spread),
-                evidence=self._measured(p)[-1].result.evidence,
-            )
-            for p in sorted(kept, key=lambda p: -firsts[p])
+    def ladder(self) -> LadderComparison | None:
+        """The curves of baseline and recommended configuration; None where none was measured."""
+        winner, base = self._judgement.winner, self._base
+        launches = [
+            self.measured(p) if p is not None and self.history.scores(p) else []
+            for p in (base, winner if winner != base else None)
         ]
+        return curves.compare(self.spec, self._judgement.spread, *launches)
 
 
 def percents(interval: tuple[float, float] | None) -> tuple[float, float] | None:
     """An interval of differences of logarithms as gains in percent."""
     return (percent(interval[0]), percent(interval[1])) if interval else None
+
+
+def _means_of(rows: Sequence[Metrics]) -> Metrics:
+    """Means of several launches; of a curve at each load that was measured, over those that measured it."""
+    means = {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
+    if any(isinstance(row.get(CURVE), list) for row in rows):
+        loads: dict[tuple[str, float], list[Metrics]] = {}
+        for point in (point for row in rows for point in row.get(CURVE) or []):
+            by = "concurrency" if "concurrency" in point else "request_rate"
+            loads.setdefault((by, point.get(by, 0)), []).append(point)
+        means[CURVE] = [{**_means_of(points), by: load} for (by, load), points in sorted(loads.items())]
+    return means
 
 
 def _mean_of(values: Sequence[object], last: object) -> object:

@@ -20,7 +20,9 @@ from collections.abc import Mapping, Sequence
 
 from autotune import comparison
 from autotune.errors import BadInput
+from autotune.fronts import front
 from autotune.loadgen.workloads import load_workload
+from autotune.money import study_cost
 from autotune.search import equivalents, objective
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.sequential_test import Outcome
@@ -72,6 +74,7 @@ def recommend(
     evidence, on_a_node = launches[0].result.evidence if launches else Evidence.MEASURED, None
     if evidence in (Evidence.SIMULATED, Evidence.EMULATED) and gain and recommended and baseline and winner != base:
         on_a_node = _on_a_node(spec, recommended, baseline, workloads, gain)
+    seconds = sum(entry.seconds for entry in history)
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
     return Recommendation(
         study=spec.study,
@@ -97,7 +100,7 @@ def recommend(
         workloads=workloads,
         **dict(told),
         matrix=sheet.matrix(),
-        front=sheet.front(),
+        front=front(sheet),
         launches=len(launches),
         trials=len(history.by_position),
         failures=dict(sorted(Counter(x.result.failure.kind.value for x in launches if x.result.failure).items())),
@@ -105,7 +108,9 @@ def recommend(
         resolutions=equivalents.differences(launches, joined),
         nodes=nodes,
         nearest_miss=sheet.nearest_miss() if winner is None else None,
-        duration_s=sum(entry.seconds for entry in history),
+        ladder=sheet.ladder() if spec.ladder else None,
+        study_cost=study_cost(spec, seconds, judgement.verdict, percent(gain.log) if gain else None, workloads),
+        duration_s=seconds,
     )
 
 

@@ -118,13 +118,13 @@ def _announce(spec: StudySpec, on: str | None) -> None:
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
-    from autotune.outputs.report.words import conclusion, price
+    from autotune.outputs.report.words import conclusion, money, price
     from autotune.study.tracking_uri import ui_command
 
     chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
     lines = [""] if chosen is None else ["", chosen.command, ""]
     lines += [*price(recommendation), *(f"\n{other.command}\n" for other in recommendation.alternatives)]
-    lines += [conclusion(recommendation), ""]
+    lines += [conclusion(recommendation), *money(recommendation), ""]
     if chosen is not None:
         lines += [] if chosen.external or chosen.stand_in else [f"serve    {folder / 'serve.sh'}"]
     elif (miss := recommendation.nearest_miss) is not None:

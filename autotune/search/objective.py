@@ -120,8 +120,13 @@ def score_of(metric: str, number: float) -> float | None:
 
 def from_score(spec: StudySpec, score_: float, metric: str | None = None) -> float:
     """The value of a score, of the objective or of another metric."""
+    return value_of(metric or spec.objective, score_)
+
+
+def value_of(metric: str, score_: float) -> float:
+    """The inverse of `score_of`."""
     # Twelve digits: what was measured once comes back as it was.
-    return float(f"{math.exp(score_ if maximises(metric or spec.objective) else -score_):.12g}")
+    return float(f"{math.exp(score_ if maximises(metric) else -score_):.12g}")
 
 
 def achieved(spec: StudySpec, launch: Launch) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.space.promises import GivenUp
+from autotune.study.curve import LadderComparison, StudyCost
 from autotune.trial import Evidence, Metrics, Scalar
 
 SCHEMA = 1
@@ -127,9 +128,12 @@ class FrontPoint(Choice):
 
     Attributes:
         second: the second goal.
+        concurrency: where the front is over a ladder, at which both were measured; None: the workload as it is. No
+            point of the same engine beats it.
     """
 
     second: Objective
+    concurrency: int | None = None
     evidence: Evidence
 
 
@@ -329,6 +333,8 @@ class Recommendation(_Value):
     resolutions: list[Resolution] = []
     nodes: list[NodeShare] = []
     nearest_miss: NearestMiss | None = None
+    ladder: LadderComparison | None = None
+    study_cost: StudyCost | None = None
     duration_s: float
 
     def to_json(self) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from autotune import redact
 from autotune.metrics.derived import COSTS
-from autotune.outputs.report import StudyRecord, text, words
+from autotune.outputs.report import StudyRecord, curves, text, words
 from autotune.outputs.report.tables import broken_slos
 from autotune.search.objective import maximises
-from autotune.study.recommendation import Choice, MatrixCell, NoEffect, Objective
+from autotune.study.recommendation import Choice, MatrixCell, NoEffect
 from autotune.trial import Evidence, Metrics, Role
 
 _WORTH = {
@@ -52,6 +52,7 @@ def conclusion(study: StudyRecord) -> list[str]:
         parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
     parts += [text.plain(line) for line in words.price(outcome)] + [_command(one) for one in outcome.alternatives]
     parts.append(f"**{text.plain(words.conclusion(outcome))}**")
+    parts.append(text.plain(" ".join(words.money(outcome))))
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
     if outcome.baseline is None and (failure := next(filter(None, failures), None)):
         parts.append(f"The baseline failed with {words.failed(failure)}: {text.plain(redact.text(failure.message))}")
@@ -186,13 +187,17 @@ def front(study: StudyRecord) -> list[str]:
     if not points:
         return []
     chosen = study.recommendation.recommended
+    if study.spec.front_on_ladder:
+        return curves.front(study)
     rows, commands = [], []
     for number, point in enumerate(points, start=1):
         recommended = chosen is not None and point.fingerprint == chosen.fingerprint
         name = f"{number}{' (recommended)' if recommended else ''}"
         who = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
         repeats = str(point.objective.repeats)
-        rows.append((name, who, _goal(point.objective), _goal(point.second), repeats, words.label(point.evidence)))
+        rows.append(
+            (name, who, curves.goal(point.objective), curves.goal(point.second), repeats, words.label(point.evidence))
+        )
         commands += [f"Point {number}:", _command(point)]
     note = (
         "Every measured configuration that keeps the SLOs and that no other one beats in one goal without losing in "
@@ -202,11 +207,6 @@ def front(study: StudyRecord) -> list[str]:
     )
     goals = (text.title(points[0].objective.metric), text.title(points[0].second.metric))
     return [note, text.table(("Point", "Configuration", *goals, "Launches", "Evidence"), rows, "  rrr"), *commands]
-
-
-def _goal(goal: Objective) -> str:
-    within = f" [{text.number(goal.ci95[0])}, {text.number(goal.ci95[1])}]" if goal.ci95 else ""
-    return f"{text.number(goal.value)}{within}"
 
 
 def contributions(study: StudyRecord) -> list[str]:

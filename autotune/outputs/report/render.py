@@ -8,13 +8,14 @@ from typing import Literal
 
 from markdown_it import MarkdownIt
 
-from autotune.outputs.report import StudyRecord, outcome, setup, tables, text, words
+from autotune.outputs.report import StudyRecord, curves, outcome, setup, tables, text, words
 
 _SECTIONS: tuple[tuple[str, Callable[[StudyRecord], list[str]]], ...] = (
     ("Conclusion ({evidence})", outcome.conclusion),
     ("Before and after ({evidence})", outcome.comparison),
     ("Finalists by workload ({evidence})", outcome.matrix),
     ("Front of {objective} against {second} ({evidence})", outcome.front),
+    ("Curves over concurrency ({evidence})", curves.curves),
     ("Setup", setup.setup),
     ("Best configuration per engine ({evidence})", tables.engines),
     ("Contribution per setting ({evidence})", outcome.contributions),

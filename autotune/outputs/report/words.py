@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo
 from autotune.outputs.report import text
+from autotune.study.curve import Crossing
 from autotune.study.recommendation import Choice, MatrixRow, NearestMiss, Objective, Recommendation, Verdict
 from autotune.trial import Evidence, Failure, Phase
 
 ACCEPTANCE = "spec_decode_acceptance_rate"
 """The metric of engines that count how many drafted tokens they accept."""
+WHO = {"baseline": "the baseline", "recommended": "the recommended command"}
 _DOING = {
     Phase.LOAD: "while loading the weights",
     Phase.KV_CACHE: "while making room for the KV cache",
@@ -32,7 +36,8 @@ def failed(failure: Failure) -> str:
 def conclusion(outcome: Recommendation) -> str:
     """What the study found, in a few plain sentences; never more than the evidence carries."""
     lost = trade_off(outcome)
-    parts = (_sentence(outcome), _gain(outcome), f"It {lost}." if lost else "", _speculation(outcome), _front(outcome))
+    parts = [_sentence(outcome), _gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
+    parts += [_speculation(outcome), _front(outcome)]
     return " ".join(part for part in parts if part)
 
 
@@ -133,6 +138,59 @@ def _gain(outcome: Recommendation) -> str:
     return f"Gain {text.percent(outcome.gain_percent)} ({sure}). Verdict: {outcome.verdict.value}{meaning}."
 
 
+def crossing(outcome: Recommendation) -> str:
+    """Who is faster at which concurrency, in one or two sentences; empty where there are no two curves."""
+    ladder = outcome.ladder
+    both = [p for p in ladder.points if p.gain_percent is not None] if ladder else []
+    if ladder is None or not both:
+        return ""
+    open_ = [p.concurrency for p in both if p.faster is None]
+    if len(open_) == len(both):
+        return f"At {_numbers(open_)} in flight the two cannot be told apart, as they differ no more than launches do."
+    if ladder.crossings:
+        said = [f"{_crossing(one)}." for one in ladder.crossings]
+    else:
+        sides = {side: [p.concurrency for p in both if p.faster == side] for side in WHO}
+        said = [f"{_who(side)} is faster at {_numbers(at)} in flight." for side, at in sides.items() if at]
+    apart = [f"At {_numbers(open_)} in flight the two cannot be told apart."] if open_ else []
+    return " ".join([*said, *apart])
+
+
+def _crossing(one: Crossing) -> str:
+    low, high = one.between
+    within = f" (between {low:.3g} and {high:.3g})" if high > low else ""
+    return f"Below about {one.concurrency:.3g} in flight{within} {WHO[one.below]} is faster, above {WHO[one.above]}"
+
+
+def _who(side: str) -> str:
+    who = WHO[side]
+    return f"{who[:1].upper()}{who[1:]}"
+
+
+def _numbers(numbers: list[int]) -> str:
+    return _listed([str(number) for number in numbers])
+
+
+def money(outcome: Recommendation) -> list[str]:
+    """What the study itself cost and when its gain has paid for it, a sentence each; none where no time is known."""
+    cost = outcome.study_cost
+    if cost is None:
+        return []
+    virtual = " of the simulated node" if outcome.evidence is Evidence.SIMULATED else ""
+    lines = [f"The study took {_hours(cost.node_hours)} node-hours{virtual} ({_hours(cost.gpu_hours)} GPU-hours)."]
+    if cost.cost is not None and cost.gpu_hour_price is not None:
+        lines.append(f"At {cost.gpu_hour_price:.2f} per GPU-hour that is {cost.cost:,.2f}.")
+    if cost.paid_back_after_hours is not None:
+        lines.append(
+            f"Its gain has paid for it after {_hours(cost.paid_back_after_hours)} hours of serving at full load."
+        )
+    return lines
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 0.1 else f"{hours:.2g}"
+
+
 def trade_off(outcome: Recommendation) -> str:
     """Where the recommended configuration has the best mean, and where it loses to the baseline by more than chance.
 
@@ -168,7 +226,11 @@ def _front(outcome: Recommendation) -> str:
     if not outcome.front:
         return ""
     goals = [text.title(goal.metric) for goal in (outcome.front[0].objective, outcome.front[0].second)]
-    points = text.count(len(outcome.front), "configuration makes", "configurations make")
+    if any(point.concurrency is not None for point in outcome.front):
+        engines = [f"{n} of {name}" for name, n in Counter(point.engine for point in outcome.front).items()]
+        points = f"{text.count(len(outcome.front), 'load makes', 'loads make')} ({_listed(engines)})"
+    else:
+        points = text.count(len(outcome.front), "configuration makes", "configurations make")
     return f"{points} the front of {goals[0]} against {goals[1]}; the report gives the command of each."
 
 
