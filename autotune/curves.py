@@ -1,9 +1,10 @@
 """The curves of two configurations over a ladder of concurrencies, and where they cross.
 
 At each concurrency the gain is a ratio of geometric means over launches. A launch is faster or slower as a whole, at
-all its loads, so the noise is that from launch to launch, as the finals show it; where they are too few to show it,
-3 % are taken. One configuration is faster where the gain's 95 % interval by that noise excludes zero. Between
-concurrencies the gain and the ends of its interval are interpolated on the logarithm of the concurrency.
+all its loads, so the noise is that from launch to launch, as the finals show it; where they are too few to show it, or
+are one recorded launch that was read again, 3 % are taken. One configuration is faster where the gain's 95 % interval
+by that noise excludes zero. Between concurrencies the gain and the ends of its interval are interpolated on the
+logarithm of the concurrency.
 """
 
 from __future__ import annotations
@@ -106,14 +107,16 @@ def _point(
 
 def half_width(spread: Spread, counts: Sequence[int]) -> float:
     """Half the 95 % interval of a difference of means of so many launches."""
-    if spread.sd == 0 or spread.degrees > FEW_DEGREES:
+    if spread.sd == 0:
+        counts = [1 for _ in counts]
+    elif spread.degrees > FEW_DEGREES:
         return spread.half_width(counts) or 0.0
     return Z * _noise(spread) * math.sqrt(sum(1 / n for n in counts))
 
 
 def _noise(spread: Spread) -> float:
-    """Of one launch; what is usual where few repeats show less."""
-    few = spread.sd > 0 and spread.degrees <= FEW_DEGREES
+    """Of one launch; what is usual where few repeats show less, or equal ones none at all."""
+    few = spread.sd == 0 or spread.degrees <= FEW_DEGREES
     return max(spread.sd, LAUNCH_NOISE) if few else spread.sd
 
 

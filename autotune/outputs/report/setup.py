@@ -44,6 +44,7 @@ def setup(study: StudyRecord) -> list[str]:
         ("Objective", f"{text.title(spec.objective)} on {_aim(spec)}"),
         *([("Second goal", f"{text.title(spec.pareto)} on {text.code(spec.workloads[0])}")] if spec.pareto else []),
         ("Limits (SLOs)", limits),
+        *_besides(spec),
         ("Pinned knobs", pins),
         ("Baseline", text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)"),
         ("Budget", f"{spec.launches} launches" + (f", {spec.hours:g} hours" if spec.hours else "")),
@@ -52,6 +53,15 @@ def setup(study: StudyRecord) -> list[str]:
     ]
     notes = "\n".join(f"- {text.plain(redact.text(note))}" for note in spec.notes)
     return [text.table(("What", "Value"), rows), notes, *_loads(study)]
+
+
+def _besides(spec: StudySpec) -> list[tuple[str, str]]:
+    """What a good request keeps, the ladder and the price, where they were asked for."""
+    goodput = ", ".join(f"{text.title(f'{name}_ms')} {limit:g}" for name, limit in spec.goodput.items())
+    ladder = ", ".join(map(str, spec.ladder))
+    price = f"{spec.gpu_hour_price:g}" if spec.gpu_hour_price else ""
+    rows = [("A good request keeps", goodput), ("Ladder (in flight)", ladder), ("Price of a GPU-hour", price)]
+    return [row for row in rows if row[1]]
 
 
 def _aim(spec: StudySpec) -> str:
@@ -177,6 +187,9 @@ def command_line(study: StudyRecord) -> str:
     pairs += [("objective", spec.objective), *(("slo", slo) for slo in spec.slos)]
     weights = ",".join(f"{name}={weight:g}" for name, weight in spec.weights.items())
     pairs += [(name, asked) for name, asked in (("weights", weights), ("pareto", spec.pareto)) if asked]
+    goodput = " ".join(f"{name}:{limit:g}" for name, limit in spec.goodput.items())
+    besides = {"goodput": goodput, "ladder": ",".join(map(str, spec.ladder)), "gpu-hour-price": spec.gpu_hour_price}
+    pairs += [(name, asked) for name, asked in besides.items() if asked]
     pairs += [("baseline", f"recipe:{spec.recipe}" if spec.recipe else spec.baseline)] if spec.baseline else []
     pairs += [("set", f"{knob}={text.scalar(value) if value is not None else ''}") for knob, value in spec.pins.items()]
     pairs += [("engine-arg", f"{engine}={argument}") for engine, argument in spec.engine_args.items()]

@@ -1,0 +1,258 @@
+"""A ladder of concurrencies: what may be asked, who measures it, both curves, and where they cross."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.curves import Difference, compare, crossings
+from autotune.errors import BadInput
+from autotune.evaluate.derived import Derived
+from autotune.evaluate.offline import Replayed, Simulated
+from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads.ladder import how_fixed, on_ladder
+from autotune.outputs.report.words import conclusion
+from autotune.prepare.build_spec import build_spec
+from autotune.prepare.goals import DEFAULT_LADDER, goals_of
+from autotune.recommend import recommend
+from autotune.search import objective
+from autotune.search.decide.estimate import Spread
+from autotune.study.options import RunOptions
+from autotune.study.results import launch_of, row_of
+from autotune.study.spec import StudySpec
+from autotune.study.user_library import library_of
+from autotune.trial import Launch, Metrics, Role, Trial
+
+from .prepare.settings import RUN, prepared
+from .test_goals import request
+from .test_recommend import CANDIDATES, launch, spec, story
+
+SWEEP = Path(__file__).resolve().parents[2] / "shared" / "data" / "dstack_r1_concurrency_sweep.csv"
+USUAL = Spread(0.03, 10)
+
+
+@pytest.mark.parametrize("text", ["", "0", "4,,8", "4;8", "-4", "1.5", "four", "4,", "1e3"])
+def test_a_ladder_is_made_of_whole_numbers(text: str) -> None:
+    with pytest.raises(BadInput, match=r"--ladder .*write concurrencies"):
+        goals_of(request(ladder=text), ("sharegpt",))
+
+
+def test_a_ladder_is_sorted_and_comes_with_a_front_over_users() -> None:
+    assert goals_of(request(ladder="16, 4,16"), ("sharegpt",)).ladder == (4, 16)
+    assert goals_of(request(), ("sharegpt",)).ladder == ()
+    assert goals_of(request(pareto="p99_ttft_ms"), ("sharegpt",)).ladder == ()
+    assert goals_of(request(pareto="output_tokens_per_s_per_user"), ("sharegpt",)).ladder == DEFAULT_LADDER
+
+
+@pytest.mark.parametrize("workload", ["sweep", "sharegpt-c4", "offline"])
+def test_a_workload_with_a_load_of_its_own_has_no_ladder(workload: str) -> None:
+    assert how_fixed(load_workload(workload))
+    asked = RunOptions("deepseek-ai/DeepSeek-V3.2", "h200", workloads=[workload], on="simulator", ladder="1,4")
+    with pytest.raises(BadInput, match=f"--ladder: {workload} .* so no other concurrency can be set"):
+        build_spec(asked)
+
+
+def test_a_front_over_users_does_without_where_the_load_is_fixed() -> None:
+    asked = {"workloads": ["sharegpt-c4"], "pareto": "output_tokens_per_s_per_user", "on": "simulator"}
+    told = build_spec(RunOptions("deepseek-ai/DeepSeek-V3.2", "h200", **asked))  # type: ignore[arg-type]
+    assert told.ladder == ()
+    assert not told.front_on_ladder
+    assert any("the front is of one load only" in note for note in told.notes)
+
+
+def test_a_light_load_has_few_prompts_of_the_same_lengths() -> None:
+    workload = load_workload("random:100:10:400")
+    counts = {c: on_ladder(workload, c).points[0].prompts for c in (1, 4, 16, 64, 256)}
+    assert counts == {1: 32, 4: 32, 16: 128, 64: 400, 256: 400}
+    assert on_ladder(workload, 4).points[0].lengths == workload.points[0].lengths
+
+
+def test_the_finals_measure_the_ladder_and_a_front_over_it_every_launch() -> None:
+    asked = spec(ladder=(1, 4))
+    assert [objective.ladder_of(asked, role) for role in (Role.BASELINE, Role.FINAL)] == [(1, 4)] * 2
+    assert [objective.ladder_of(asked, role) for role in (Role.SEARCH, Role.CONTROL)] == [()] * 2
+    front = spec(ladder=(1, 4), pareto="output_tokens_per_s_per_user")
+    assert objective.ladder_of(front, Role.SEARCH) == (1, 4)
+    assert StudySpec.from_yaml(front.to_yaml()) == front
+
+
+def with_curve(row: Launch, rates: dict[int, float]) -> Launch:
+    """Gives a launch a curve: total token throughput by concurrency, and a speed per user that falls with it."""
+    rows: list[Metrics] = [
+        {"concurrency": c, "total_token_throughput": rate, "output_tokens_per_s_per_user": rate / c / 10}
+        for c, rate in rates.items()
+    ]
+    row.result.metrics["chat"]["curve"] = rows
+    return row
+
+
+def test_two_curves_cross_between_loads_and_are_put_in_words() -> None:
+    slow_start = {1: 50.0, 4: 180.0, 16: 700.0, 64: 1900.0}
+    usual = {1: 100.0, 4: 250.0, 16: 600.0, 64: 1000.0}
+    rows = [with_curve(row, slow_start if row.trial.configuration.engine == "sglang" else usual) for row in story()[:1]]
+    for row in story()[4:8]:
+        rows.append(with_curve(row, usual if row.trial.configuration.engine == "vllm" else slow_start))
+    told = recommend(spec(ladder=(1, 4, 16, 64)), CANDIDATES, rows, (), "done")
+    ladder = told.ladder
+    assert ladder is not None
+    assert ladder.launches == (3, 2)
+    assert [point.faster for point in ladder.points] == ["baseline", "baseline", "recommended", "recommended"]
+    assert [point.gain_percent for point in ladder.points] == pytest.approx([-50, -28, 100 / 6, 90])
+    (crossing,) = ladder.crossings
+    a, b = math.log(180 / 250), math.log(700 / 600)
+    assert crossing.concurrency == pytest.approx(4 * 4 ** (-a / (b - a)), rel=1e-3)
+    assert 4 < crossing.between[0] < crossing.concurrency < crossing.between[1] < 16
+    assert (crossing.below, crossing.above) == ("baseline", "recommended")
+    assert "Below about 10.3 in flight (between " in conclusion(told)
+    assert "the baseline is faster, above the recommended command." in conclusion(told)
+    assert told.workloads["chat"].baseline is not None
+    assert [row["total_token_throughput"] for row in told.workloads["chat"].baseline["curve"]] == list(usual.values())
+
+
+def test_a_difference_within_noise_is_none() -> None:
+    base, mine = [with_curve(launch(0, Role.BASELINE, 0, 1000), {4: 100.0, 16: 400.0})], launch(1, Role.FINAL, 2, 2000)
+    told = compare(spec(ladder=(4, 16)), USUAL, base, [with_curve(mine, {4: 95.0, 16: 420.0})])
+    assert told is not None
+    assert [point.faster for point in told.points] == [None, None]
+    assert told.crossings == []
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 0.3)), min_size=1, max_size=8))
+def test_a_crossing_lies_between_loads_that_are_decided_and_within_its_interval(
+    steps: list[tuple[float, float]],
+) -> None:
+    ahead = [Difference(2**i, log, half) for i, (log, half) in enumerate(steps)]
+    found = crossings(ahead)
+    sides = [one.faster for one in ahead if one.faster]
+    assert len(found) == sum(a != b for a, b in pairwise(sides))
+    for one in found:
+        low, high = one.between
+        assert 1 <= low <= high <= 2 ** len(steps)
+        assert low * (1 - 1e-3) <= one.concurrency <= high * (1 + 1e-3)
+        assert one.below != one.above
+
+
+def test_a_front_over_the_ladder_is_one_of_loads_for_each_engine() -> None:
+    question = spec(ladder=(1, 4), objective="total_token_throughput", pareto="output_tokens_per_s_per_user")
+    rows = [
+        with_curve(launch(0, Role.BASELINE, 0, 1000), {1: 100.0, 4: 300.0}),
+        with_curve(launch(1, Role.SEARCH, 2, 2000), {1: 90.0, 4: 500.0}),
+        with_curve(launch(2, Role.SEARCH, 3, 1900), {1: 95.0, 4: 400.0}),
+    ]
+    assert objective.second(question, rows[0]) == pytest.approx(math.log(10))
+    told = recommend(question, CANDIDATES, rows, (), "done")
+    points = [(p.engine, p.concurrency, p.objective.value, p.second.value) for p in told.front]
+    assert points == [
+        ("vllm", 4, 300, 7.5),
+        ("vllm", 1, 100, 10),
+        ("sglang", 4, 500, 12.5),
+    ]
+    assert all(point.command for point in told.front)
+
+
+def test_the_simulated_node_measures_the_ladder_on_one_launch() -> None:
+    ready = prepared(request_on_ladder())
+    role = Role.FINAL
+    candidate = ready.candidates.items[ready.candidates.baseline]
+    trial = Trial(
+        number=0,
+        role=role,
+        configuration=candidate.configuration,
+        engine_version=candidate.engine_version,
+        command=ready.command_of(candidate),
+        workloads=ready.spec.workloads,
+        ladder=(1, 8),
+    )
+    result = Derived(Simulated(ready.spec, ready.library), ready.spec)(trial)
+    metrics = result.metrics[ready.spec.workloads[0]]
+    assert [row["concurrency"] for row in metrics["curve"]] == [1, 8]
+    one, eight = metrics["curve"]
+    assert one["output_tokens_per_s_per_user"] > eight["output_tokens_per_s_per_user"]
+    assert one["total_token_throughput"] < eight["total_token_throughput"] < metrics["total_token_throughput"]
+    durations = metrics["duration"] + one["duration"] + eight["duration"]
+    assert result.times_s["load"] == pytest.approx(durations)
+    # A row keeps what was measured and what was asked for.
+    again = launch_of(json.loads(json.dumps(row_of(Launch(trial, result)))))
+    assert again.trial.ladder == (1, 8)
+    assert objective.curve(again, trial.workloads[0]).keys() == {1, 8}
+
+
+def request_on_ladder() -> RunOptions:
+    return replace(RUN, ladder="1,8", gpu_hour_price=3.0)
+
+
+def table(path: Path, rows: list[tuple[object, ...]], heading: str = "concurrency") -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("engine", "alpha", heading, "total_token_throughput"), *rows])
+    return path
+
+
+def replayed(path: Path, **asked: object) -> RunOptions:
+    return RunOptions("deepseek-ai/DeepSeek-R1", "h200", on=f"replay:{path}", **asked)  # type: ignore[arg-type]
+
+
+def test_rows_of_several_concurrencies_are_one_launch_with_a_curve(tmp_path: Path) -> None:
+    rows = [("foo", a, c, 100 * c * a) for a in (1, 2) for c in (4, 8)] + [("foo", 1, "", 5000), ("foo", 3, 4, 1)]
+    ready = prepared(replayed(table(tmp_path / "t.csv", rows), ladder="4,8,16"))
+    assert ready.spec.ladder == (4, 8)
+    # Without a row of the workload as it is a configuration has no objective.
+    assert [dict(one.configuration.knobs) for one in ready.candidates.items] == [{"alpha": 1}]
+    assert any("no row is of concurrency 16" in note for note in ready.spec.notes)
+    assert any("2 configurations are left out" in note for note in ready.spec.notes)
+    whole = prepared(replayed(table(tmp_path / "w.csv", rows[:4], "max_concurrency"), ladder="4,8"))
+    assert len(whole.candidates.items) == 2
+    assert any("the objective is that at 8" in note for note in whole.spec.notes)
+    row = launch(0, Role.BASELINE, 0, 1).trial
+    for i, candidate in enumerate(whole.candidates.items, start=1):
+        trial = Trial(0, Role.SEARCH, candidate.configuration, "1", row.command, whole.spec.workloads)
+        found = Replayed(whole.spec, library_of(whole.spec))(trial).metrics[whole.spec.workloads[0]]
+        assert found["total_token_throughput"] == 800 * i
+        assert [(p["concurrency"], p["total_token_throughput"]) for p in found["curve"]] == [(4, 400 * i), (8, 800 * i)]
+
+
+@pytest.mark.parametrize(
+    ("heading", "ladder", "said"),
+    [
+        ("beta", "4,8", "does not say at which concurrency a row was measured"),
+        ("concurrency", "1,2", "has no row at these; its concurrency: 4, 8"),
+    ],
+)
+def test_a_table_without_the_loads_is_refused(tmp_path: Path, heading: str, ladder: str, said: str) -> None:
+    path = table(tmp_path / "t.csv", [("foo", 1, 4, 100), ("foo", 1, 8, 200)], heading)
+    with pytest.raises(BadInput, match=said):
+        build_spec(replayed(path, ladder=ladder))
+    # Without a ladder the column is a knob, as any other one.
+    assert len(prepared(replayed(path)).candidates.items) == 2
+
+
+@pytest.mark.skipif(not SWEEP.is_file(), reason=f"the published sweep ({SWEEP.name} in ../shared/data) is not here")
+def test_the_published_sweep_crosses_where_its_rows_do(tmp_path: Path) -> None:
+    """DeepSeek-R1 on 8×H200, 3200→800 tokens: vLLM leads at up to 32 in flight, TensorRT-LLM at 128."""
+    with SWEEP.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["gpu_type"] == "H200"]
+    listed = [(row["engine"], row["command"], row["max_concurrency"], row["total_tok_s"]) for row in rows]
+    ready = prepared(replayed(table(tmp_path / "sweep.csv", listed), ladder="4,8,16,32,64,128"))
+    names = {"vllm": Role.BASELINE, "tensorrt_llm": Role.FINAL}
+    answers = Replayed(ready.spec, library_of(ready.spec))
+    launches = {}
+    for candidate in ready.candidates.items:
+        row = launch(0, names.get(candidate.configuration.engine, Role.SEARCH), 0, 1).trial
+        trial = Trial(0, row.role, candidate.configuration, "1", row.command, ready.spec.workloads)
+        launches[candidate.configuration.engine] = Launch(trial, answers(trial))
+    told = compare(ready.spec, Spread(0.0, 5), [launches["vllm"]], [launches["tensorrt_llm"]])
+    assert told is not None
+    by_load = {int(row["max_concurrency"]): float(row["total_tok_s"]) for row in rows if row["engine"] == "vllm"}
+    assert {point.concurrency: point.baseline for point in told.points} == pytest.approx(by_load)
+    assert [point.faster for point in told.points] == [*["baseline"] * 4, None, "recommended"]
+    (crossing,) = told.crossings
+    # The rows of 64 and 128 alone say where: 3792 against 3619, and 3724 against 4176 tokens per second.
+    assert crossing.concurrency == pytest.approx(78.2, abs=0.5)
+    assert 32 < crossing.between[0] < 64 < crossing.between[1] < 128
