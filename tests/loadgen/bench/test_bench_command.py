@@ -272,3 +272,27 @@ def test_repeats_do_not_hide_a_limit_that_was_missed(tmp_path: Path):
     assert missed["request_goodput"] == 0
     # All 10 of a load may fall into one second, but not the 20 of both.
     assert missed["max_concurrent_requests"] <= 10
+
+
+def test_goodput_and_money_of_a_load(tmp_path: Path):
+    load = ("--concurrency", "4", "--json")
+    price = ("--gpus", "8", "--gpu-hour-price", "3.6")
+    with Server(good) as server:
+        kept = json.loads(bench(tmp_path, server.url, *load, *price, "--goodput", "ttft:60000 e2el:60000").out)
+        missed = json.loads(
+            bench(tmp_path, server.url, *load, "--goodput", "ttft:60000", "--goodput", "e2el:0.001").out
+        )
+        refused = bench(tmp_path, server.url, *load, "--gpu-hour-price", "3.6")
+        assert bench(tmp_path, server.url, *load, "--goodput", "itl:5").code == 2
+    assert kept["request_goodput"] == kept["request_throughput"] > 0
+    assert kept["goodput"] == {"ttft": 60000, "e2el": 60000}
+    assert (kept["gpus"], kept["gpu_hour_price"]) == (8, 3.6)
+    total = kept["total_token_throughput"]
+    assert kept["total_token_throughput_per_gpu"] == pytest.approx(total / 8)
+    assert kept["cost_per_million_tokens"] == pytest.approx(0.008 / total * 1e6)
+    assert kept["points"][0]["metrics"]["cost_per_million_tokens"] == kept["cost_per_million_tokens"]
+    assert kept["output_tokens_per_s_per_user"] == pytest.approx(1000 / kept["mean_tpot_ms"])
+    assert missed["request_goodput"] == 0
+    assert "cost_per_million_tokens" not in missed
+    assert refused.code == 2
+    assert "--gpus" in refused.err
