@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Literal
 
 from autotune import curves
-from autotune.metrics.derived import CURVE
+from autotune.metrics.derived import CURVE, counts
 from autotune.metrics.formulas import Slo
 from autotune.search import objective
 from autotune.search.decide.estimate import Spread, mean, percent
@@ -249,7 +249,7 @@ def _means_of(rows: Sequence[Metrics]) -> Metrics:
     means = {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
     if any(isinstance(row.get(CURVE), list) for row in rows):
         loads: dict[tuple[str, float], list[Metrics]] = {}
-        for point in (point for row in rows for point in row.get(CURVE) or []):
+        for point in (point for row in rows for point in row.get(CURVE) or [] if counts(point)):
             by = "concurrency" if "concurrency" in point else "request_rate"
             loads.setdefault((by, point.get(by, 0)), []).append(point)
         means[CURVE] = [{**_means_of(points), by: load} for (by, load), points in sorted(loads.items())]

@@ -19,6 +19,8 @@ from autotune.evaluate.derived import Derived
 from autotune.evaluate.offline import Replayed, Simulated
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.ladder import how_fixed, on_ladder
+from autotune.outputs.report import StudyRecord
+from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.goals import DEFAULT_LADDER, goals_of
@@ -115,6 +117,20 @@ def test_two_curves_cross_between_loads_and_are_put_in_words() -> None:
     assert "the baseline is faster, above the recommended command." in conclusion(told)
     assert told.workloads["chat"].baseline is not None
     assert [row["total_token_throughput"] for row in told.workloads["chat"].baseline["curve"]] == list(usual.values())
+
+
+def test_a_load_that_was_not_measured_as_it_should_be_does_not_count_and_is_told() -> None:
+    row = with_curve(launch(0, Role.BASELINE, 0, 1000), {4: 100.0, 16: 400.0, 64: 900.0})
+    row.result.metrics["chat"]["curve"][0]["invalid"] = "the client did not keep up with the server: too slow"
+    row.result.metrics["chat"]["curve"][1]["client_bound"] = True
+    assert objective.curve(row, "chat").keys() == {64}
+    told = recommend(spec(ladder=(4, 16, 64)), CANDIDATES, [row], (), "done")
+    assert told.ladder is not None
+    assert [point.concurrency for point in told.ladder.points] == [64]
+    page = render(StudyRecord(spec(ladder=(4, 16, 64)), [row], told, Path("/home/studies/s")), "md")
+    assert "launch 0 at 4 in flight does not count: the client did not keep up with the server: too slow" in page
+    assert "launch 0 at 16 in flight does not count" in page
+    assert "--ladder 4,16,64" in page
 
 
 def test_a_difference_within_noise_is_none() -> None:

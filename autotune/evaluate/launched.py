@@ -31,7 +31,7 @@ from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.speculation import DraftReader
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.ladder import on_ladder
-from autotune.metrics.derived import CURVE
+from autotune.metrics.derived import CURVE, INVALID
 from autotune.notify import Notify, silent
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.command import cache_variables
@@ -195,7 +195,7 @@ class Launched:
     ) -> TrialResult:
         """Measure each workload, then the ladder, on the warm server, with an empty prefix cache and new prompts.
 
-        A load of the ladder that was not measured as it should be is left out of the curve, and nothing else.
+        A load of the ladder that was not measured as it should be says so in its row, and spoils nothing else.
         """
         metrics: dict[str, Metrics] = {}
         for name, concurrency in trial.loads:
@@ -217,8 +217,10 @@ class Launched:
             times_s["warmup"] += measurement.warm_up_s
             if not concurrency:
                 metrics[name] = measurement.metrics
-            elif not measurement.invalid:
-                metrics[name].setdefault(CURVE, []).append({"concurrency": concurrency, **measurement.metrics})
+            else:
+                row = {"concurrency": concurrency, **measurement.metrics}
+                row |= {INVALID: measurement.invalid} if measurement.invalid else {}
+                metrics[name].setdefault(CURVE, []).append(row)
             try:
                 self._keep(measurement, server, folder, workload.name if concurrency else name)
             except OSError as error:

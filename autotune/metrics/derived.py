@@ -28,6 +28,14 @@ DERIVED = (PER_GPU, PER_USER, *COSTS)
 CURVE = "curve"
 """The key among a workload's metrics of what was measured at other loads: a list of flat rows."""
 
+INVALID = "invalid"
+"""The key in a row of a curve that was not measured as it should be: why its figures do not count."""
+
+
+def counts(row: Mapping[str, Any]) -> bool:
+    """Whether the figures of a row of a curve count."""
+    return not row.get(INVALID) and not row.get("client_bound")
+
 
 def with_derived(metrics: Mapping[str, Any], gpus: int | None, price: float | None = None) -> Metrics:
     """Metrics of one load with those that follow from them, the rows of its curve too.

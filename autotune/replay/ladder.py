@@ -7,7 +7,7 @@ the workload as it is; where it never is, the highest concurrency of the ladder 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -61,10 +61,10 @@ def _of_study(table: Table, ladder: tuple[int, ...]) -> tuple[Table, tuple[int, 
     """Only the loads of the ladder."""
     rows = [replace(row, metrics={w: _narrowed(m, ladder) for w, m in row.metrics.items()}) for row in table.rows]
     curves = (curve for row in rows for m in row.metrics.values() for curve in m.get(CURVE, ()))
-    there = {point["concurrency"] for point in curves}
+    there = {int(point["concurrency"]) for point in curves}
     if not there:
         raise BadInput(f"--ladder: no launch in {table.path} was measured at concurrency {_listed(ladder)}")
-    return replace(table, rows=rows), tuple(c for c in ladder if c in there)
+    return replace(table, rows=rows, notes=(*table.notes, *_missing(ladder, there))), _those(ladder, there)
 
 
 def _narrowed(metrics: Metrics, ladder: tuple[int, ...]) -> Metrics:
@@ -81,7 +81,7 @@ def _of_csv(table: Table, ladder: tuple[int, ...]) -> tuple[Table, tuple[int, ..
             f"{COLUMNS[0]!r} for it, a study's results.jsonl the curves of its finals"
         )
     loads = {row.configuration.knobs.get(column) for row in table.rows}
-    there = tuple(c for c in ladder if c in loads)
+    there = _those(ladder, loads)
     if not there:
         has = _listed(sorted(load for load in loads if isinstance(load, int)))
         raise BadInput(f"--ladder {_listed(ladder)}: {table.path} has no row at these; its {column}: {has}")
@@ -92,9 +92,7 @@ def _of_csv(table: Table, ladder: tuple[int, ...]) -> tuple[Table, tuple[int, ..
         mine = group.get(whole, [])
         left_out += not mine
         rows += [_with_curve(row, number, group, there) for number, row in enumerate(mine)]
-    notes = [*table.notes]
-    if missing := [c for c in ladder if c not in there]:
-        notes.append(f"--ladder: no row is of concurrency {_listed(missing)}, so it is {_listed(there)}")
+    notes = [*table.notes, *_missing(ladder, there)]
     if whole is not None:
         notes.append(f"every row names its {column}: the objective is that at {whole}")
     if left_out:
@@ -128,6 +126,17 @@ def _with_curve(row: Row, number: int, group: Mapping[object, Sequence[Row]], la
                 curve.append({"concurrency": concurrency, **turn[number % len(turn)].metrics[workload]})
         metrics[workload] = {**measured, CURVE: curve}
     return replace(row, metrics=metrics)
+
+
+def _those(ladder: tuple[int, ...], loads: Collection[object]) -> tuple[int, ...]:
+    return tuple(c for c in ladder if c in loads)
+
+
+def _missing(ladder: tuple[int, ...], there: Collection[int]) -> list[str]:
+    """A note on the loads that the table does not have."""
+    missing = [c for c in ladder if c not in there]
+    rest = _listed(_those(ladder, there))
+    return [f"--ladder: no row is of concurrency {_listed(missing)}, so it is {rest}"] if missing else []
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.metrics.derived import CURVE
+from autotune.metrics.derived import CURVE, counts
 from autotune.metrics.formulas import METRICS, check_metric
 from autotune.metrics.goodput import GOODPUT
 from autotune.study.spec import StudySpec
@@ -99,7 +99,7 @@ def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
     if launch.result.state is not State.COMPLETE:
         return {}
     rows = launch.result.metrics.get(workload, {}).get(CURVE) or []
-    return {row["concurrency"]: row for row in rows if "concurrency" in row and not row.get("client_bound")}
+    return {row["concurrency"]: row for row in rows if "concurrency" in row and counts(row)}
 
 
 def _score(launch: Launch, metric: str, workload: str) -> float | None:

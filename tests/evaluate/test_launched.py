@@ -65,6 +65,22 @@ def test_each_engine_is_launched_loaded_and_stopped(tmp_path: Path, name: str) -
     assert kept["sources"][0]["settings"]
 
 
+def test_one_warm_server_answers_the_whole_ladder(tmp_path: Path) -> None:
+    strict = SPEC.model_copy(update={"goodput": {"ttft": 0.001}, "slos": ()})
+    result = Launched(strict, LIBRARY, tmp_path)(replace(trial("vllm"), ladder=(4, 8)))
+    assert (result.state, result.failure) == (State.COMPLETE, None)
+    metrics = result.metrics["random:64:8:16"]
+    assert [
+        (row["concurrency"], row["completed"], row["max_concurrent_requests"] <= 16) for row in metrics["curve"]
+    ] == [
+        (4, 16, True),
+        (8, 16, True),
+    ]
+    assert [row["request_goodput"] for row in (metrics, *metrics["curve"])] == [0, 0, 0]
+    kept = json.loads((tmp_path / "trials" / "0000" / "random-64-8-16-ladder-c4.json").read_text())
+    assert kept["points"][0]["load"] == "4 at a time"
+
+
 def test_the_cap_under_speculation_is_caught(tmp_path: Path) -> None:
     asked = trial("sglang", NO_OPS, speculative_tokens=1)
     assert asked.configuration.knobs["max_running_requests"] is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune import redact
-from autotune.metrics.derived import CURVE
+from autotune.metrics.derived import CURVE, INVALID, counts
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.study.curve import LadderComparison, Side
 from autotune.study.recommendation import Choice, Objective
@@ -36,7 +36,21 @@ def curves(study: StudyRecord) -> list[str]:
         f"command. A gain counts where it exceeds the noise from launch to launch ({ladder.noise_percent:.1f} %)."
     )
     said = words.crossing(study.recommendation)
-    return [note, text.table(headings, body, "r" * len(headings)), f"**{said}**" if said else "", *_advice(study)]
+    table = text.table(headings, body, "r" * len(headings))
+    return [note, table, f"**{said}**" if said else "", *_advice(study), "\n".join(_not_counted(study))]
+
+
+def _not_counted(study: StudyRecord) -> list[str]:
+    """The loads of the ladder that were not measured as they should be, and why."""
+    workload, lines = study.spec.workloads[0], []
+    for launch in study.launches:
+        for row in launch.result.metrics.get(workload, {}).get(CURVE) or []:
+            if not counts(row):
+                why = text.plain(str(row.get(INVALID) or "the client did not keep up"))
+                lines.append(
+                    f"- launch {launch.trial.number} at {row.get('concurrency')} in flight does not count: {why}"
+                )
+    return lines
 
 
 def front(study: StudyRecord) -> list[str]:

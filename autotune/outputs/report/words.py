@@ -176,8 +176,8 @@ def money(outcome: Recommendation) -> list[str]:
     cost = outcome.study_cost
     if cost is None:
         return []
-    virtual = " of the simulated node" if outcome.evidence is Evidence.SIMULATED else ""
-    lines = [f"The study took {_hours(cost.node_hours)} node-hours{virtual} ({_hours(cost.gpu_hours)} GPU-hours)."]
+    whose = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: ", as recorded"}.get(outcome.evidence, "")
+    lines = [f"The study took {_hours(cost.node_hours)} node-hours{whose} ({_hours(cost.gpu_hours)} GPU-hours)."]
     if cost.cost is not None and cost.gpu_hour_price is not None:
         lines.append(f"At {cost.gpu_hour_price:.2f} per GPU-hour that is {cost.cost:,.2f}.")
     if cost.paid_back_after_hours is not None:
