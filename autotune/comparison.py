@@ -19,13 +19,13 @@ from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_o
 from autotune.search.history import BASELINE_ROLES, Entry, History
 from autotune.search.nodes import NodeScore, contrast
 from autotune.study.curve import LadderComparison
+from autotune.study.node_share import NodeShare
 from autotune.study.recommendation import (
     Alternative,
     Choice,
     MatrixCell,
     MatrixRow,
     NearestMiss,
-    NodeShare,
     Objective,
     WorkloadComparison,
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from autotune.metrics.derived import COSTS, PER_GPU
+from autotune.search import timeline
 from autotune.study.curve import StudyCost
 from autotune.study.recommendation import Verdict, WorkloadComparison
 from autotune.study.spec import StudySpec
+from autotune.trial import Launch
 
 HEADLINE = "total_token_throughput"
 _RATES = (
@@ -19,23 +21,22 @@ _RATES = (
 
 def study_cost(
     spec: StudySpec,
-    seconds: float,
+    launches: Sequence[Launch],
     verdict: Verdict,
     gain_percent: float | None,
     workloads: Mapping[str, WorkloadComparison],
 ) -> StudyCost | None:
-    """The hours of all launches on whole nodes, in money, and when they are paid back; None where no time is known.
+    """The hours of all launches, in money, and when they are paid back; None where no time is known.
+
+    A launch has the whole node to itself, but where GPUs were reserved for it: others may have run beside it.
 
     With a gain of g an hour of the recommended command does the work of 1 + g hours of the baseline's: it saves g
     node-hours, so that n node-hours are paid back after n / g hours at full load, whatever a node costs. The gain is
     that of a ``better`` verdict; of an objective that is no rate, that of total token throughput.
-
-    Args:
-        seconds: of all launches together.
     """
-    if not seconds:
+    node_hours = sum(_share(launch, spec.gpus) * timeline.seconds(launch) for launch in launches) / 3600
+    if not node_hours:
         return None
-    node_hours = seconds / 3600
     gain = _gain(spec, gain_percent, workloads) if verdict is Verdict.BETTER else 0.0
     price, gpu_hours = spec.gpu_hour_price, node_hours * spec.gpus
     return StudyCost(
@@ -45,6 +46,12 @@ def study_cost(
         cost=None if price is None else gpu_hours * price,
         paid_back_after_hours=node_hours / gain if gain > 0 else None,
     )
+
+
+def _share(launch: Launch, gpus: int) -> float:
+    """The share of its node that a launch had."""
+    reserved = len(launch.result.gpu_ids)
+    return min(1.0, reserved / gpus) if reserved else 1.0
 
 
 def _gain(spec: StudySpec, gain_percent: float | None, workloads: Mapping[str, WorkloadComparison]) -> float:

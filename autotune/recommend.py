@@ -32,11 +32,11 @@ from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import calibration_of
 from autotune.simulator.prediction_intervals import gain_interval90
 from autotune.space.enumeration import CandidateSet
+from autotune.study.node_share import NodeShare
 from autotune.study.recommendation import (
     Choice,
     Exclusion,
     Explanation,
-    NodeShare,
     Recommendation,
     Regret,
     Verdict,
@@ -74,7 +74,6 @@ def recommend(
     evidence, on_a_node = launches[0].result.evidence if launches else Evidence.MEASURED, None
     if evidence in (Evidence.SIMULATED, Evidence.EMULATED) and gain and recommended and baseline and winner != base:
         on_a_node = _on_a_node(spec, recommended, baseline, workloads, gain)
-    seconds = sum(entry.seconds for entry in history)
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
     return Recommendation(
         study=spec.study,
@@ -109,8 +108,8 @@ def recommend(
         nodes=nodes,
         nearest_miss=sheet.nearest_miss() if winner is None else None,
         ladder=sheet.ladder() if spec.ladder else None,
-        study_cost=study_cost(spec, seconds, judgement.verdict, percent(gain.log) if gain else None, workloads),
-        duration_s=seconds,
+        study_cost=study_cost(spec, launches, judgement.verdict, percent(gain.log) if gain else None, workloads),
+        duration_s=sum(entry.seconds for entry in history),
     )
 
 

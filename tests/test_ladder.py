@@ -77,6 +77,13 @@ def test_a_light_load_has_few_prompts_of_the_same_lengths() -> None:
     assert on_ladder(workload, 4).points[0].lengths == workload.points[0].lengths
 
 
+def test_sessions_are_sent_whole(tmp_path: Path) -> None:
+    turns = [{"input_tokens": 40, "output_tokens": 9}] * 30
+    (tmp_path / "s.jsonl").write_text("\n".join(json.dumps({"turns": turns}) for _ in range(4)))
+    workload = on_ladder(load_workload(f"sessions:{tmp_path / 's.jsonl'}"), 2)
+    assert len(workload.draw(0, 0)) == 120
+
+
 def test_the_finals_measure_the_ladder_and_a_front_over_it_every_launch() -> None:
     asked = spec(ladder=(1, 4))
     assert [objective.ladder_of(asked, role) for role in (Role.BASELINE, Role.FINAL)] == [(1, 4)] * 2

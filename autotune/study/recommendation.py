@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.space.promises import GivenUp
 from autotune.study.curve import LadderComparison, StudyCost
+from autotune.study.node_share import NodeShare
 from autotune.trial import Evidence, Metrics, Scalar
 
 SCHEMA = 1
@@ -245,27 +246,6 @@ class Resolution(_Value):
     note: str
     launches: list[int]
     repeats_of: int | None
-
-
-class NodeShare(_Value):
-    """One of several nodes that ran a study.
-
-    Attributes:
-        launches: that ran there, the failed ones included.
-        baseline: the baseline's objective there, the geometric mean; None where it gave no figure.
-        difference_percent: of that from the mean of the other nodes, as measured; negative is slower.
-        offset_percent: what scores of the search are corrected by; 0 within noise.
-        certain: whether it is off beyond noise: then nothing more was launched there.
-        changed: only in recommendations of earlier versions: between which launches it changed, and by how much.
-    """
-
-    node: str
-    launches: int
-    baseline: float | None
-    difference_percent: float | None
-    offset_percent: float
-    certain: bool
-    changed: dict[str, float] | None = None
 
 
 class NearestMiss(_Value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autotune.loadgen.workloads import Workload
+from autotune.loadgen.workloads.lengths import SessionLengths
 
 LEAST_PROMPTS = 32
 """Of the lightest loads: mean latencies of fewer say little."""
@@ -22,11 +23,12 @@ def on_ladder(workload: Workload, concurrency: int) -> Workload:
     """A workload of one load with so many requests in flight.
 
     Lengths come from the same distribution. A light load has fewer prompts, `PER_PLACE` per request in flight and
-    `LEAST_PROMPTS` at least: a thousand prompts one at a time would take most of an hour.
+    `LEAST_PROMPTS` at least: a thousand prompts one at a time would take most of an hour. Sessions are sent whole.
     """
     load = workload.with_concurrencies([concurrency])
     point = load.points[0]
-    few = min(point.prompts, max(LEAST_PROMPTS, PER_PLACE * concurrency))
+    whole = isinstance(point.lengths, SessionLengths)
+    few = point.prompts if whole else min(point.prompts, max(LEAST_PROMPTS, PER_PLACE * concurrency))
     # A name of its own gives it prompts of its own.
     return load.model_copy(
         update={"name": f"{workload.name}-ladder-{point.label}", "points": [point.model_copy(update={"prompts": few})]}

@@ -9,8 +9,8 @@ from autotune import redact
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.search.equivalents import canonical_of
 from autotune.search.objective import achieved, maximises
+from autotune.study.node_share import NodeShare
 from autotune.study.places import is_beside
-from autotune.study.recommendation import NodeShare
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Scalar, State
 
