@@ -87,6 +87,38 @@ def test_what_pays_is_shown_against_the_same_command_on_fresh_launches_and_has_a
     assert Recommendation.from_json(written) == outcome
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_rides_along_with_what_pays(tmp_path: Path, seed: int) -> None:
+    """A coarser cache pays, a shorter context adds half a percent: the context stays."""
+    kinds: dict[str, GiveUpKind] = {"context": "shorter-context", "coarse": "lossy"}
+    rows = [
+        Candidate(Configuration("vllm", {"dp": dp, "context": context, "coarse": coarse}), "0.11")
+        for dp, context, coarse in itertools.product((1, 2, 4), (None, 16384), (None, True))
+    ]
+    given = {
+        i: tuple(
+            GivenUp(knob=name, from_=None, to=value, what=f"less {name}", kind=kinds[name])
+            for name, value in row.configuration.knobs.items()
+            if name in kinds and value is not None
+        )
+        for i, row in enumerate(rows)
+    }
+    candidates = CandidateSet(tuple(rows), 0, (0,), given_up={i: g for i, g in given.items() if g})
+
+    def throughput(c: Configuration) -> float:
+        score = 0.2 * math.log2(float(c.knobs["dp"] or 1))
+        return 1000 * math.exp(score + 0.005 * bool(c.knobs["context"]) + 0.2 * bool(c.knobs["coarse"]))
+
+    spec = make_spec(noise=0.01, launches=24, seed=seed)
+    one = opened(tmp_path, spec, candidates)
+    made = play(one, spec, throughput)
+    one.close()
+    outcome = recommend(spec, candidates, made, (), one.stop_reason)
+    assert outcome.recommended is not None
+    assert outcome.recommended.config == {"dp": 4, "context": None, "coarse": True}
+    assert [one.kind for one in outcome.gives_up or ()] == ["lossy"]
+
+
 def test_prefix_caching_stays_whatever_it_costs_unless_it_is_allowed(tmp_path: Path) -> None:
     _, kept = study(tmp_path / "kept", node(cache=0.5))
     assert kept.recommended is not None

@@ -132,7 +132,9 @@ def _rival(history: History, model: Posterior, kept: int) -> int | None:
     rows = np.array(list(options), dtype=np.int64)
     if not len(rows):
         return None
-    gains = model.mean(rows) - model.mean(np.array([kept]))[0]
+    # Each thing that is given up must be worth it: none rides along with one that is.
+    asked = WORTH * np.array([len(broken(history, row)) for row in options])
+    left = model.mean(rows) - model.mean(np.array([kept]))[0] - asked
     started = [row for row in rows.tolist() if row in begun]
-    best = started[0] if started else int(rows[gains.argmax()])
-    return best if gains[rows.tolist().index(best)] >= WORTH else None
+    best = started[0] if started else int(rows[left.argmax()])
+    return best if left[rows.tolist().index(best)] >= 0 else None
