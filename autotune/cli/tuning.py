@@ -16,7 +16,7 @@ from autotune.space.library import LOCAL
 from autotune.study.home import Home
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
-from autotune.study.spec import StudySpec
+from autotune.study.spec import StudySpec, is_local
 from autotune.study.user_library import calibration_of_home, library_of
 
 if TYPE_CHECKING:
@@ -139,12 +139,16 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     from autotune.outputs.outlook import cost, cost_line, first_trials
     from autotune.outputs.progress import described
     from autotune.prepare.candidates import prepare
+    from autotune.prepare.weights import missing_weights
     from autotune.search.history import History
 
     prepared = prepare(spec, library_of(spec), say)
     for text in prepared.spec.notes[len(spec.notes) :]:
         say(text)
     items, command_of = prepared.candidates.items, prepared.command_of
+    weights = missing_weights(prepared)
+    if not is_local(spec.executor) and spec.on in ("process", "docker"):
+        weights = "the weights are looked for on each node of the cluster, before its first launch"
     baseline = command_of(items[prepared.candidates.baseline]).shell()
     starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
     counts, excluded = prepared.counts(), [e.model_dump() for e in prepared.excluded]
@@ -160,4 +164,5 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
         row = {"role": trial.role.value, "engine": what.engine, "config": dict(what.knobs)}
         told["first"].append({**row, "command": trial.command.shell(), "predicted": asdict(predicted)})
     lines += ["", "baseline", baseline, "", "defaults and good starts", *dict.fromkeys(starts)]
-    answer(as_json, {**told, "notes": list(prepared.spec.notes)}, lines)
+    lines += ["", weights] if weights else []
+    answer(as_json, {**told, "weights": weights or None, "notes": list(prepared.spec.notes)}, lines)

@@ -33,6 +33,7 @@ from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.ladder import on_ladder
 from autotune.metrics.derived import CURVE, INVALID
 from autotune.notify import Notify, silent
+from autotune.prepare.weights import weights_failure
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.command import cache_variables
 from autotune.serving.docker import DockerLauncher
@@ -109,7 +110,7 @@ class Launched:
         node = self.node or node_of(self.spec)
         waits_s = self.waits_s if self._ours else ()
         for i, wait_s in enumerate((*waits_s, None)):
-            unfit = node.unfit(self.folder) if self._ours else None
+            unfit = self._unfit(trial, node) if self._ours else None
             result = self._failed(unfit) if unfit else self._launch(trial, node, times_s)
             failure = result.failure
             if wait_s is None or failure is None or not _is_blameless(result) or result.quarantine or failure.lasting:
@@ -131,6 +132,11 @@ class Launched:
     def _ours(self) -> bool:
         """Whether we launch the servers."""
         return not self.spec.on.startswith("external:")
+
+    def _unfit(self, trial: Trial, node: Node) -> Failure | None:
+        """Why nothing can be launched here: the machine, or the weights on it."""
+        kind = engine(trial.configuration.engine, self.library)
+        return node.unfit(self.folder) or weights_failure(trial, kind, self.spec)
 
     def _failed(self, failure: Failure) -> TrialResult:
         state = State.FAILED if failure.blames_the_configuration else State.INVALID

@@ -18,6 +18,8 @@ from autotune.engines.detect import find
 from autotune.engines.translate import translate
 from autotune.errors import BadInput, MalformedFile
 from autotune.prepare.names import engine_and_version
+from autotune.serving.docker_run import asked_images, choose_images
+from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
@@ -70,7 +72,7 @@ def with_recipe(
         return options, {}, []
     kinds = [engine(name, library) for name in ([named] if named else engines)]
     for kind in kinds:
-        here = replace(context, version=_version_here(kind, on, options, library))
+        here = replace(context, version=_version_here(kind, on, options, context.hardware, library))
         for recipe in recipes_of(kind.card, here) if here.version else ():
             command = published(kind, recipe, here)
             told = f"the baseline is the recipe {recipe.name} of {kind.name}, as published at {recipe.source}"
@@ -86,13 +88,18 @@ def with_recipe(
     )
 
 
-def _version_here(kind: Engine, on: str, options: RunOptions, library: Library) -> str:
-    """The version that trials would start; empty where the engine is not installed."""
-    if on != "process":
-        return kind.version(dict(engine_and_version(text, library) for text in options.engines).get(kind.name))
-    with suppress(BadInput):
-        return find(kind.card, named_binaries(options.engine_bins, library).get(kind.name)).release
-    return ""
+def _version_here(kind: Engine, on: str, options: RunOptions, hardware: HardwareCard, library: Library) -> str:
+    """The version that trials would start, an image's where containers run; empty where the engine is not installed."""
+    if on == "process":
+        with suppress(BadInput):
+            return find(kind.card, named_binaries(options.engine_bins, library).get(kind.name)).release
+        return ""
+    named = dict(engine_and_version(text, library) for text in options.engines).get(kind.name)
+    images = asked_images(options.images, on, library)
+    if on == "docker" and (kind.name in images or named is None):
+        version, _ = choose_images(images, [kind.card], hardware, library).get(kind.name, (None, ""))
+        return kind.version(version)
+    return kind.version(named)
 
 
 def _everywhere(kinds: Sequence[Engine], library: Library) -> Iterator[tuple[Engine, Recipe, Context]]:

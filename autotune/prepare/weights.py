@@ -1,4 +1,4 @@
-"""Check that the weights are complete on this machine before a server is launched; fetch them with ``--fetch``.
+"""Check that the weights are complete on a machine before a server is launched; fetch them with ``--fetch``.
 
 Only what is certain counts as missing: a server would download it while its readiness is waited for, or not start.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.child import die_with_parent
-from autotune.engines.engine import ParsedCommand
+from autotune.engines.engine import Engine, ParsedCommand
 from autotune.errors import BadInput
 from autotune.machine.resources import disk_free_bytes
 from autotune.notify import Notify
@@ -25,6 +25,7 @@ from autotune.prepare.hub import MODEL_ID, hub_folder, snapshots
 from autotune.serving.secrets import read_secret
 from autotune.simulator.node.weights import weight_bytes_per_gpu
 from autotune.study.spec import StudySpec, is_local
+from autotune.trial import Command, Failure, FailureKind, Trial
 
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".engine")
 _SHARD = re.compile(r"(.+-)(\d+)(-of-)(\d+)(\.\w+)")
@@ -54,11 +55,30 @@ def check_fetch(fetch: bool, on: str, executor: str) -> bool:
 
 
 def check_weights(prepared: Prepared) -> None:
-    """Raise `BadInput` where weights are incomplete and ``--fetch`` was not given."""
-    if prepared.spec.fetch or (one := _missing(prepared)) is None:
-        return
-    way_out = f"fetch them first, with --fetch or\n{shlex.join(one.fetch)}" if one.fetch else "put them there"
-    raise BadInput(f"{one.what}; {way_out}")
+    """Raise `BadInput` where weights are incomplete and ``--fetch`` was not given; on Ray each node checks its own."""
+    if not prepared.spec.fetch and is_local(prepared.spec.executor) and (told := missing_weights(prepared)):
+        raise BadInput(told)
+
+
+def missing_weights(prepared: Prepared) -> str:
+    """What the weights lack on this machine and how they are fetched; empty where that is nothing, or not certain."""
+    one = _missing(prepared)
+    return "" if one is None else _with_fetch(one)
+
+
+def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | None:
+    """What a trial's weights lack on this node of a cluster; None where that is nothing, or not certain."""
+    if spec.on not in ("process", "docker") or is_local(spec.executor):
+        return None  # Here they were checked before the first launch.
+    if (installed := spec.installed.get(kind.name)) is not None:
+        kind = kind.installed(installed.program, kind.table(installed.version))
+    one = _missing_for(trial.command, kind, trial.engine_version, spec)
+    return None if one is None else Failure(FailureKind.INFRASTRUCTURE, _with_fetch(one, "on this node:"), lasting=True)
+
+
+def _with_fetch(one: Missing, option: str = "with --fetch or") -> str:
+    way_out = f"fetch them first, {option}\n{shlex.join(one.fetch)}" if one.fetch else "put them there"
+    return f"{one.what}; {way_out}"
 
 
 def fetch_weights(prepared: Prepared, notify: Notify) -> None:
@@ -95,16 +115,22 @@ def fetch_weights(prepared: Prepared, notify: Notify) -> None:
 def _missing(prepared: Prepared) -> Missing | None:
     """Find what the baseline or an engine lacks on this machine; None where that is nothing, or not certain."""
     spec, items = prepared.spec, prepared.candidates.items
-    if spec.on not in ("process", "docker") or not is_local(spec.executor):
+    if spec.on not in ("process", "docker"):
         return None
     first = {one.configuration.engine: one for one in reversed(items)}
     for candidate in (items[prepared.candidates.baseline], *first.values()):
-        engine = prepared.spaces[candidate.configuration.engine].engine
-        # A table that the version borrows need not know every word that was passed through.
-        with suppress(BadInput):
-            command = engine.parse(prepared.command_of(candidate), candidate.engine_version)
-            if engine.card.checkpoint_files and (one := _missing_of(command, spec)) is not None:
-                return one
+        kind = prepared.spaces[candidate.configuration.engine].engine
+        one = _missing_for(prepared.command_of(candidate), kind, candidate.engine_version, spec)
+        if one is not None:
+            return one
+    return None
+
+
+def _missing_for(command: Command, kind: Engine, version: str, spec: StudySpec) -> Missing | None:
+    # A table that the version borrows need not know every word that was passed through.
+    with suppress(BadInput):
+        parsed = kind.parse(command, version)
+        return _missing_of(parsed, spec) if kind.card.checkpoint_files else None
     return None
 
 

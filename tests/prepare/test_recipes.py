@@ -39,6 +39,13 @@ def test_it_is_the_one_for_the_version_that_is_searched() -> None:
     assert old.baseline == f"vllm serve {V32} -dp 8 --enable-expert-parallel"
 
 
+def test_of_a_container_it_is_the_one_for_the_version_of_its_image() -> None:
+    asked = replace(ASKED, on="docker", engines=["vllm"])
+    old = build_spec(replace(asked, images=["vllm=vllm/vllm-openai:v0.13.0"]))
+    assert old.baseline == f"vllm serve {V32} -dp 8 --enable-expert-parallel"
+    assert build_spec(asked).baseline != old.baseline, "the newest image's"
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import BadInput
+from autotune.errors import BadInput, CannotGoOn
+from autotune.evaluate.launched import Launched
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared
-from autotune.prepare.weights import check_weights, fetch_weights, missing_shards
+from autotune.prepare.weights import check_weights, fetch_weights, missing_shards, weights_failure
+from autotune.serving.preflight import Node
+from autotune.trial import Role, Trial
 from tests.engines.stand_ins import executable, python_with
 from tests.processes import alive, until
 from tests.product.cli import autotune, kill_after
 from tests.weight_files import cache, lay, shards
 
-from .settings import RUN, SPACE, V32, prepared
+from .settings import LIBRARY, RUN, SPACE, V32, prepared
 
 SMALL = "openai/gpt-oss-20b"
 THREE = shards(3)
@@ -140,6 +143,34 @@ def test_what_is_not_certain_is_launched(hub: Path, tmp_path: Path, monkeypatch:
     other = type(space.engine)(space.card.model_copy(update={"checkpoint_files": False}))
     check_weights(replace(study, spaces={"vllm": replace(space, engine=other)}))
     assert refused(study)
+
+
+def test_on_a_cluster_each_node_looks_for_its_weights_before_it_launches(hub: Path, tmp_path: Path) -> None:
+    study = prepared(replace(RUN, on="docker", engines=["vllm"]))
+    spec = study.spec.model_copy(update={"executor": "ray"})
+    candidate = study.candidates.items[0]
+    trial = Trial(
+        3, Role.SEARCH, candidate.configuration, candidate.engine_version, study.command_of(candidate), spec.workloads
+    )
+    (tmp_path / "study").mkdir()
+    idle = Node(gpus=tuple, disk_bytes=0, open_files=0)
+    with pytest.raises(CannotGoOn) as told:
+        Launched(spec, LIBRARY, tmp_path / "study", node=idle, pause=lambda _: None)(trial)
+    assert f"the weights of {V32} are not complete in {hub}: none of them are there" in str(told.value)
+    assert str(told.value).endswith(f"; fetch them first, on this node:\nhf download {V32}")
+    kind = study.spaces["vllm"].engine
+    cache(hub, V32, THREE, THREE)
+    assert weights_failure(trial, kind, spec) is None
+    assert weights_failure(trial, kind, study.spec) is None, "here they are checked before the first launch"
+
+
+def test_a_dry_run_says_what_is_missing(hub: Path, tmp_path: Path) -> None:
+    run = ("run", "--model", V32, "--hw", "h200", "--on", "docker", "--engine", "vllm", "--space", str(SPACE))
+    done = autotune(*run, "--dry-run", "--json", home=tmp_path / "home")
+    assert done.code == 0, done.err
+    assert done.json["weights"].startswith(f"the weights of {V32} are not complete in {hub}: none of them are there")
+    there = autotune(*run, "--executor", "ray", "--dry-run", home=tmp_path / "home")
+    assert "the weights are looked for on each node of the cluster, before its first launch" in there.out
 
 
 def stand_in(tmp_path: Path, script: str, name: str = "hf") -> Path:
