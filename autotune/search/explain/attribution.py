@@ -74,7 +74,7 @@ def contributions(history: History, model: Posterior, winner: int, spread: Sprea
         before, after = [without.get(name) for name in settings], [mine.knobs.get(name) for name in settings]
         rows.append(_row(history, model, (winner, position), spread, ("+".join(settings), before, after)))
     theirs = items[base].configuration.engine
-    rival = None if theirs == mine.engine else _best_of_engine(history, model, theirs)
+    rival = None if theirs == mine.engine else _best_of_engine(history, model, theirs, winner)
     if rival is not None:
         row = _row(history, model, (winner, rival), spread, (ENGINE, [theirs], [mine.engine]))
         best = f"{theirs}'s best command (launch {history.at(rival)[0].number})"
@@ -160,12 +160,15 @@ def _difference(history: History, model: Posterior, commands: tuple[int, int], s
     return _Difference(mean, wide * sd, float(ndtr((mean - LEAST_EFFECT) / max(sd, 1e-9))), on)
 
 
-def _best_of_engine(history: History, model: Posterior, engine: str) -> int | None:
-    """The best that ran of an engine and keeps limits and promises, else the best that ran, else what failed."""
-    items = history.candidates.items
+def _best_of_engine(history: History, model: Posterior, engine: str, winner: int) -> int | None:
+    """The best that ran of an engine, kept the limits and breaks no promise that the winner keeps.
+
+    Where there is none the best that ran, else what failed.
+    """
+    items, may = history.candidates.items, promises.broken(history, winner)
     launched = [p for p in history.by_position if items[p].configuration.engine == engine]
     ran = [p for p in launched if history.scores(p) and not history.broke(p)]
-    kept = [p for p in ran if history.feasible(p) and not promises.broken(history, p)] or ran
+    kept = [p for p in ran if history.feasible(p) and promises.broken(history, p) <= may] or ran
     if not kept:
         return next((p for p in launched if history.broke(p)), None)
     return kept[int(model.mean(np.array(kept, dtype=np.int64)).argmax())]
