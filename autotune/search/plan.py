@@ -1,9 +1,9 @@
 """What to launch next: a pure function of what has been launched.
 
-The order is baseline, search, checks of shorter commands, finals, then the winner with single knobs put back. Only
-the baseline has a fixed place. The search launches what the sampler expects most of, a leader again where that tells
-more, and the baseline now and then to see whether the node drifts; it ends when it expects less than a stated gain,
-and leaves the finals what they need.
+The order is baseline, search, checks of shorter commands, finals, then the winner without settings that are in doubt,
+and with other single knobs put back. Only the baseline has a fixed place. The search launches what the sampler expects
+most of, a leader again where that tells more, and the baseline now and then to see whether the node drifts; it ends
+when it expects less than a stated gain, and leaves the finals what they need.
 
 With several nodes the baseline is launched once on each, later ones too, before anything else runs there as far as can
 be told. Nothing more runs on a node that is off. Pairs of the finals run side by side, as do launches with single
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.search.acquisition import GAIN, Suggestion, model_of
-from autotune.search.budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_nodes
+from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, search_ends, usable_nodes
 from autotune.search.decide import control_runs, finals, promises, simplify
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.verdict import judge
@@ -163,8 +163,11 @@ class Plan:
         position = promises.unproven_keeper(scores, model, leaders)
         if position is None and kept:
             position = simplify.shortened(scores, model, kept[0])[1]
-        pending = position is not None and any(e.pending for e in history.at(position))
-        return None if position is None or pending else Step(Role.SEARCH, position)
+        if position is None or any(e.pending for e in history.at(position)):
+            return None
+        # A launch in the finals tells as much as one more of the same here: these keep their whole share.
+        again = history.feasible(position) and len(history) >= before_finals(budget, RESERVE)
+        return None if again else Step(Role.SEARCH, position)
 
     def _finals(self, history: History, places: Sequence[str]) -> Decision:
         searched = history.before_finals()
@@ -178,7 +181,8 @@ class Plan:
             return self._turn(history, finalist, left, places) or Wait()
         if history.pending and not places:
             return Wait()
-        step = self._next_contest(history, finalist, left, places) or self._next_ablation(history)
+        step = self._next_contest(history, finalist, left, places) or self._next_without(history, left, places)
+        step = step or self._next_ablation(history)
         return step or (Wait() if history.pending else Stop(self._ending(history)))
 
     def _finalist(self, history: History, searched: History) -> int | None:
@@ -232,6 +236,19 @@ class Plan:
         if position is None or history.pending:
             return None if position is None else Wait()
         return Step(Role.FINAL, position, places[0] if places else "")
+
+    def _next_without(self, history: History, left: int, places: Sequence[str]) -> Decision | None:
+        """The winner without a setting that is not shown to add anything, on the node that ran it most."""
+        scores = history.adjusted()
+        judgement = judge(scores)
+        if judgement.winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
+            return None
+        winner = judgement.winner
+        position = simplify.next_without(scores, model_of(self._kernels, scores), winner)
+        if position is None or left < simplify.FRESH - len(finals.finals_of(history, position)):
+            return None
+        ran = [e.node for e in finals.finals_of(history, winner)]
+        return Wait() if history.pending else Step(Role.FINAL, position, max(places, key=ran.count, default=""))
 
     def _next_ablation(self, history: History) -> Step | None:
         """The winner with a knob put back, the most telling first; only where the winner's gain is real."""

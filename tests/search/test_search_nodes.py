@@ -146,7 +146,7 @@ def test_a_slow_node_is_found_and_makes_neither_a_winner_nor_a_loser(tmp_path: P
 
 def test_a_node_that_slows_in_mid_study_makes_neither_a_winner_nor_a_loser(tmp_path: Path) -> None:
     """Its earlier launches are corrected with the later ones; the finals compare on one node."""
-    _, outcome, _ = on_four(tmp_path / "better", better, launches=28, slow_from=9, d=0.2)
+    _, outcome, _ = on_four(tmp_path / "better", better, launches=36, slow_from=9, d=0.2)
     assert outcome.verdict is Verdict.BETTER
     assert outcome.gain_percent == pytest.approx(15, abs=6)
     assert not any(node.certain for node in outcome.nodes if node.node != "d")

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from search_landscapes import make_spec
 
-from autotune.search.decide.simplify import SHOWN, ablations, odds_shown, shortened, subsets_towards_default
+from autotune.search.decide.simplify import (
+    SHOWN,
+    ablations,
+    next_without,
+    odds_shown,
+    shortened,
+    subsets_towards_default,
+    without_idle,
+)
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.gp.posterior import Posterior
@@ -46,8 +54,8 @@ class Search:
         self._rng, self._noise, self._worth = np.random.default_rng(seed), noise, worth
         self.entries: list[Entry] = []
 
-    def launch(self, at: int, *, broke: bool = False) -> None:
-        role = Role.SEARCH if self.entries else Role.BASELINE
+    def launch(self, at: int, *, broke: bool = False, role: Role = Role.SEARCH) -> None:
+        role = role if self.entries else Role.BASELINE
         score = None if broke else truth(at, self._worth) + self._noise * self._rng.standard_normal()
         self.entries.append(Entry(len(self.entries), role, at, score, violations={}, broke=broke))
 
@@ -86,6 +94,49 @@ def test_settings_that_are_not_shown_to_add_anything_leave_and_what_is_shown_sta
     assert sum(bool(knobs["some"]) for knobs in ends) >= 11
     idle = sum(bool(knobs["idle"]) + bool(knobs["still"]) for knobs in ends)
     assert idle <= 2, "of 24"
+
+
+def test_what_is_expected_to_cost_more_than_it_may_is_launched_again_before_it_goes() -> None:
+    """One lucky or unlucky launch of either command decides nothing."""
+    worth = {"big": 0.0, "some": 0.1, "idle": 0.0, "still": 0.0}
+    kept = again = 0
+    for seed in range(8):
+        search = searched(seed, 0.03, worth)
+        before = len(search.entries)
+        short = search.shorten(checks=12)
+        kept += bool(ITEMS[short].configuration.knobs["some"])
+        later = [e.position for e in search.entries[before:]]
+        again += len(later) - len(set(later) - {e.position for e in search.entries[:before]})
+    assert kept >= 7
+    assert again > 0
+
+
+def test_fresh_launches_after_the_finals_show_what_rode_on_luck() -> None:
+    """All of the leader looked good in the search; its fresh launches say what of it stays."""
+    ends = []
+    for seed in range(8):
+        search = searched(seed, 0.01)
+        for at in (LEADER, 0) * 3:
+            search.launch(at, role=Role.FINAL)
+        winner = LEADER
+        with one_thread():
+            while (shorter := next_without(search.history, search.model, winner)) is not None:
+                search.launch(shorter, role=Role.FINAL)
+                winner = without_idle(search.history, LEADER)
+        ends.append(ITEMS[winner].configuration.knobs)
+    assert all(knobs["big"] and knobs["some"] for knobs in ends)
+    assert sum(bool(knobs["idle"]) + bool(knobs["still"]) for knobs in ends) <= 3, "of 16"
+
+
+def test_a_setting_leaves_after_the_finals_only_by_fresh_launches_and_where_the_rest_beats_the_baseline() -> None:
+    search = Search(0, 0.01, {**WORTH, "big": 0.0, "some": 0.0})
+    for at in (0, 0, LEADER, LEADER, LEADER):
+        search.launch(at, role=Role.FINAL)
+    shorter = position("big", "some", "idle")
+    search.launch(shorter, role=Role.FINAL)
+    assert without_idle(search.history, LEADER) == LEADER, "once is not enough"
+    search.launch(shorter, role=Role.FINAL)
+    assert without_idle(search.history, LEADER) == LEADER, "it is no better than the baseline"
 
 
 def test_what_is_left_is_shown_and_was_measured() -> None:

@@ -1,26 +1,34 @@
-"""Which settings of a leader have not earned their place in its command, and which launch is next on the way without.
+"""Which settings of a command have not earned their place in it, and which launch is next on the way without.
 
 A setting whose effect is not shown, odds below `SHOWN` that it adds more than `LEAST_EFFECT`, goes back to the engine's
 default: one at a time, each shorter command measured before the next setting goes, for what a launch shows may bring a
 setting's worth to light. Several go together only while the shorter command is at most `MOST_LOSS` worse with the same
 odds. The process models all launches of a study together, so every launch with and without a setting says something of
 what it adds. What does not start without a setting keeps it.
+
+Before the finals a setting in doubt that is expected to cost more than `MOST_LOSS` does not go: of the commands with
+and without it the one whose launch tells more is launched again, and as long as it is in doubt the longer one is put to
+the test. What looked good there may have been luck. So once the finals are won fresh launches of the shorter commands
+decide what stays (`without_idle`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, stdtr
 
 from autotune.arrays import Floats
-from autotune.search.decide.estimate import LAUNCH_NOISE
+from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE
+from autotune.search.decide.finals import finals_of
 from autotune.search.gp.posterior import Posterior
-from autotune.search.history import History
+from autotune.search.history import BASELINE_ROLES, History
+from autotune.search.nodes import NodeScore, contrast
 from autotune.space.enumeration import CandidateSet
-from autotune.trial import Configuration
+from autotune.trial import Configuration, Role
 
 SHOWN = 0.9
 """Odds from which on something counts as shown."""
@@ -28,10 +36,14 @@ LEAST_EFFECT = 0.005
 """What a setting must add, score units: 0.5 %."""
 MOST_LOSS = 0.01
 """What settings that go together may cost: 1 %."""
+FRESH = 2
+"""Launches after the finals of a command without a setting before it is decided whether that stays."""
 
 
 def shortened(history: History, model: Posterior, leader: int) -> tuple[int, int | None]:
-    """The leader's command as far as it was shortened and measured, and the shorter one to launch next, if any.
+    """The leader's command as far as it was shortened and measured, and what to launch next, if anything.
+
+    That is a shorter command, or one of the two again where it is in doubt whether the shorter one is as good.
 
     Args:
         model: after all launches of the history.
@@ -43,8 +55,76 @@ def shortened(history: History, model: Posterior, leader: int) -> tuple[int, int
     while (shorter := _shorter(history, model, current)) is not None:
         if not history.feasible(shorter):
             return current, shorter
+        if not as_good(model, shorter, current):
+            return current, _more_telling(model, current, shorter, spread_of(history))
         current = shorter
     return current, None
+
+
+def _more_telling(model: Posterior, one: int, other: int, noise: float) -> int:
+    """Of two candidates the one whose next launch tells more of their difference."""
+    _, covariance = model.joint(np.array([one, other], dtype=np.int64))
+    moved = np.abs(covariance[:, 0] - covariance[:, 1]) / np.sqrt(np.diag(covariance) + noise**2)
+    return one if moved[0] >= moved[1] else other
+
+
+def next_without(history: History, model: Posterior, winner: int) -> int | None:
+    """The winner of the finals without its least telling setting that is not shown to add anything; None: all are.
+
+    What has had its fresh launches is decided, by these (`without_idle`).
+    """
+    shown = odds_shown(history, model, winner)
+    open_ones = [(chance, p) for p, (_, chance) in shown.items() if len(finals_of(history, p)) < FRESH]
+    least, position = min(open_ones, default=(1.0, None))
+    return position if least < SHOWN else None
+
+
+def without_idle(history: History, winner: int) -> int:
+    """The winner of the finals less the settings that fresh launches of both do not show to add anything.
+
+    A shorter command stands for it that is better than the baseline by itself, with a 95 % interval, where there is
+    any to compare with.
+    """
+    candidates, current = history.candidates, winner
+    if candidates.as_they_are:
+        return winner
+    while True:
+        steps = ablations(candidates, current, own_default(candidates, current))
+        odds = {p: _odds_of_fresh(history, current, p) for p in steps if _may_stand_for(history, p, current)}
+        idle = [p for p, chance in odds.items() if chance < SHOWN and _beats_baseline(history, p)]
+        if not idle:
+            return current
+        current = min(idle, key=odds.__getitem__)
+
+
+def _odds_of_fresh(history: History, longer: int, shorter: int) -> float:
+    """The odds that a longer command is better by `LEAST_EFFECT`, by fresh launches; 1 while these are too few."""
+    mine, theirs = (history.node_scores(p, Role.FINAL) for p in (longer, shorter))
+    if min(len(mine), len(theirs)) < FRESH:
+        return 1.0
+    return _odds_above(history, mine, theirs, LEAST_EFFECT, 1.0)
+
+
+def _beats_baseline(history: History, position: int) -> bool:
+    """Whether fresh launches of a command keep the limits and show it to be better than the baseline, if that ran."""
+    baseline = history.node_scores(history.candidates.baseline, *BASELINE_ROLES)
+    odds = _odds_above(history, history.node_scores(position, Role.FINAL), baseline, 0.0, 0.0) if baseline else 1.0
+    return history.feasible(position, Role.FINAL) and odds >= (1 + CONFIDENCE) / 2
+
+
+def _odds_above(
+    history: History, mine: Sequence[NodeScore], theirs: Sequence[NodeScore], least: float, unknown: float
+) -> float:
+    """The odds that one configuration is better than another by so much, Student's t.
+
+    Args:
+        unknown: what to say where no node ran both.
+    """
+    difference, information = contrast(mine, theirs)
+    if not information:
+        return unknown
+    spread = history.spread
+    return float(stdtr(spread.degrees, (difference - least) / max(spread.sd / math.sqrt(information), 1e-9)))
 
 
 def as_good(model: Posterior, shorter: int, current: int) -> bool:

@@ -3,7 +3,8 @@
 One finalist was put to the test (`finals`), so no interval needs widening for a choice among several. Where the test
 stopped at a bound the finalist is better, unless it breaks a promise for less than `promises.WORTH`; else it cannot be
 told from the baseline, and of the two the one with the fewest settings wins, unless it is shown to be worse: a flag
-that only rode on noise should not be recommended. What breaks a promise and is shown to pay takes the finalist's place.
+that only rode on noise should not be recommended. What breaks a promise and is shown to pay takes the finalist's place,
+and so does a shorter command that its fresh launches do not show to be worse (`simplify.without_idle`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.search.decide import control_runs, finals, promises
+from autotune.search.decide import control_runs, finals, promises, simplify
 from autotune.search.decide.estimate import Spread, mean
 from autotune.search.decide.sequential_test import Outcome, estimate, outcome
 from autotune.search.history import BASELINE_ROLES, History
@@ -78,8 +79,9 @@ def judge(history: History) -> Judgement:
     own = gain if winner == challenger else Gain(0.0, None)
     if winner == challenger is not None and verdict in (Verdict.BETTER, Verdict.UNOPPOSED):
         rival = promises.paying(history, challenger)
-        if rival is not None:
-            winner, own = rival, _over_baseline(history, rival) if gain else None
+        winner = simplify.without_idle(history, challenger if rival is None else rival)
+        if winner != challenger:
+            own = _over_baseline(history, winner) if gain else None
     return Judgement(
         verdict,
         winner,
