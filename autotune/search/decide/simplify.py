@@ -36,6 +36,8 @@ LEAST_EFFECT = 0.005
 """What a setting must add, score units: 0.5 %."""
 MOST_LOSS = 0.01
 """What settings that go together may cost: 1 %."""
+LEAST_OF_LEADER = 2
+"""Launches of a leader before it gives way to a shorter command that ran: one that stands out is taken for luck."""
 FRESH = 2
 """Launches after the finals of a command without a setting before it is decided whether that stays."""
 
@@ -55,6 +57,8 @@ def shortened(history: History, model: Posterior, leader: int) -> tuple[int, int
     while (shorter := _shorter(history, model, current)) is not None:
         if not history.feasible(shorter):
             return current, shorter
+        if len(history.scores(leader)) < LEAST_OF_LEADER:
+            return current, leader
         if not as_good(model, shorter, current):
             return current, _more_telling(model, current, shorter, spread_of(history))
         current = shorter
