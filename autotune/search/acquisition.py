@@ -137,7 +137,7 @@ def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Se
     """Candidates among which the next launch is chosen, ascending; none that is done with.
 
     In a large space those with the highest additive mean (priors and each knob's own effect), some at random, and what
-    is one knob away from the best that were measured or looked at.
+    is one knob away from the best that were measured or looked at; engine defaults and good starts always.
     """
     free = np.ones(len(kernels.encoding), dtype=np.bool_)
     free[list(history.done_with)] = False
@@ -147,6 +147,8 @@ def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Se
     rough = np.where(free, posterior.additive_mean() - prices(history), -np.inf)
     chosen = descending(rough)[:_BY_MEAN]
     chosen = np.union1d(chosen, generator.choice(len(free), _AT_RANDOM, replace=False))
+    named = (*history.candidates.defaults, *history.candidates.starts)
+    chosen = np.union1d(chosen, np.array(named, dtype=np.int64))
     if history.measured:
         known = np.unique([position for position, _ in history.measured])
         leaders = known[descending(posterior.mean(known))[:_LEADERS]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -213,6 +214,9 @@ def test_a_large_space_is_looked_at_in_part_and_its_best_is_found() -> None:
     rows = shortlist(kernels, posterior, history_of(candidates, {0: 0.0, 1: 0.0}), (0, 1))
     assert len(rows) < EVERY
     assert not {0, 1} & set(rows.tolist())
+    absent = int(np.setdiff1d(np.arange(len(candidates)), rows)[-1])
+    recipe = history_of(replace(candidates, starts=(absent,)), {0: 0.0, 1: 0.0})
+    assert absent in shortlist(kernels, posterior, recipe, (0, 1)), "a good start is always looked at"
 
 
 def test_neighbours_differ_in_one_knob() -> None:
