@@ -36,7 +36,7 @@ from autotune.study.recommendation import Recommendation
 from autotune.study.results import Lock
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Launch, Trial, TrialResult
+from autotune.trial import Evidence, Launch, Trial, TrialResult
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -78,7 +78,8 @@ def run(
         for text in prepared.spec.notes[len(spec.notes) :]:
             progress.note(text)
         progress.opened(folder, prepared.candidates)
-        study = Study(folder, prepared.spec, prepared.candidates, prepared.command_of, priors_of(prepared, sources))
+        candidates, priors = prepared.candidates, priors_of(prepared, sources)
+        study = Study(folder, prepared.spec, candidates, prepared.command_of, priors, prepared.recorded)
         with closing(study):
             if not study.launches:
                 progress.note(cost_line(prepared, baseline_trial(prepared), at_once(executor.nodes)))
@@ -148,7 +149,9 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
             progress.note(why)
         yield launch
         results.append(launch.result)
-        retire_bad_node(results, executor)
+        # What is replayed ran on no node of this study.
+        if launch.result.evidence is not Evidence.REPLAYED:
+            retire_bad_node(results, executor)
         for node, why in study.off_nodes.items():
             if {*executor.nodes, *executor.busy} - {node}:
                 executor.retire(node, why)

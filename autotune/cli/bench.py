@@ -1,14 +1,12 @@
-"""``autotune bench`` and ``autotune compare``."""
+"""``autotune bench``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from autotune.cli.output import MESSAGES, answer
 from autotune.errors import LoadFailed
 from autotune.loadgen.bench import printing, results
-from autotune.loadgen.bench.compare import compare as compare_results
 from autotune.loadgen.bench.options import BenchOptions
 from autotune.loadgen.client.messages import Progress
 from autotune.loadgen.measuring import measure
@@ -69,9 +67,3 @@ def _measured(
             if runs[-1].warm_up_failed:
                 break  # a server that answers no request gets no further load
     return runs
-
-
-def compare(path_a: Path, path_b: Path, as_json: bool) -> None:
-    """Print the comparison of two result files; raises `BadInput` for a file that is no result."""
-    comparison = compare_results(path_a, path_b)
-    answer(as_json, comparison.to_json(), comparison.lines())

@@ -27,8 +27,8 @@ def cli() -> None:
 
 
 @cli.command(cls=GroupedCommand, epilog=EXAMPLES)
-@click.option("--model", required=True, help="Hugging Face id, a folder with config.json, or a YAML file.")
-@shared.hardware
+@click.option("--model", default="", help="Hugging Face id, a folder with config.json, or a YAML file.")
+@click.option("--hw", "hardware", default="", help="Hardware by name (h200, mi300x), local, or a YAML file.")
 @shared.gpus
 @click.option(
     "--engine", "engines", multiple=True, help="E.g. vllm, or vllm==0.30.0; repeatable. Default: all that fit."
@@ -67,8 +67,8 @@ def cli() -> None:
     "--on",
     default="auto",
     show_default=True,
-    help="auto, process, docker, external:URL, emulator, simulator, or replay:FILE: recorded launches, a CSV or a "
-    "study's results.jsonl.",
+    help="auto, process, docker, external:URL, emulator, simulator, or replay:FILE: recorded launches, a CSV, a "
+    "study's results.jsonl, or a bundle.",
 )
 @click.option("--image", "images", multiple=True, help="For docker: ENGINE=IMAGE; default: the engine's own.")
 @click.option("--fetch", is_flag=True, help="Download missing weights before the first launch; else they are refused.")
@@ -100,7 +100,7 @@ def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     from autotune.cli import tuning
     from autotune.study.options import RunOptions
 
-    tuning.run(RunOptions(**options), home, as_json, dry_run)
+    tuning.run(RunOptions(**options, given=shared.given()), home, as_json, dry_run)
 
 
 @cli.command()
@@ -166,14 +166,28 @@ def bench(as_json: bool, **options: Any) -> None:
 
 
 @cli.command()
-@click.argument("result_a", type=click.Path(path_type=Path))
-@click.argument("result_b", type=click.Path(path_type=Path))
-@shared.common(home_is_used=False)
-def compare(result_a: Path, result_b: Path, as_json: bool) -> None:
-    """Compare two results of `autotune bench --save-result`, or of `vllm bench serve`."""
-    from autotune.cli.bench import compare as side_by_side
+@click.argument("a")
+@click.argument("b")
+@shared.common(home_is_used=True)
+def compare(a: str, b: str, home: Path, as_json: bool) -> None:
+    """Compare two studies (names or bundles), or two results of `bench --save-result` or `vllm bench serve`."""
+    from autotune.cli import comparing
 
-    side_by_side(result_a, result_b, as_json)
+    comparing.compare(a, b, home, as_json)
+
+
+@cli.command()
+@click.argument("study")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write."
+)
+@click.option("--with-prompts", is_flag=True, help="Also the prompts: files of workloads, and lines of logs with them.")
+@shared.common(home_is_used=True)
+def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bool) -> None:
+    """Write a study in one file that `run --on replay:FILE` answers from, on any machine."""
+    from autotune.cli import comparing
+
+    comparing.bundle(study, output, with_prompts, home, as_json)
 
 
 @cli.command(context_settings=_MULTILINE)

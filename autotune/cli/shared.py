@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 
 def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -48,6 +49,12 @@ goodput = click.option(
 )
 gpu_hour_price = click.option("--gpu-hour-price", type=float, help="Of one GPU: adds cost_per_million_tokens.")
 seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+
+
+def given() -> frozenset[str]:
+    """The options of the running command that were typed, by parameter."""
+    context = click.get_current_context()
+    return frozenset(n for n in context.params if context.get_parameter_source(n) is not ParameterSource.DEFAULT)
 
 
 def engine_command(command: Callable[..., Any]) -> Callable[..., Any]:

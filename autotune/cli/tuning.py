@@ -12,6 +12,7 @@ from autotune.cli.output import MESSAGES, answer, say
 from autotune.errors import MalformedFile, NothingFeasible, StudyLocked, UnknownName
 from autotune.prepare.build_spec import build_spec
 from autotune.replay import file_of
+from autotune.replay.bundle import bundle_of
 from autotune.space.library import LOCAL
 from autotune.study.home import Home
 from autotune.study.options import RunOptions
@@ -47,6 +48,8 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
 
     with _progress(spec) as progress:
         recommendation = run_study(spec, Home(home), progress)
+    if (bundle := bundle_of(spec.on, spec.table_sha256)) is not None:
+        say(bundle.agreement(recommendation))
     _conclude(recommendation, Home(home), as_json)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from autotune.errors import UnknownName
 from autotune.evaluate import Evaluator
-from autotune.evaluate.offline import Replayed, Simulated
+from autotune.evaluate.offline import Recorded, Replayed, Simulated
 from autotune.notify import Notify, silent
+from autotune.replay.bundle import bundle_of
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
 
@@ -22,7 +23,8 @@ def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Notif
     if spec.on == "simulator":
         return Simulated(spec, library)
     if spec.on.startswith("replay:"):
-        return Replayed(spec, library)
+        recorded = bundle_of(spec.on, spec.table_sha256) is not None
+        return Recorded(spec, library) if recorded else Replayed(spec, library)
     if spec.on in ("process", "docker", "emulator") or spec.on.startswith("external:"):
         # Imported when asked for: HTTP clients and event loops take time that a simulated study need not spend.
         from autotune.evaluate.launched import Launched

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
 
 from autotune.engines import engine
 from autotune.engines.report_back import ReportedKnobs, compare
+from autotune.errors import BadInput
 from autotune.evaluate import PHASES
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.ladder import on_ladder
 from autotune.metrics.derived import CURVE
 from autotune.metrics.formulas import METRICS
+from autotune.replay.bundle import bundle_of
 from autotune.replay.ladder import study_table
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.context import Context
@@ -125,6 +127,31 @@ class Replayed:
             node=f"replayed-{self.spec.hardware.name}",
             started_at=started_at,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Evaluates from a bundle: the launch of a number gets the result of the launch in that place.
+
+    Noise is added only where another one is asked for than the bundle's launches have. Raises `BadInput` where the
+    file has changed.
+    """
+
+    spec: StudySpec
+    library: Library
+    evidence: Evidence = Evidence.REPLAYED
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        bundle = bundle_of(self.spec.on, self.spec.table_sha256)
+        if bundle is None:
+            raise BadInput(f"{self.spec.on} is no bundle any more")
+        result = bundle.launches[trial.number].result
+        if self.spec.noise != bundle.spec.noise:
+            factor = noise_factor(self.spec.noise, self.spec.seed, trial)
+            result = replace(result, metrics={name: scaled(row, factor) for name, row in result.metrics.items()})
+        # Nothing runs here, so that nothing can be left behind on a node either.
+        node = result.node if bundle.bound else f"replayed-{self.spec.hardware.name}"
+        return replace(result, evidence=self.evidence, node=node, pids=(), quarantine="")
 
 
 def noise_factor(sigma: float, seed: int, trial: Trial) -> float:

@@ -95,7 +95,8 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
     """What a study would launch first if no result changed its mind, with predictions."""
     with TemporaryDirectory() as name:
         priors = priors_of(prepared, sources_of(prepared.spec, Path(name)))
-        study = Study(Path(name) / "study", prepared.spec, prepared.candidates, prepared.command_of, priors)
+        folder, command_of = Path(name) / "study", prepared.command_of
+        study = Study(folder, prepared.spec, prepared.candidates, command_of, priors, prepared.recorded)
         try:
             trials = [study.ask() for _ in range(min(FIRST, prepared.spec.launches))]
         finally:

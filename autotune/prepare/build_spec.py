@@ -26,9 +26,10 @@ from autotune.prepare.hub import find_model
 from autotune.prepare.ladder import ladder_of
 from autotune.prepare.names import engine_and_version, knob_named
 from autotune.prepare.recipes import with_recipe
-from autotune.prepare.replayed import of_table
+from autotune.prepare.replayed import of_bundle, of_table
 from autotune.prepare.weights import check_fetch
 from autotune.replay import REPLAY, file_of
+from autotune.replay.bundle import bundle_of
 from autotune.serving.docker_run import asked_images, choose_images, image_of_version
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
@@ -52,6 +53,12 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         notify: called before something that takes long.
     """
     library = library_for(options.space)
+    if options.on.startswith(REPLAY) and (bundle := bundle_of(_absolute(options.on))) is not None:
+        spec = of_bundle(replace(options, on=_absolute(options.on)), bundle, library)
+        _check_budget(spec)
+        return spec.model_copy(update={"study": _study_name(options, spec.model, spec.hardware)})
+    if not options.model or not options.hardware:
+        raise BadInput(f"Missing option '{'--hw' if options.model else '--model'}': only a bundle tells it")
     hardware = node(options.hardware, library)
     model = _model(options, library)
     options = replace(options, workloads=with_speedup(options.workloads, options.speedup))
@@ -61,12 +68,10 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     about = Context(model, hardware, check_gpus(options.gpus, hardware), "")
     asked = of_table(options, on, library) if replayed else _served(options, on, about, library, notify)
     goals = goals_of(options, asked["workloads"])
-    stem = model.id.rstrip("/").rsplit("/", 1)[-1].lower()
-    safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}").strip(".-_")
     ladder, told = ladder_of(goals, options, asked, library)
     notes = (*goals.notes, *asked.pop("notes"), *told)
     return StudySpec(
-        study=check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}"),
+        study=_study_name(options, model, hardware),
         model=model,
         hardware=hardware,
         gpus=about.gpus,
@@ -92,6 +97,13 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         **asked,
         **secret_sources(on, options.api_key_env, options.api_key_file, options.hf_token_file),
     )
+
+
+def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -> str:
+    """The study's name: as asked for, else of model, hardware and time."""
+    stem = model.id.rstrip("/").rsplit("/", 1)[-1].lower()
+    safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}").strip(".-_")
+    return check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}")
 
 
 def _served(options: RunOptions, on: str, about: Context, library: Library, notify: Notify) -> dict[str, Any]:
@@ -159,10 +171,10 @@ def _min_context(options: RunOptions, model: ModelCard) -> int | None:
     return floor
 
 
-def _check_budget(options: RunOptions) -> None:
+def _check_budget(options: RunOptions | StudySpec) -> None:
     if options.launches < 1:
         raise BadInput(f"--launches {options.launches}: a budget of at least 1 launch is needed (default 30)")
-    if options.hours is not None and not (options.hours > 0 and math.isfinite(options.hours)):
+    if options.hours is not None and not (options.hours > 0 and math.isfinite(3600 * options.hours)):
         raise BadInput(f"--hours {options.hours:g}: the time budget must be a number above 0")
     if options.noise is not None and not 0 <= options.noise < 1:
         raise BadInput(f"--noise {options.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
@@ -178,8 +190,7 @@ def _on(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
 
         normalised(rest)
     if kind == "replay":
-        # Absolute, so that the study can be resumed from any folder.
-        return f"{REPLAY}{Path(rest).expanduser().absolute()}"
+        return _absolute(options.on)
     if options.on != "auto":
         return options.on
     gpus, binaries = check_gpus(options.gpus, hardware), named_binaries(options.engine_bins, library)
@@ -194,6 +205,11 @@ def _on(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
     # A wrong --engine-bin is an error, found later when it is run, and no reason to simulate.
     startable = any(card.engine in binaries or why_missing(card) is None for card in _engines(options, library))
     return "process" if startable else "simulator"
+
+
+def _absolute(on: str) -> str:
+    """A replay of an absolute path, so that the study can be resumed from any folder."""
+    return f"{REPLAY}{Path(on.removeprefix(REPLAY)).expanduser().absolute()}"
 
 
 def _check_external(options: RunOptions) -> None:

@@ -17,10 +17,9 @@ from autotune.notify import Notify, silent
 from autotune.prepare.engine_space import EngineSpace
 from autotune.prepare.recipes import good_starts
 from autotune.prepare.refusals import check_baseline, too_heavy, unavailable, unpinnable
+from autotune.prepare.replayed import what_was_recorded
 from autotune.replay import file_of
-from autotune.replay.candidates import candidates_of, known_engines
 from autotune.replay.candidates import command_of as replayed_command
-from autotune.replay.ladder import study_table
 from autotune.serving.docker_run import in_container, no_image, version_of
 from autotune.serving.external import connect
 from autotune.serving.secrets import read_secret, resolve_references
@@ -33,7 +32,7 @@ from autotune.space.promises import UNASKED, promises_of
 from autotune.space.schema import NarrowedEngine
 from autotune.study.recommendation import Exclusion
 from autotune.study.spec import AUTO, StudySpec
-from autotune.trial import Command, Configuration, Scalar
+from autotune.trial import Command, Configuration, Launch, Scalar
 
 PROMISES = "promises"
 """The name under which the combinations are counted that give up what is not given up unasked."""
@@ -47,6 +46,7 @@ class Prepared:
         spec: with notes on what was left out besides its own.
         spaces: by engine, only those that are searched; of a replayed table those with an engine card.
         baseline_command: ``--baseline``, to be launched as typed; None without one.
+        recorded: of a bundle, the launches that are answered one after the other.
     """
 
     spec: StudySpec
@@ -55,6 +55,7 @@ class Prepared:
     spaces: Mapping[str, EngineSpace]
     excluded: tuple[Exclusion, ...]
     baseline_command: Command | None
+    recorded: Sequence[Launch] = ()
 
     def command_of(self, candidate: Candidate) -> Command:
         """The command of a candidate's server; the user's own baseline as typed."""
@@ -62,6 +63,9 @@ class Prepared:
             return self._placed(self.baseline_command, candidate.configuration.engine)
         configuration = candidate.configuration
         if file_of(self.spec.on) is not None:
+            same = (one.trial.command for one in self.recorded if one.trial.configuration == configuration)
+            if (command := next(same, None)) is not None:
+                return command
             known = self.spaces.get(configuration.engine)
             return replayed_command(candidate, known.engine if known else None, known.context if known else None)
         space = self.spaces[configuration.engine]
@@ -160,12 +164,10 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
 
 
 def _replayed(spec: StudySpec, library: Library) -> Prepared:
-    """Prepare a replay: the rows of the table are the only candidates, and no rule judges them."""
-    table = study_table(spec, library)
-    known = known_engines(spec, table, library)
-    candidates = candidates_of(spec, table, known, library)
+    """Prepare a replay: what was recorded are the only candidates, and no rule judges them."""
+    candidates, known, excluded, recorded = what_was_recorded(spec, library)
     spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in known.items()}
-    return Prepared(spec, library, candidates, spaces, (), None)
+    return Prepared(spec, library, candidates, spaces, excluded, None, recorded)
 
 
 def _engine_space(

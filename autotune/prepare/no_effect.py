@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packaging.version import InvalidVersion
+
 from autotune.engines.engine import ParsedCommand
 from autotune.errors import BadInput
 from autotune.prepare.candidates import Prepared
@@ -40,8 +42,8 @@ def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
 def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEffect]:
     try:
         parsed = space.engine.parse(trial.command, trial.engine_version)
-    except BadInput:
-        # A server that somebody else runs, or options that only the installed version knows.
+    except (BadInput, InvalidVersion):
+        # A server that somebody else runs, options that only the installed version knows, or a replayed version.
         return
     scope = space.context.scope(trial.configuration.knobs)
     for option in space.card.no_effect:

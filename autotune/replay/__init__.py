@@ -3,9 +3,11 @@
     table        the rows as values, and what the text of a cell means
     files        reads a CSV, or a study's ``results.jsonl``
     candidates   the candidates and the baseline among the rows, and the command of a row
+    archive      the form of a bundle: members that are checked
+    bundle       a whole study in an archive, whose launches are answered in their order
 
-The rows are the only candidates, and each is taken as it is: no rule judges it. Rows of one engine and equal knobs are
-repeats of one configuration.
+The rows of a table are the only candidates, and each is taken as it is: no rule judges it. Rows of one engine and equal
+knobs are repeats of one configuration.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from autotune.errors import BadInput, MalformedFile
+from autotune.replay.archive import BEGINNING, unpack
 from autotune.replay.files import Reader, read_csv, read_rows
 from autotune.replay.table import PLAIN, Row, Table
 from autotune.space.library import Library
+from autotune.study.results import RESULTS
 
-__all__ = ["PLAIN", "REPLAY", "Row", "Table", "digest", "file_of", "read_table", "table_of"]
+__all__ = ["PLAIN", "REPLAY", "Row", "Table", "content_of", "digest", "file_of", "read_table", "table_of"]
 
 REPLAY = "replay:"
 """How `StudySpec.on` begins for a replay; the file's path follows."""
@@ -32,18 +36,20 @@ def file_of(on: str) -> Path | None:
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file's content; raises `BadInput` when it cannot be read."""
-    return hashlib.sha256(_content(path)).hexdigest()
+    return hashlib.sha256(content_of(path)).hexdigest()
 
 
 def read_table(path: Path, library: Library) -> Table:
-    """The table in a file: a study's ``results.jsonl`` by its ending or first sign, else a CSV.
+    """The table in a file: a study's ``results.jsonl`` by its ending or first sign, that of a bundle, else a CSV.
 
     Raises `BadInput` where the file cannot be read, `MalformedFile`, with the line, where it is no table.
 
     Args:
         library: the engine cards, for names and failure patterns.
     """
-    content = _content(path)
+    content = content_of(path)
+    if content.startswith(BEGINNING):
+        return read_rows(Reader(path, library), unpack(path, content)[1].get(RESULTS, b"").decode())
     if b"\0" in content or content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise MalformedFile(path, "is no text; a table is a CSV in UTF-8, or a study's results.jsonl")
     try:
@@ -62,12 +68,17 @@ def table_of(on: str, sha256: str | None, library: Library) -> Table:
     """Read the table of a study; raises `BadInput` where it is gone, or has changed since the study began."""
     path = Path(on.removeprefix(REPLAY))
     content = digest(path)
+    check_unchanged(path, content, sha256)
+    return _cached(path, content, library.roots[:-1], tuple(library.own_files("engines")))
+
+
+def check_unchanged(path: Path, content: str, sha256: str | None) -> None:
+    """Raise `BadInput` where a file's digest is not the one that a study began with; None: it begins now."""
     if sha256 is not None and content != sha256:
         raise BadInput(
             f"{path} has changed since the study began, and its figures cannot be mixed with the earlier ones: put "
             "the file back as it was, or begin a new study"
         )
-    return _cached(path, content, library.roots[:-1], tuple(library.own_files("engines")))
 
 
 @lru_cache(maxsize=2)
@@ -77,7 +88,8 @@ def _cached(path: Path, sha256: str, overlays: tuple[Path, ...], engines: tuple[
     return read_table(path, Library(overlays, engines))
 
 
-def _content(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
+    """A replayed file's content; raises `BadInput` when it cannot be read."""
     if path.is_dir():
         raise BadInput(f"--on {REPLAY}{path}: that is a folder; name a CSV, or a study's results.jsonl")
     try:

@@ -58,17 +58,21 @@ def setting(table: Table, text: str, option: str, library: Library) -> tuple[str
     return name, equal[0]
 
 
-def known_engines(spec: StudySpec, table: Table, library: Library) -> KnownEngines:
-    """Look up the table's engines; the version is the table's where the card has it, else the card's newest."""
+def known_engines(spec: StudySpec, versions: Mapping[str, str], library: Library) -> KnownEngines:
+    """Look up replayed engines.
+
+    Args:
+        versions: by engine; where its card does not have it, the card's newest stands in.
+    """
     longest = [0]
     for name in spec.workloads:
         with suppress(BadInput):
             longest.append(load_workload(name, library).longest_request)
     engines: dict[str, tuple[Engine, Context]] = {}
-    for name in table.engines:
+    for name, recorded in versions.items():
         with suppress(BadInput):
             kind = engine(name, library)
-            version = kind.known_version(table.version_of(name)) or kind.version()
+            version = kind.known_version(recorded) or kind.version()
             engines[name] = kind, Context(spec.model, spec.hardware, spec.gpus, version, max(longest))
     return engines
 
@@ -79,7 +83,7 @@ def candidates_of(spec: StudySpec, table: Table, known: KnownEngines, library: L
     if spec.baseline is None:
         baseline = _closest_to_defaults(remaining, [choice.name for choice in spec.engines], known)
     else:
-        baseline = _named(table, remaining, spec.baseline, library)
+        baseline = named_row(table, spec.baseline, library, remaining)
     # One that the user named may be a row that is not searched.
     listed = remaining if any(c is baseline for c in remaining) else [*remaining, baseline]
     _check_metrics(spec, table, listed)
@@ -142,10 +146,10 @@ def _closest_to_defaults(
     return max((c for c in configurations if c.engine == first), key=at_default)
 
 
-def _named(table: Table, remaining: list[Configuration], text: str, library: Library) -> Configuration:
+def named_row(table: Table, text: str, library: Library, remaining: list[Configuration] | None = None) -> Configuration:
     """The one configuration that ``column=value,…`` singles out; raises `BadInput` with what would."""
     wanted = dict(setting(table, part, "--baseline", library) for part in _parts(text))
-    chosen, missing = _with_values(remaining, wanted)
+    chosen, missing = _with_values(remaining or table.configurations, wanted)
     if missing is not None:
         chosen, missing = _with_values(table.configurations, wanted)
     if missing is not None:

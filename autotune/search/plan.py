@@ -30,7 +30,7 @@ from autotune.search.sampler import CandidateSampler
 from autotune.search.side_by_side import open_places
 from autotune.study.places import is_alone
 from autotune.study.recommendation import Verdict
-from autotune.trial import Role
+from autotune.trial import Launch, Role
 
 LEAST_SEARCH = 8
 """Launches before the search may end early."""
@@ -73,6 +73,21 @@ class Stop:
 
 
 Decision = Step | Wait | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Decides for a study that is replayed from a bundle: the launches that were made, in their order."""
+
+    launches: Sequence[Launch]
+
+    def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
+        """See `Plan`."""
+        del nodes
+        if len(history) >= len(self.launches):
+            return Wait() if history.pending else Stop(f"the {len(self.launches)} recorded launches are answered")
+        trial = self.launches[len(history)].trial
+        return Step(trial.role, history.candidates.position(trial.configuration.fingerprint), trial.node)
 
 
 class Plan:

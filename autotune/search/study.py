@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from autotune.errors import BadInput, UnknownName
 from autotune.search import SAMPLERS
@@ -22,7 +23,7 @@ from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, Prior, one_thread
 from autotune.search.history import History
 from autotune.search.optuna_journal import Journal, interrupted
-from autotune.search.plan import Plan, Step, Stop
+from autotune.search.plan import Plan, Recorded, Step, Stop
 from autotune.search.sampler import CandidateSampler
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.recommendation import Explanation
@@ -48,6 +49,7 @@ class Study:
         candidates: must be the same, in the same order, when a study is resumed.
         command_of: how a candidate's server is started.
         priors: what is believed of the candidates; trust in each is learned.
+        recorded: launches that are made again, in their order; none: the search decides.
 
     Attributes:
         stop_reason: why the study has ended; empty while it goes on.
@@ -67,13 +69,14 @@ class Study:
         candidates: CandidateSet,
         command_of: Callable[[Candidate], Command],
         priors: Sequence[Prior] = (),
+        recorded: Sequence[Launch] = (),
     ) -> None:
         if spec.sampler not in SAMPLERS:
             raise UnknownName("sampler", spec.sampler, SAMPLERS)
         self._spec, self._candidates, self._command_of = spec, candidates, command_of
         self._kernels = Kernels(Encoding(candidates), priors)
         sampler = CandidateSampler(self._kernels, spec.sampler, spec.seed)
-        self._plan = Plan(self._kernels, sampler)
+        self._plan = Recorded(recorded) if recorded else Plan(self._kernels, sampler)
         self._pending: dict[int, Trial] = {}
         self._interrupted: list[Trial] = []
         self.stop_reason, self.phase = "", "starting"
@@ -145,11 +148,11 @@ class Study:
             found = explain(history, self.launches, model, judgement, no_effect_of)
             if judgement.winner is None:
                 return found
-            told = {
-                "untried": predictions(history, model, self._kernels, judgement.winner, self._command_of),
-                "regret": regret(history, model, self._kernels, judgement.winner),
-                "learned": learned_figures(model, self._kernels),
-            }
+            told: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
+            # Of a bundle nothing is known of the candidates that were not launched.
+            if not isinstance(self._plan, Recorded):
+                told["untried"] = predictions(history, model, self._kernels, judgement.winner, self._command_of)
+                told["regret"] = regret(history, model, self._kernels, judgement.winner)
         return found.model_copy(update=told)
 
     @property

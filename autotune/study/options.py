@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of ``autotune run`` as they were typed."""
+    """The options of ``autotune run`` as they were typed.
 
-    model: str
-    hardware: str
+    Attributes:
+        model, hardware: empty where a bundle tells them.
+        given: the options that were typed, also those with their default value.
+    """
+
+    model: str = ""
+    hardware: str = ""
     gpus: int | None = None
     engines: Sequence[str] = ()
     workloads: Sequence[str] = ()
@@ -49,6 +54,12 @@ class RunOptions:
     seed: int = 0
     noise: float | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    given: frozenset[str] = frozenset()
+
+    def says(self, name: str) -> bool:
+        """Whether an option was typed, or has another value than its default."""
+        own = next(one for one in fields(self) if one.name == name)
+        return name in self.given or getattr(self, name) not in (own.default, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from autotune.loadgen.request_file import RequestTable, read_requests
 from autotune.metrics.formulas import METRICS
 from autotune.trial import Evidence
 
-_SHOWN = tuple(name for name, metric in METRICS.items() if metric.time_power and not name.startswith(("std", "dur")))
+SHOWN = tuple(name for name, metric in METRICS.items() if metric.time_power and not name.startswith(("std", "dur")))
 """Throughputs and latencies, in the order of the result file."""
 
 Result = Mapping[str, Any]
@@ -77,8 +77,8 @@ class Comparison:
     points: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        metrics = _json(self.changes)
-        points = {load: _json(changes) for load, changes in self.points.items()}
+        metrics = changes_json(self.changes)
+        points = {load: changes_json(changes) for load, changes in self.points.items()}
         whole = {"a": self.a, "b": self.b, "comparable": not self.warnings, "warnings": self.warnings}
         return {**whole, "metrics": metrics, "points": points, "notes": self.notes}
 
@@ -87,15 +87,15 @@ class Comparison:
         lines = [f"A  {self.a}", f"B  {self.b}", *(f"WARNING: {text}" for text in self.warnings), ""]
         for load, changes in (self.points or {"": self.changes}).items():
             lines += [f"{load}:"] if load else []
-            lines += [*_rows(changes), ""]
+            lines += [*rows_of(changes), ""]
         return [*lines, *(f"Note: {text}." for text in self.notes)]
 
 
-def _json(changes: Sequence[Change]) -> dict[str, Any]:
+def changes_json(changes: Sequence[Change]) -> dict[str, Any]:
     return {change.metric: change.to_json() for change in changes}
 
 
-def _rows(changes: Sequence[Change]) -> list[str]:
+def rows_of(changes: Sequence[Change]) -> list[str]:
     lines = [f"{'metric':<31}{'A':>14}{'B':>14}{'change':>11}  {'':<8} 95 % interval".rstrip()]
     for change in changes:
         percent = "–" if change.percent is None else f"{change.percent:+.1f} %"
@@ -150,7 +150,7 @@ def _loads(result: Result) -> dict[str, tuple[str, Result]]:
 
 def _changes(a: Result, b: Result, intervals: Mapping[str, Interval]) -> tuple[Change, ...]:
     changes = []
-    for name in _SHOWN:
+    for name in SHOWN:
         of_a, of_b = number(a.get(name)), number(b.get(name))
         if of_a is not None and of_b is not None:
             changes.append(Change(name, of_a, of_b, intervals.get(name)))

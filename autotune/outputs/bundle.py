@@ -1,0 +1,196 @@
+"""Make a bundle of a study: one archive from which it is replayed on another machine.
+
+Secrets are masked in every member. Prompts, the files of workloads and the lines of logs that quote some, are left out
+unless they are asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from autotune import __version__, redact
+from autotune.errors import BadInput
+from autotune.loadgen.workloads import load_workload
+from autotune.notify import Notify
+from autotune.prepare.candidates import prepare
+from autotune.replay.archive import pack
+from autotune.replay.bundle import CANDIDATES, RECOMMENDATION, STUDY, KnownCandidate, KnownCandidates
+from autotune.search.equivalents import earlier_names, renamed
+from autotune.serving.secrets import read_secret
+from autotune.space.library import Library
+from autotune.study.home import Home
+from autotune.study.results import RESULTS, row_of
+from autotune.study.spec import StudySpec
+from autotune.study.user_library import library_of
+from autotune.trial import Launch, Role, reference_in
+
+_LOG_BYTES = 12_000
+"""Of each end of a log: it begins with versions and arguments, and ends with what went wrong."""
+_LONGEST_LINE = 2_000
+_PROMPT = re.compile(r"prompt(_token_ids|s)?['\"]?\s*[:=]|['\"]?messages['\"]?\s*[:=]|received request", re.IGNORECASE)
+_SHORTEST_SECRET = 8
+"""Of the environment: a variable with a secret's name may hold "none"."""
+
+
+def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> bytes:
+    """The bytes of a study's bundle, the same ones whenever its files are the same.
+
+    Args:
+        notify: called before something that takes long.
+        prompts: also what its workloads sent.
+
+    Raises:
+        BadInput: there is no such study, it has no launch, or what it was asked of is gone.
+    """
+    spec, launches, folder = home.spec(study), home.launches(study), home.study_folder(study)
+    if not launches:
+        raise BadInput(f"study {study!r} has no finished launch, so there is nothing to bundle")
+    library = library_of(spec)
+    known, launches = _candidates(spec, launches, library, notify)
+    secrets, done = _secrets(spec, launches), home.recommendation(study)
+    documents = {CANDIDATES: known.model_dump(mode="json", by_alias=True), "workloads.json": _workloads(spec, library)}
+    if done is not None:
+        documents[RECOMMENDATION] = done.to_json()
+    question = redact.document(spec.model_dump(mode="json"), secrets)
+    rows = (json.dumps(redact.document(_plain(row_of(one)), secrets), allow_nan=False) for one in launches)
+    members = {name: _json(redact.document(document, secrets)) for name, document in documents.items()}
+    members[STUDY] = yaml.safe_dump(question, sort_keys=False, width=120).encode()
+    members[RESULTS] = "".join(f"{row}\n" for row in rows).encode()
+    members |= dict(_of_launches(folder, launches, secrets, prompts=prompts))
+    if prompts:
+        members |= {f"workloads/{sha}": Path(file).read_bytes() for file, sha in _files(spec, library).items()}
+    engines = {choice.name: choice.version for choice in spec.engines}
+    about = {"study": spec.study, "autotune": __version__, "engines": engines, "seed": spec.seed}
+    return pack({**about, "launches": len(launches), "prompts": prompts}, dict(sorted(members.items())))
+
+
+def _candidates(
+    spec: StudySpec, launches: Sequence[Launch], library: Library, notify: Notify
+) -> tuple[KnownCandidates, list[Launch]]:
+    """What judging needs of the candidates, and the launches under today's names of their configurations.
+
+    Raises `BadInput` where a launch is of no candidate.
+    """
+    if spec.on.startswith("external:"):
+        # The one server; to prepare the study would be to connect to it.
+        trial = launches[0].trial
+        config = dict(trial.configuration.knobs)
+        one = KnownCandidate(engine=trial.configuration.engine, engine_version=trial.engine_version, config=config)
+        return KnownCandidates(items=(one,), baseline=0), list(launches)
+    notify("enumerating what was tried")
+    prepared = prepare(spec, library, notify, anywhere=True)
+    candidates = prepared.candidates
+    names = earlier_names(launches, candidates)
+    launches = [renamed(launch, names, candidates) for launch in launches]
+    asked = {launch.trial.configuration.fingerprint for launch in launches}
+    if missing := [fingerprint for fingerprint in asked if fingerprint not in candidates]:
+        raise BadInput(
+            f"{len(missing)} of the launched configurations are no candidates any more: the search spaces or autotune "
+            "itself have changed since the study ran"
+        )
+    answers = {launch.result.resolved.fingerprint for launch in launches if launch.result.resolved is not None}
+    finalists = {launch.trial.configuration for launch in launches if launch.trial.role is Role.FINAL}
+    shorter = [candidates.without(one) for one in finalists] if candidates.without is not None else []
+    named = asked | answers | {one.fingerprint for without in shorter for one in without.values()}
+    launched = {candidates.position(fingerprint) for fingerprint in named if fingerprint in candidates}
+    kept = sorted({candidates.baseline, *candidates.defaults, *launched})
+    items = [
+        KnownCandidate(
+            engine=candidates.items[position].configuration.engine,
+            engine_version=candidates.items[position].engine_version,
+            config=dict(candidates.items[position].configuration.knobs),
+            default=position in candidates.defaults,
+            gives_up=candidates.given_up.get(position, ()),
+        )
+        for position in kept
+    ]
+    known = KnownCandidates(
+        items=tuple(items),
+        baseline=kept.index(candidates.baseline),
+        as_they_are=candidates.as_they_are,
+        excluded=prepared.excluded,
+    )
+    return known, launches
+
+
+def _workloads(spec: StudySpec, library: Library) -> dict[str, Any]:
+    """Each workload as it is described, and the SHA-256 of its file."""
+    described = {}
+    for name in spec.workloads:
+        with suppress(BadInput):
+            described[name] = load_workload(name, library).model_dump(mode="json")
+    return {"workloads": described, "files": {Path(f).name: sha for f, sha in _files(spec, library).items()}}
+
+
+def _files(spec: StudySpec, library: Library) -> dict[str, str]:
+    """The files of prompts that are still there, with their SHA-256."""
+    files: dict[str, str] = {}
+    for name in spec.workloads:
+        with suppress(BadInput, OSError):
+            for point in load_workload(name, library).points:
+                if file := getattr(point.lengths, "file", None):
+                    files[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return files
+
+
+def _of_launches(
+    folder: Path, launches: Sequence[Launch], secrets: Collection[str], *, prompts: bool
+) -> Iterator[tuple[str, bytes]]:
+    """What servers left behind: both ends of their logs, and what engines made of their arguments."""
+    for launch in launches:
+        name = f"trials/{launch.trial.number:04d}"
+        with suppress(OSError):
+            yield f"{name}/server.log", _trimmed(folder / name / "server.log", secrets, prompts=prompts)
+        with suppress(OSError, ValueError):
+            resolved = json.loads((folder / name / "resolved.json").read_bytes())
+            yield f"{name}/resolved.json", _json(redact.document(resolved, secrets))
+
+
+def _trimmed(path: Path, secrets: Collection[str], *, prompts: bool) -> bytes:
+    with path.open("rb") as stream:
+        head = stream.read(_LOG_BYTES)
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(len(head), size - _LOG_BYTES))
+        tail = stream.read(_LOG_BYTES)
+    left_out = size - len(head) - len(tail)
+    # A secret that stands at a cut would be known by half: the lines there go.
+    ends = [head.rpartition(b"\n")[0], tail.partition(b"\n")[2]] if left_out else [head + tail]
+    text = f"\n[{left_out} bytes are left out]\n".join(end.decode(errors="replace") for end in ends)
+    lines = [line[:_LONGEST_LINE] for line in redact.text(text, secrets).split("\n")]
+    if not prompts:
+        lines = ["[a line that may quote a prompt is left out]" if _PROMPT.search(line) else line for line in lines]
+    return "\n".join(lines).encode()
+
+
+def _secrets(spec: StudySpec, launches: Sequence[Launch]) -> set[str]:
+    """The secrets that are known here, to be masked wherever one is repeated."""
+    found = {value for value in redact.secrets_in((), os.environ) if len(value) >= _SHORTEST_SECRET}
+    for file in (spec.api_key_file, spec.hf_token_file):
+        with suppress(BadInput):
+            found.add(read_secret(None, file, "") or "")
+    if spec.api_key_env:
+        found.add(os.environ.get(spec.api_key_env, ""))
+    for launch in launches:
+        command = launch.trial.command
+        found |= redact.secrets_in(command.words, command.env)
+        names = (reference_in(word)[1] for word in (*command.words, *command.env.values()))
+        found |= {os.environ.get(name, "") for name in names if name is not None}
+    return found - {"", redact.MASK}
+
+
+def _plain(row: dict[str, Any]) -> Any:
+    """A row as it is read from its file: enumerations are texts, tuples are lists."""
+    return json.loads(json.dumps(row))
+
+
+def _json(document: Any) -> bytes:
+    return json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"

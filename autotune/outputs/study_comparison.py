@@ -1,0 +1,243 @@
+"""Two finished studies side by side: commands, gains, knobs that carried over, cost; only what may be compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.engines import engine
+from autotune.errors import BadInput, UnknownName
+from autotune.loadgen.bench.compare import SHOWN, Change, changes_json, rows_of
+from autotune.loadgen.bench.intervals import Interval
+from autotune.replay.archive import BEGINNING
+from autotune.replay.bundle import read_bundle
+from autotune.search.decide.estimate import percent
+from autotune.space.context import Context
+from autotune.space.fingerprint import effective
+from autotune.study.home import Home
+from autotune.study.recommendation import Choice, Objective, Recommendation
+from autotune.study.spec import StudySpec
+from autotune.study.user_library import library_of
+from autotune.trial import Configuration, Evidence, Launch, Scalar
+
+_NOTES = (
+    "a change's interval is that of the objective, from both studies' fresh launches; without one, better and worse "
+    "only name the direction",
+    "a gain is over each study's own baseline",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStudy:
+    """A study that has ended, of the home folder or of a bundle."""
+
+    name: str
+    spec: StudySpec
+    launches: tuple[Launch, ...]
+    outcome: Recommendation
+
+    @property
+    def goal(self) -> Objective | None:
+        """What the recommended command achieves; None where nothing is recommended."""
+        return self.outcome.recommended.objective if self.outcome.recommended else None
+
+    def summary(self) -> dict[str, Any]:
+        """What a comparison tells of one study."""
+        done, spent = self.outcome, self.outcome.study_cost
+        cost = {"launches": done.launches, "failures": done.failures, "hours": done.duration_s / 3600}
+        cost |= {"gpu_hours": spent.gpu_hours if spent else None, "money": spent.cost if spent else None}
+        return {
+            "study": self.name,
+            "model": done.model,
+            "hardware": {"name": done.hardware, "gpus": done.gpus},
+            "evidence": done.evidence.value,
+            "verdict": done.verdict.value,
+            "recommended": _choice(done.recommended),
+            "baseline": _choice(done.baseline),
+            "gain_percent": done.gain_percent,
+            "gain_ci95": done.gain_ci95,
+            "gain_interval90_on_a_node": done.gain_interval90_on_a_node,
+            "cost": cost,
+        }
+
+    def set_knobs(self) -> dict[str, Scalar]:
+        """The recommended knobs that are not at the engine's default; of an engine that is not known, all."""
+        chosen, defaults = self.outcome.recommended, dict[str, Scalar]()
+        if chosen is None:
+            return {}
+        with suppress(BadInput):
+            kind = engine(chosen.engine, library_of(self.spec))
+            version = kind.known_version(chosen.engine_version) or kind.version()
+            context = Context(self.spec.model, self.spec.hardware, self.spec.gpus, version)
+            own = Configuration(kind.name, kind.default_knobs(context))
+            defaults |= effective(kind.card, own, context).configuration.knobs
+        return {name: value for name, value in chosen.config.items() if value != defaults.get(name)}
+
+
+def _choice(choice: Choice | None) -> dict[str, Any] | None:
+    keys = {"engine", "engine_version", "command", "fingerprint", "config", "objective"}
+    return choice.model_dump(mode="json", include=keys) if choice else None
+
+
+def study_named(text: str, home: Home) -> FinishedStudy | None:
+    """The finished study of a name or of a bundle's file; None where it is neither.
+
+    Raises `BadInput` where the study has not ended, or the bundle cannot be read.
+    """
+    path = Path(text)
+    if text in home.names():
+        spec, launches, done = home.spec(text), tuple(home.launches(text)), home.recommendation(text)
+    elif path.is_file() and (content := path.read_bytes()).startswith(BEGINNING):
+        bundle = read_bundle(path, content)
+        spec, launches, done = bundle.spec, bundle.launches, bundle.recommendation
+    else:
+        return None
+    if done is None:
+        raise BadInput(f"study {text!r} has not ended, so there is nothing to compare: {len(launches)} launches so far")
+    return FinishedStudy(text, spec, launches, done)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyComparison:
+    """Two studies compared.
+
+    Attributes:
+        warnings: what keeps them from being comparable, or their figures from being measured ones.
+        metrics: of the recommended commands, by the workloads that both measured.
+        knobs: set in either recommended command, with the value in both; None: it is not set, or no knob there.
+    """
+
+    a: FinishedStudy
+    b: FinishedStudy
+    warnings: tuple[str, ...]
+    metrics: Mapping[str, tuple[Change, ...]]
+    knobs: Mapping[str, tuple[Scalar, Scalar]]
+
+    @property
+    def carried_over(self) -> dict[str, Scalar]:
+        """The knobs that both commands set alike."""
+        both = self.a.set_knobs().keys() & self.b.set_knobs().keys()
+        return {name: a for name, (a, b) in self.knobs.items() if name in both and a == b}
+
+    def to_json(self) -> dict[str, Any]:
+        carried = self.carried_over
+        differ = {name: {"a": a, "b": b} for name, (a, b) in self.knobs.items() if name not in carried}
+        return {
+            "a": self.a.summary(),
+            "b": self.b.summary(),
+            "comparable": not self.warnings,
+            "warnings": list(self.warnings),
+            "metrics": {workload: changes_json(changes) for workload, changes in self.metrics.items()},
+            "knobs": {"carried_over": carried, "not_carried_over": differ},
+            "notes": list(_NOTES),
+        }
+
+    def lines(self) -> list[str]:
+        """As a person reads it: the warnings before the numbers."""
+        lines = [*_told("A", self.a), *_told("B", self.b), *(f"WARNING: {text}" for text in self.warnings), ""]
+        for workload, changes in self.metrics.items():
+            lines += [f"{workload}:", *rows_of(changes), ""]
+        carried = self.carried_over
+        same = ", ".join(f"{name}={_text(value)}" for name, value in carried.items())
+        lines += [f"knobs that carried over: {same or 'none'}"]
+        differ = [(name, a, b) for name, (a, b) in self.knobs.items() if name not in carried]
+        if differ:
+            lines.append(f"{'knobs that did not':<31}{'A':>24}{'B':>24}")
+        lines += [f"{name:<31}{_text(a):>24}{_text(b):>24}" for name, a, b in differ]
+        return [*lines, "", *(f"Note: {text}." for text in _NOTES)]
+
+
+def compare_studies(a: FinishedStudy, b: FinishedStudy) -> StudyComparison:
+    """Compare two studies; what differs in the question is a warning, and is not compared."""
+    one, other = (study.outcome.recommended for study in (a, b))
+    configs = [dict(choice.config) if choice else {} for choice in (one, other)]
+    names = [*a.set_knobs(), *(name for name in b.set_knobs() if name not in a.set_knobs())]
+    knobs = {name: (configs[0].get(name), configs[1].get(name)) for name in names}
+    return StudyComparison(a, b, tuple(_warnings(a, b)), _metrics(a, b), knobs)
+
+
+def unknown_study(text: str, home: Home) -> UnknownName:
+    """Make the error for what is compared with a study and is none."""
+    hint = f"Looked in {home.studies}; a bundle's file will do too. A study is compared with another one only."
+    return UnknownName("study", text, home.names(), hint)
+
+
+def _warnings(a: FinishedStudy, b: FinishedStudy) -> Iterator[str]:
+    of_a, of_b = a.outcome.evidence, b.outcome.evidence
+    if of_a is not of_b:
+        yield f"EVIDENCE DIFFERS: A is {of_a.upper()}, B is {of_b.upper()}; the change is not one of any real node"
+    elif of_a is not Evidence.MEASURED:
+        yield f"{of_a.upper()}: neither was measured on a real node"
+    pairs = [
+        ("model", a.outcome.model, b.outcome.model),
+        ("objective", a.spec.objective, b.spec.objective),
+        ("workloads", ", ".join(a.spec.workloads), ", ".join(b.spec.workloads)),
+        ("weights", a.spec.weights, b.spec.weights),
+        ("limits", ", ".join(map(str, a.spec.slos)) or "none", ", ".join(map(str, b.spec.slos)) or "none"),
+        ("number of GPUs", a.outcome.gpus, b.outcome.gpus),
+    ]
+    yield from (f"another {what}: {x} in A, {y} in B" for what, x, y in pairs if x != y)
+    for name, study in (("A", a), ("B", b)):
+        if study.outcome.recommended is None:
+            yield f"{name} recommends nothing: {study.outcome.stop_reason}"
+    if a.outcome.model == b.outcome.model and not set(a.spec.workloads) & set(b.spec.workloads):
+        yield "no workload was measured in both: no figure is compared"
+
+
+def _metrics(a: FinishedStudy, b: FinishedStudy) -> dict[str, tuple[Change, ...]]:
+    """The recommended commands' metrics on the workloads that both measured; none of different models."""
+    tables: dict[str, tuple[Change, ...]] = {}
+    for name in a.spec.workloads if a.outcome.model == b.outcome.model else ():
+        sides = [study.outcome.workloads.get(name) for study in (a, b)]
+        rows = [side.recommended if side and side.recommended else {} for side in sides]
+        changes = []
+        for metric in SHOWN:
+            x, y = (row.get(metric) for row in rows)
+            if isinstance(x, int | float) and isinstance(y, int | float):
+                changes.append(Change(metric, float(x), float(y), _interval(a.goal, b.goal, metric, name)))
+        if changes:
+            tables[name] = tuple(changes)
+    return tables
+
+
+def _interval(a: Objective | None, b: Objective | None, metric: str, workload: str) -> Interval | None:
+    """The 95 % interval of the change of an objective, percent; None where it is another metric, or one has none."""
+    if a is None or b is None or {(a.metric, a.workload), (b.metric, b.workload)} != {(metric, workload)}:
+        return None
+    if a.ci95 is None or b.ci95 is None or min(a.ci95[0], b.ci95[0]) <= 0:
+        return None
+    # The launches of two studies are independent: half widths of logarithms add up as squares.
+    half = math.hypot(*(math.log(high / low) / 2 for low, high in (a.ci95, b.ci95)))
+    change = math.log(b.value / a.value)
+    return percent(change - half), percent(change + half)
+
+
+def _told(name: str, study: FinishedStudy) -> list[str]:
+    """A study's own lines: what it was, its command, its gain and its cost."""
+    told = study.summary()
+    done, goal, cost = study.outcome, study.goal, told["cost"]
+    lines = [f"{name}  {study.name}: {done.model} on {done.gpus} x {done.hardware}, {done.evidence.upper()}"]
+    if done.recommended is not None and goal is not None:
+        ends = f" (95 % interval {goal.ci95[0]:,.1f} to {goal.ci95[1]:,.1f})" if goal.ci95 else ""
+        what = f"{done.recommended.engine} {done.recommended.engine_version}"
+        lines.append(f"   {what}: {goal.metric} {goal.value:,.1f} on {goal.workload}{ends}")
+        lines += [f"   {line}" for line in done.recommended.command.splitlines()]
+    base = f" over {done.baseline.engine} {done.baseline.engine_version}" if done.baseline else ""
+    within = f" (95 % interval {done.gain_ci95[0]:+.1f} % to {done.gain_ci95[1]:+.1f} %)" if done.gain_ci95 else ""
+    lines.append(f"   {done.verdict}: gain {_percent(done.gain_percent)}{within}{base}")
+    failed = f", {sum(done.failures.values())} failed" if done.failures else ""
+    money = f", {cost['money']:,.2f} for the GPUs" if cost["money"] else ""
+    hours = f"{cost['hours']:.1f} hours" + (f", {cost['gpu_hours']:.1f} GPU hours" if cost["gpu_hours"] else "")
+    return [*lines, f"   {cost['launches']} launches{failed}, {hours}{money}", ""]
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.1f} %"
+
+
+def _text(value: Scalar) -> str:
+    return "–" if value is None else str(value)
