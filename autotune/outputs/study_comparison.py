@@ -22,7 +22,7 @@ from autotune.study.home import Home
 from autotune.study.recommendation import Choice, Objective, Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Configuration, Evidence, Launch, Scalar
+from autotune.trial import Configuration, Evidence, Scalar
 
 _NOTES = (
     "a change's interval is that of the objective, from both studies' fresh launches; without one, better and worse "
@@ -37,7 +37,6 @@ class FinishedStudy:
 
     name: str
     spec: StudySpec
-    launches: tuple[Launch, ...]
     outcome: Recommendation
 
     @property
@@ -90,15 +89,15 @@ def study_named(text: str, home: Home) -> FinishedStudy | None:
     """
     path = Path(text)
     if text in home.names():
-        spec, launches, done = home.spec(text), tuple(home.launches(text)), home.recommendation(text)
+        spec, done = home.spec(text), home.recommendation(text)
     elif path.is_file() and (content := path.read_bytes()).startswith(BEGINNING):
         bundle = read_bundle(path, content)
-        spec, launches, done = bundle.spec, bundle.launches, bundle.recommendation
+        spec, done = bundle.spec, bundle.recommendation
     else:
         return None
     if done is None:
-        raise BadInput(f"study {text!r} has not ended, so there is nothing to compare: {len(launches)} launches so far")
-    return FinishedStudy(text, spec, launches, done)
+        raise BadInput(f"study {text!r} has not ended, so there is no recommendation to compare")
+    return FinishedStudy(text, spec, done)
 
 
 @dataclass(frozen=True, slots=True)

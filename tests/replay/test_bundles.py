@@ -153,6 +153,7 @@ def test_options_say_otherwise(file: Path) -> None:
         ({"gpus": 4}, "--gpus 4: the bundle is of 8 x h200"),
         ({"workloads": ["long"]}, "--workload long: .* only sharegpt"),
         ({"pareto": "spec_decode"}, "spec_decode"),
+        ({"ladder": "1,4"}, "--ladder: "),
         ({"engines": ["vllm"], "pins": ["tp=8"]}, "--engine and --set: .* results.jsonl"),
         ({"baseline": "engine=vllm"}, "rows have that"),
         ({"weights": "long=1"}, "long"),
