@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.cli.output import answer, say
-from autotune.errors import BadInput
+from autotune.errors import BadInput, UnknownName
 from autotune.study.home import Home, write_atomically
 
 
@@ -19,17 +19,14 @@ def bundle(study: str, output: Path, prompts: bool, home: Path, as_json: bool) -
     except OSError as error:
         raise BadInput(f"-o {output}: cannot be written ({error.strerror})") from error
     told = {"study": study, "file": str(output), "bytes": len(content)}
-    answer(as_json, told, [f"wrote {output} ({len(content):,} bytes); replay it with:", _replay(output)])
-
-
-def _replay(output: Path) -> str:
-    return f"autotune run --on replay:{output}"
+    lines = [f"wrote {output} ({len(content):,} bytes); replay it with:", f"autotune run --on replay:{output}"]
+    answer(as_json, told, lines)
 
 
 def compare(a: str, b: str, home: Path, as_json: bool) -> None:
     """Print the comparison of two studies or of two bench results; raises `BadInput` for what is neither."""
     from autotune.loadgen.bench.compare import compare as compare_results
-    from autotune.outputs.study_comparison import compare_studies, study_named, unknown_study
+    from autotune.outputs.study_comparison import compare_studies, study_named
 
     folder = Home(home)
     one, other = study_named(a, folder), study_named(b, folder)
@@ -38,6 +35,7 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
         answer(as_json, results.to_json(), results.lines())
         return
     if one is None or other is None:
-        raise unknown_study(a if one is None else b, folder)
+        hint = f"Looked in {folder.studies}; a bundle's file will do too. A study is compared with another one only."
+        raise UnknownName("study", a if one is None else b, folder.names(), hint)
     studies = compare_studies(one, other)
     answer(as_json, studies.to_json(), studies.lines())

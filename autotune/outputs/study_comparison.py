@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.engines import engine
-from autotune.errors import BadInput, UnknownName
+from autotune.errors import BadInput
 from autotune.loadgen.bench.compare import SHOWN, Change, changes_json, rows_of
 from autotune.loadgen.bench.intervals import Interval
 from autotune.replay.archive import BEGINNING
@@ -157,12 +157,6 @@ def compare_studies(a: FinishedStudy, b: FinishedStudy) -> StudyComparison:
     names = [*a.set_knobs(), *(name for name in b.set_knobs() if name not in a.set_knobs())]
     knobs = {name: (configs[0].get(name), configs[1].get(name)) for name in names}
     return StudyComparison(a, b, tuple(_warnings(a, b)), _metrics(a, b), knobs)
-
-
-def unknown_study(text: str, home: Home) -> UnknownName:
-    """Make the error for what is compared with a study and is none."""
-    hint = f"Looked in {home.studies}; a bundle's file will do too. A study is compared with another one only."
-    return UnknownName("study", text, home.names(), hint)
 
 
 def _warnings(a: FinishedStudy, b: FinishedStudy) -> Iterator[str]:

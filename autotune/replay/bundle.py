@@ -83,7 +83,6 @@ class Bundle:
     """
 
     path: Path
-    made_by: str
     spec: StudySpec
     launches: tuple[Launch, ...]
     known: KnownCandidates
@@ -159,7 +158,6 @@ def read_bundle(path: Path, content: bytes) -> Bundle:
         done = members.get(RECOMMENDATION)
         bundle = Bundle(
             path,
-            made_by,
             StudySpec.from_yaml(members[STUDY].decode()),
             tuple(sorted(rows.launches, key=lambda launch: launch.trial.number)),
             KnownCandidates.model_validate_json(members[CANDIDATES]),

@@ -87,8 +87,12 @@ def test_a_bundle_replayed_elsewhere_ends_as_the_study_did(home: Path, file: Pat
         assert getattr(spec, name) == getattr(asked, name), name
 
 
-def interrupted(home: Path, name: str) -> None:
-    """Make a study that was killed in its seventh launch: one had no memory, and one broke with the machine."""
+def interrupted(home: Path, name: str, nodes: tuple[str, ...]) -> None:
+    """Make a study that was killed in its seventh launch: one had no memory, and one broke with the machine.
+
+    Args:
+        nodes: on which its launches ran in turn; none: there was one place.
+    """
     source, folder = home / "studies" / "s", home / "studies" / name
     folder.mkdir()
     (folder / "study.yaml").write_text((source / "study.yaml").read_text().replace("study: s\n", f"study: {name}\n"))
@@ -97,21 +101,28 @@ def interrupted(home: Path, name: str) -> None:
     for number, state, kind in ((2, "failed", FailureKind.OUT_OF_MEMORY), (3, "invalid", FailureKind.INFRASTRUCTURE)):
         failure = {"kind": kind.value, "message": "it broke", "log_excerpt": "CUDA error"}
         lines[number] |= {**nothing, "state": state, "failure": failure, "quarantine": "a process is left"}
+    for number, line in enumerate(lines if nodes else ()):
+        line |= {"node": nodes[number % len(nodes)], "bound_node": nodes[number % len(nodes)]}
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / "results.jsonl").write_text(text + '{"number": 6, "role"')
 
 
-def test_an_interrupted_study_with_failed_launches_is_judged_alike(home: Path, tmp_path: Path) -> None:
-    interrupted(home, "cut")
-    spec, launches = Home(home).spec("cut"), Home(home).launches("cut")
+@pytest.mark.parametrize("nodes", [(), ("n0", "n1")])
+def test_an_interrupted_study_with_failed_launches_is_judged_alike(
+    home: Path, tmp_path: Path, nodes: tuple[str, ...]
+) -> None:
+    name = f"cut{len(nodes)}"
+    interrupted(home, name, nodes)
+    spec, launches = Home(home).spec(name), Home(home).launches(name)
     prepared = prepare(spec, library_of(spec))
     expected = recommend(spec, prepared.candidates, launches, prepared.excluded)
-    (tmp_path / "cut.zip").write_bytes(bundled(home, "cut"))
+    (tmp_path / "cut.zip").write_bytes(bundled(home, name))
     there = new_home(tmp_path)
     outcome = done(on(tmp_path / "cut.zip"), there)
     same(outcome, expected)
     assert outcome.launches == 6
     assert outcome.failures == {"infrastructure": 1, "out_of_memory": 1}
+    assert outcome.nodes == expected.nodes
     assert {row["evidence"] for row in rows(there, "r")} == {Evidence.REPLAYED.value}
 
 
