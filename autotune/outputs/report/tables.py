@@ -17,11 +17,11 @@ from autotune.trial import Launch, Role, Scalar, State
 
 def engines(study: StudyRecord) -> list[str]:
     """The best configuration of each engine, and the engines that were not searched."""
-    usual = _references(study.launches)
+    usual = references(study.launches)
     rows = []
     for launch, value, count in _best_per_engine(study):
         engine = launch.trial.configuration.engine
-        changed = text.knobs(_differing(launch, usual[engine])) or "its reference configuration"
+        changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"
         rows.append((f"{engine} {launch.trial.engine_version}", text.number(value), str(count), changed))
     best = "Best configuration, where it differs from the reference"
     table = text.table(("Engine", text.title(study.spec.objective), "Launches", best), rows, " rr")
@@ -35,14 +35,14 @@ def finals(study: StudyRecord) -> list[str]:
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return []
     roles = (Role.FINAL, Role.BASELINE, Role.CONTROL)
-    compared = (launch for launch in _undisturbed(study) if launch.trial.role in roles)
+    compared = (launch for launch in undisturbed(study) if launch.trial.role in roles)
     rows = []
-    for fingerprint, group in _by_configuration(study, compared).items():
-        values = _values_of(study, group)
+    for fingerprint, group in by_configuration(study, compared).items():
+        values = values_of(study, group)
         each = ", ".join(f"{text.number(achieved(study.spec, row))} (#{row.trial.number})" for row in group)
         spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
-        name = f"{_who(study, fingerprint, group)} {text.code(fingerprint)}"
-        rows.append((name, each, text.number(_average(values)), spread))
+        name = f"{who(study, fingerprint, group)} {text.code(fingerprint)}"
+        rows.append((name, each, text.number(average(values)), spread))
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
     note = (
         f"{text.title(study.spec.objective)}, {words.label(study.recommendation.evidence)}. Every repeat is a fresh "
@@ -51,7 +51,7 @@ def finals(study: StudyRecord) -> list[str]:
     return [note, text.table(headings, rows, "  rr")]
 
 
-def _who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
+def who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
     """Whose configuration it is; one that was launched once was there to show what a knob of the winner adds."""
     chosen, baseline = study.recommendation.recommended, study.recommendation.baseline
     own = {fingerprint, *(launch.trial.configuration.fingerprint for launch in group)}
@@ -82,14 +82,14 @@ def resolutions(study: StudyRecord) -> list[str]:
 
 def launches(study: StudyRecord) -> list[str]:
     """Every launch in its order."""
-    usual = _references(study.launches)
-    values = _values_of(study, study.launches)
+    usual = references(study.launches)
+    values = values_of(study, study.launches)
     best = (max if maximises(study.spec.objective) else min)(values, default=0.0)
     rows = []
     for launch in study.launches:
         engine = launch.trial.configuration.engine
         is_reference = launch.trial.configuration == usual[engine].trial.configuration
-        knobs = "reference" if is_reference else text.knobs(_differing(launch, usual[engine]))
+        knobs = "reference" if is_reference else text.knobs(differing(launch, usual[engine]))
         value = achieved(study.spec, launch)
         share = f"{value / best * 100:.0f} %" if value is not None and best else "–"
         head = (str(launch.trial.number), launch.trial.role.value, engine, knobs)
@@ -127,7 +127,7 @@ def failures(study: StudyRecord) -> list[str]:
 
 
 def _failure(study: StudyRecord, kind: str, message: str, group: list[Launch]) -> str:
-    usual = _references(study.launches)
+    usual = references(study.launches)
     lines = [f"### {kind}", text.plain(redact.text(message))]
     excerpt = next((row.result.failure.log_excerpt for row in group if row.result.failure), "")
     if excerpt:
@@ -135,7 +135,7 @@ def _failure(study: StudyRecord, kind: str, message: str, group: list[Launch]) -
     rows = []
     for launch in group:
         engine = launch.trial.configuration.engine
-        knobs = text.knobs(_differing(launch, usual[engine])) or "reference"
+        knobs = text.knobs(differing(launch, usual[engine])) or "reference"
         rows.append(f"- launch {launch.trial.number}, {engine} {launch.trial.engine_version}: {knobs}")
     return "\n\n".join([*lines, "\n".join(rows)])
 
@@ -190,7 +190,7 @@ def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
     return broken
 
 
-def _by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
+def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
     """Fingerprint to its launches, equivalents included, in the order of the first."""
     launched = {launch.trial.configuration.fingerprint for launch in study.launches}
     own = (row.trial.configuration.fingerprint for row in study.launches if row.trial.role is Role.BASELINE)
@@ -207,13 +207,13 @@ def _disturbed(study: StudyRecord) -> set[str]:
     return {share.node for share in study.recommendation.nodes if share.baseline is None and is_beside(share.node)}
 
 
-def _undisturbed(study: StudyRecord) -> list[Launch]:
+def undisturbed(study: StudyRecord) -> list[Launch]:
     """The launches that count."""
     disturbed = _disturbed(study)
     return [launch for launch in study.launches if launch.result.node not in disturbed]
 
 
-def _counted(group: Sequence[Launch]) -> list[Launch]:
+def counted(group: Sequence[Launch]) -> list[Launch]:
     """The launches of one configuration that count as evidence: of the finals, and the baseline's own.
 
     Those of the search decided what came into the finals, so they are biased; they count where there are no others.
@@ -222,13 +222,13 @@ def _counted(group: Sequence[Launch]) -> list[Launch]:
     return chosen or list(group)
 
 
-def _average(values: Sequence[float]) -> float | None:
+def average(values: Sequence[float]) -> float | None:
     """The geometric mean, as in the recommendation; None of nothing."""
     positive = [value for value in values if value > 0]
     return geometric_mean(positive) if positive else None
 
 
-def _values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
+def values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
     """The objective of each launch that has a valid figure."""
     return [value for launch in group if (value := achieved(study.spec, launch)) is not None]
 
@@ -240,10 +240,10 @@ def _best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     """
     sign = 1 if maximises(study.spec.objective) else -1
     best: dict[str, tuple[Launch, float, int]] = {}
-    for launches in _by_configuration(study, _undisturbed(study)).values():
-        group = [launch for launch in _counted(launches) if launch.result.state is State.COMPLETE]
-        values = _values_of(study, group)
-        middle = _average(values)
+    for launches in by_configuration(study, undisturbed(study)).values():
+        group = [launch for launch in counted(launches) if launch.result.state is State.COMPLETE]
+        values = values_of(study, group)
+        middle = average(values)
         if middle is None or any(broken_slos(study.spec, launch) for launch in group):
             continue
         engine = group[0].trial.configuration.engine
@@ -252,7 +252,7 @@ def _best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     return sorted(best.values(), key=lambda row: -sign * row[1])
 
 
-def _references(launches: Sequence[Launch]) -> dict[str, Launch]:
+def references(launches: Sequence[Launch]) -> dict[str, Launch]:
     """Per engine the launch that the others are described against: its default, else the baseline, else its first."""
     order = {Role.DEFAULT: 0, Role.BASELINE: 1}
     chosen: dict[str, Launch] = {}
@@ -261,7 +261,7 @@ def _references(launches: Sequence[Launch]) -> dict[str, Launch]:
     return chosen
 
 
-def _differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
+def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
     """The knobs in which a launch differs from the reference."""
     usual = reference.trial.configuration.knobs
     return {

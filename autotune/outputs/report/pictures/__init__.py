@@ -1,0 +1,126 @@
+"""The pictures of a report: what each shows, as values.
+
+    launches, outcome   functions of a study that make a `Picture`, or None where there is nothing to see
+    draw                draws one with matplotlib; imported when a report is written, as matplotlib takes a second
+    svg                 makes it readable: titles, keyboard, values, colours that follow the page
+
+The marks carry the figures as they stand in ``results.jsonl``, so that a program can read them back from the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+PIXELS = 560
+"""Width of every picture, CSS pixels at its natural size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something in a picture that can be pointed at, or reached with the keyboard.
+
+    Attributes:
+        name: unique within its picture.
+        told: what is said of it then; lines are kept.
+        data: its values, unrounded, for programs.
+        look: its colour, a key of `draw.COLOURS`.
+    """
+
+    name: str
+    told: str
+    data: Mapping[str, str | int | float]
+    look: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point(Mark):
+    """A point, with the ends of an interval where it has one.
+
+    Attributes:
+        shape: matplotlib's letter of a marker.
+        across: the interval is one of x, not of y.
+    """
+
+    x: float
+    y: float
+    shape: str = "o"
+    interval: tuple[float, float] | None = None
+    across: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bar(Mark):
+    """A rectangle; one with the look ``clear`` is there to be pointed at only."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through points, or steps that keep a value until the next one.
+
+    With one y and no x, or one x and no y, it goes through the whole picture.
+    """
+
+    xs: Sequence[float]
+    ys: Sequence[float]
+    look: str
+    stepped: bool = False
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Many rectangles of one look that are nothing by themselves; each is x, y, width, height."""
+
+    rectangles: Sequence[tuple[float, float, float, float]]
+    look: str
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        ticks: names of the places 0, 1, 2 … on the axis ``x`` or ``y``.
+        logarithmic: which axes are: ``x``, ``y``, ``xy``.
+        whole: the axis that counts, whose numbers are whole.
+        zero: whether y begins at 0.
+    """
+
+    x_label: str
+    y_label: str
+    title: str = ""
+    marks: Sequence[Point | Bar] = ()
+    lines: Sequence[Line] = ()
+    blocks: Sequence[Block] = ()
+    x_ticks: Sequence[str] = ()
+    y_ticks: Sequence[str] = ()
+    logarithmic: str = ""
+    whole: str = ""
+    zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture that answers one question.
+
+    Attributes:
+        name: of its file, without ``.svg``.
+        question: that it answers.
+        told: the answer, in a sentence or two (Markdown).
+        panels: from left to right, two in a row.
+        keys: what the looks stand for, look and shape to words: the legend.
+        height: of a row, CSS pixels.
+    """
+
+    name: str
+    question: str
+    told: str
+    panels: Sequence[Panel]
+    keys: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    height: int = 320

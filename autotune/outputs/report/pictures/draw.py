@@ -1,0 +1,171 @@
+"""Draws pictures with matplotlib, and says nothing of what they mean: each mark is a group with its name as id."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from io import StringIO
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from autotune.outputs.report.pictures import PIXELS, Bar, Line, Panel, Picture, Point
+
+COLOURS = {
+    "ink": "#1b1f24",
+    "soft": "#6a737d",
+    "line": "#d0d7de",
+    "baseline": "#59636f",
+    "chosen": "#0a5bb5",
+    "bad": "#b3261e",
+    "first": "#0072b3",
+    "second": "#c14f00",
+    "third": "#007a5a",
+    "fourth": "#a8487f",
+    "fifth": "#8a6d00",
+    "clear": "none",
+}
+"""Look to its colour on white; `svg` turns each into a variable of the page."""
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "autotune",  # the same file whenever the study is the same
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.edgecolor": COLOURS["soft"],
+    "axes.labelcolor": COLOURS["ink"],
+    "text.color": COLOURS["ink"],
+    "xtick.color": COLOURS["ink"],
+    "ytick.color": COLOURS["ink"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": False,
+}
+_INCH = 96
+_WATERMARK = "watermark"
+
+
+def svg_of(picture: Picture, watermark: str) -> str:
+    """A picture as SVG, as matplotlib writes it.
+
+    Args:
+        watermark: stands across it; empty: none.
+    """
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # A name in a script that the built-in font lacks: the reader's own font shows it, only its width is a guess.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        columns = min(2, len(picture.panels))
+        rows = math.ceil(len(picture.panels) / columns)
+        figure = Figure(figsize=(PIXELS / _INCH, rows * picture.height / _INCH), layout="constrained")
+        places = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+        for axes, panel in zip(places, picture.panels, strict=False):
+            _panel(axes, panel)
+        for axes in places[len(picture.panels) :]:
+            axes.remove()
+        if picture.keys:
+            _legend(figure, picture.keys)
+        if watermark:
+            size = 0.9 * 72 * PIXELS / _INCH / len(watermark)
+            middle = {"ha": "center", "va": "center"}
+            figure.text(0.53, 0.52, watermark, fontsize=size, alpha=0.1, weight="bold", gid=_WATERMARK, **middle)
+        text = StringIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+        return text.getvalue()
+
+
+def _panel(axes: Axes, panel: Panel) -> None:
+    axes.set_axisbelow(True)
+    axes.grid(True, axis="both", color=COLOURS["line"], linewidth=0.6)
+    for block in panel.blocks:
+        paths = [Path([(x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y)]) for x, y, w, h in block.rectangles]
+        compound = Path.make_compound_path(*paths)
+        axes.add_patch(PathPatch(compound, facecolor=COLOURS[block.look], edgecolor="none"))
+    for line in panel.lines:
+        _line(axes, line)
+    for mark in panel.marks:
+        _bar(axes, mark) if isinstance(mark, Bar) else _point(axes, mark)
+    axes.autoscale_view()
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.set_title(panel.title, loc="left")
+    _scale(axes, panel)
+
+
+def _line(axes: Axes, line: Line) -> None:
+    style = {"color": COLOURS[line.look], "linewidth": 1.2, "linestyle": "--" if line.dashed else "-", "zorder": 2}
+    if len(line.ys) == 1 and not line.xs:
+        axes.axhline(line.ys[0], **style)
+    elif len(line.xs) == 1 and not line.ys:
+        axes.axvline(line.xs[0], **style)
+    else:
+        axes.plot(line.xs, line.ys, drawstyle="steps-post" if line.stepped else "default", **style)
+
+
+def _point(axes: Axes, point: Point) -> None:
+    colour = COLOURS[point.look]
+    if point.interval is not None:
+        across, low, high = point.across, *point.interval
+        xs, ys = ((low, high), (point.y, point.y)) if across else ((point.x, point.x), (low, high))
+        axes.plot(xs, ys, color=colour, linewidth=1.6, alpha=0.7, zorder=2.5, solid_capstyle="butt")
+    thin = point.shape in "x+_|"
+    axes.plot(
+        [point.x],
+        [point.y],
+        marker=point.shape,
+        color=colour,
+        markersize=11 if point.shape == "*" else 6.5,
+        markeredgewidth=1.6 if thin else 0.0,
+        linestyle="none",
+        clip_on=False,
+        zorder=3,
+        gid=point.name,
+    )
+
+
+def _bar(axes: Axes, bar: Bar) -> None:
+    clear = bar.look == "clear"
+    colour = COLOURS["ink" if clear else bar.look]
+    style = {"facecolor": colour, "alpha": 0.0 if clear else 1.0, "edgecolor": "none", "zorder": 2}
+    axes.add_patch(Rectangle((bar.x, bar.y), bar.width, bar.height, gid=bar.name, **style))
+
+
+def _scale(axes: Axes, panel: Panel) -> None:
+    for name, axis, ticks in (("x", axes.xaxis, panel.x_ticks), ("y", axes.yaxis, panel.y_ticks)):
+        if ticks:
+            axis.set_major_locator(FixedLocator(list(range(len(ticks)))))
+            axis.set_major_formatter(FuncFormatter(lambda place, _, ticks=ticks: ticks[round(place)]))
+            axis.set_tick_params(length=0)
+            axes.set(**{f"{name}lim": (-0.6, len(ticks) - 0.4)})
+            continue
+        if name in panel.logarithmic:
+            (axes.set_xscale if name == "x" else axes.set_yscale)("log")
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
+            axis.set_minor_locator(NullLocator())
+        else:
+            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=panel.whole == name))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    if panel.y_ticks:
+        axes.invert_yaxis()
+    elif panel.zero:
+        axes.set_ylim(bottom=0)
+
+
+def _legend(figure: Figure, keys: Mapping[tuple[str, str], str]) -> None:
+    handles = [_key(look, shape) for look, shape in keys]
+    columns = 3 if max(map(len, keys.values())) > 14 else 5
+    space = {"handletextpad": 0.4, "columnspacing": 1.2, "handlelength": 1.4}
+    figure.legend(handles, list(keys.values()), loc="outside upper left", ncols=columns, frameon=False, **space)
+
+
+def _key(look: str, shape: str) -> Line2D:
+    lines = {"-": "-", "--": "--"}
+    marker = "none" if shape in lines else shape
+    return Line2D(
+        *([], []), color=COLOURS[look], marker=marker, linestyle=lines.get(shape, "none"), markersize=6, linewidth=1.4
+    )

@@ -1,0 +1,351 @@
+"""Pictures of the launches: what was tried, speed for one and for all, the finals, what failed, and the hours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, geometric_mean
+
+from autotune import redact
+from autotune.outputs.report import StudyRecord, tables, text, words
+from autotune.outputs.report.pictures import Bar, Block, Line, Panel, Picture, Point
+from autotune.outputs.report.pictures.expected import expected
+from autotune.search.objective import achieved, maximises
+from autotune.study.recommendation import Choice
+from autotune.trial import Launch, Metrics, Role, Scalar
+
+ENGINES = (("first", "o"), ("second", "s"), ("third", "^"), ("fourth", "D"), ("fifth", "P"))
+"""Look and shape of the engines, in the order of their names."""
+PHASES = {"launch": "fifth", "ready": "first", "warmup": "fourth", "load": "third", "stop": "soft"}
+FINALS = (Role.FINAL, Role.BASELINE, Role.CONTROL)
+_LONGEST_NAME = 30
+
+
+def tried(study: StudyRecord) -> Picture | None:
+    """Every launch in its order with the best so far, what was expected of it, and what failed."""
+    spec, looks, guesses = study.spec, looks_of(study), expected(study)
+    best = max if maximises(spec.objective) else min
+    marks: list[Point] = []
+    reached: list[tuple[int, float]] = []
+    for launch in study.launches:
+        number, value = launch.trial.number, achieved(spec, launch)
+        look, shape = looks[launch.trial.configuration.engine]
+        data: dict[str, str | int | float] = {"launch": number, "role": launch.trial.role.value}
+        if number in guesses:
+            data["expected"] = guesses[number]
+        broken = tables.broken_slos(spec, launch) if value is not None else []
+        if value is None:
+            look, shape = "bad", "x"
+        else:
+            data["value"] = value
+            if launch.trial.role is not Role.FINAL and not broken:
+                reached.append((number, best(value, reached[-1][1] if reached else value)))
+        look = "bad" if broken else look
+        told = f"{_launch(launch)}: {_outcome(study, launch, value, broken)}\n{_command(launch)}"
+        marks.append(Point(f"launch-{number}", told, data, look, number, value or 0.0, shape))
+    if not marks:
+        return None
+    panel = Panel(
+        "launch",
+        text.title(spec.objective),
+        marks=marks,
+        lines=_levels(study, reached),
+        blocks=[Block(_behind_finals(study, marks), "line"), Block(_ticks(guesses), "soft")],
+        whole="x",
+        zero=True,
+    )
+    keys = _tried_keys(looks, marks, bool(guesses))
+    return Picture("tried", "What was tried?", _tried_told(study, marks, bool(guesses)), [panel], keys)
+
+
+def _levels(study: StudyRecord, reached: Sequence[tuple[int, float]]) -> list[Line]:
+    """The best so far until the last launch, and the baseline's mean."""
+    lines = []
+    if reached:
+        last = max(launch.trial.number for launch in study.launches)
+        steps = [*reached, (last, reached[-1][1])]
+        lines.append(Line([x for x, _ in steps], [y for _, y in steps], "ink", stepped=True))
+    if (baseline := study.recommendation.baseline) is not None:
+        lines.append(Line([], [baseline.objective.value], "baseline", dashed=True))
+    return lines
+
+
+def _behind_finals(study: StudyRecord, marks: Iterable[Point]) -> list[tuple[float, float, float, float]]:
+    top = 1.05 * max((mark.y for mark in marks), default=0.0)
+    numbers = [launch.trial.number for launch in study.launches if launch.trial.role is Role.FINAL]
+    return [(number - 0.5, 0.0, 1.0, top) for number in numbers]
+
+
+def _ticks(guesses: Mapping[int, float]) -> list[tuple[float, float, float, float]]:
+    thick = max(guesses.values(), default=0.0) / 150
+    return [(number - 0.42, guess - thick / 2, 0.84, thick) for number, guess in guesses.items()]
+
+
+def _tried_keys(
+    looks: Mapping[str, tuple[str, str]], marks: Iterable[Point], guessed: bool
+) -> dict[tuple[str, str], str]:
+    keys = {look: _short(engine) for engine, look in looks.items()}
+    keys |= {("ink", "-"): "best so far", ("baseline", "--"): "baseline"}
+    if guessed:
+        keys["soft", "_"] = "expected by physics"
+    if any(mark.data["role"] == Role.FINAL.value for mark in marks):
+        keys["line", "s"] = "finals"
+    bad = {mark.shape for mark in marks if mark.look == "bad"}
+    if "x" in bad:
+        keys["bad", "x"] = "no valid figure"
+    if bad - {"x"}:
+        keys["bad", "o"] = "breaks a limit"
+    return keys
+
+
+def _tried_told(study: StudyRecord, marks: Sequence[Point], guessed: bool) -> str:
+    values = [mark for mark in marks if "value" in mark.data]
+    count = text.count(len(marks), "launch", "launches")
+    if not values:
+        return f"{count}, none of which gave a figure: what failed stands below."
+    top = (max if maximises(study.spec.objective) else min)(values, key=lambda mark: mark.y)
+    lost = len(marks) - len(values)
+    parts = [
+        f"{count}, {len(values)} with a figure" + (f" and {lost} without" if lost else "") + ".",
+        f"The best single one is launch {top.data['launch']} with {text.number(top.y)}; "
+        "a single launch may be lucky, so the finals decide.",
+    ]
+    if guessed:
+        parts.append(
+            "The short lines are what physics expected before the first launch; only their order counts, and their "
+            "level is set to that of the launches."
+        )
+    return " ".join(parts)
+
+
+def speed(study: StudyRecord) -> Picture | None:
+    """Tokens per second of a GPU against those of a user: each configuration, and the front of the two."""
+    looks = looks_of(study)
+    marks = _speed_marks(study, looks)
+    if not marks:
+        return None
+    front = _front((mark.x, mark.y) for mark in marks if mark.look != "bad")
+    keys = {**{look: _short(engine) for engine, look in looks.items()}, ("soft", "-"): "front"}
+    seen = {mark.look for mark in marks} | {mark.shape for mark in marks}
+    known = {("ink", "*"): "recommended", ("ink", "X"): "baseline"}
+    keys |= {key: role for key, role in known.items() if key[1] in seen}
+    keys |= {("bad", "o"): "breaks a limit"} if "bad" in seen else {}
+    line = Line([x for x, _ in front], [y for _, y in front], "soft")
+    panel = Panel("output tok/s per user (1000 / mean TPOT in ms)", "total tok/s per GPU", marks=marks, lines=[line])
+    told = (
+        f"Up is more for all users of a GPU together, right is faster for each of them, on "
+        f"{text.code(study.spec.workloads[0])}. No other point is better in both than "
+        f"{text.count(len(front), 'the one', 'those')} on the front."
+    )
+    return Picture("speed", "How fast for each user, and how much for all?", told, [panel], keys)
+
+
+def _speed_marks(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> list[Point]:
+    """Each configuration by the means of its launches, and each load that a launch's curve has besides."""
+    workload = study.spec.workloads[0]
+    roles = {choice.fingerprint: name for choice, name in _decided(study)}
+    marks: list[Point] = []
+    for group in tables.by_configuration(study, study.launches).values():
+        counted = [row for row in tables.counted(group) if _speeds(row, row.result.metrics.get(workload, {}))]
+        if not counted:
+            continue
+        first = counted[0]
+        role = next((roles[_print(row)] for row in group if _print(row) in roles), "")
+        broken = bool(tables.broken_slos(study.spec, first))
+        own = looks[first.trial.configuration.engine]
+        look, shape = {"recommended": ("ink", "*"), "baseline": ("ink", "X")}.get(role, own)
+        look = "bad" if broken else look
+        pairs = [pair for row in counted if (pair := _speeds(row, row.result.metrics[workload]))]
+        numbers = [row.trial.number for row in counted]
+        marks.append(_speed_mark(f"c{len(marks)}", first, role, (look, shape), numbers, _means(pairs)))
+        for row in counted:
+            for load, metrics in curve_of(row, workload):
+                if pair := _speeds(row, metrics):
+                    marks.append(_speed_mark(f"c{len(marks)}", row, role, own, [row.trial.number], pair, load))
+    return marks
+
+
+def _speed_mark(
+    name: str,
+    launch: Launch,
+    role: str,
+    style: tuple[str, str],
+    numbers: Sequence[int],
+    pair: tuple[float, float],
+    load: float | None = None,
+) -> Point:
+    (look, shape), (per_user, per_gpu) = style, pair
+    data: dict[str, str | int | float] = {"fingerprint": _print(launch), "launches": " ".join(map(str, numbers))}
+    data |= {"per-user": per_user, "per-gpu": per_gpu}
+    if load is not None:
+        data["load"] = load
+    told = (
+        f"{f'{role}: ' if role else ''}{launch.trial.configuration.engine}{f', load {load:g}' if load else ''}, "
+        f"{'launch' if len(numbers) == 1 else 'launches'} {', '.join(map(str, numbers))}: "
+        f"{text.number(per_gpu)} tok/s per GPU, {text.number(per_user)} tok/s per user"
+        f"{', breaks a limit' if look == 'bad' else ''}\n{_command(launch)}"
+    )
+    return Point(name, told, data, look, per_user, per_gpu, shape)
+
+
+def curve_of(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
+    """The load, concurrency or request rate, and the metrics of each row of a launch's curve."""
+    rows = launch.result.metrics.get(workload, {}).get("curve")
+    loads = ((row.get("concurrency", row.get("request_rate")), row) for row in rows or () if isinstance(row, dict))
+    return [(float(load), row) for load, row in loads if isinstance(load, int | float)]
+
+
+def _speeds(launch: Launch, metrics: Metrics) -> tuple[float, float] | None:
+    """Tokens per second of a user and of a GPU; None where one is not known."""
+    total, tpot = metrics.get("total_token_throughput"), metrics.get("mean_tpot_ms")
+    if launch.result.failure or not total or not tpot or not launch.result.gpus:
+        return None
+    return 1000 / tpot, total / launch.result.gpus
+
+
+def _means(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return geometric_mean(x for x, _ in pairs), geometric_mean(y for _, y in pairs)
+
+
+def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other one beats in both, from left to right."""
+    front: list[tuple[float, float]] = []
+    for x, y in sorted(set(points), reverse=True):
+        if not front or y > front[-1][1]:
+            front.append((x, y))
+    return front[::-1]
+
+
+def finals(study: StudyRecord) -> Picture | None:
+    """Each launch that counts of the finalists and of the baseline, with means and intervals."""
+    if not any(launch.trial.role is Role.FINAL for launch in study.launches):
+        return None
+    compared = (launch for launch in study.launches if launch.trial.role in FINALS)
+    names, marks = [], []
+    choices = {name: choice for choice, name in _decided(study)}
+    for fingerprint, group in tables.by_configuration(study, compared).items():
+        who = tables.who(study, fingerprint, group)
+        if not (who in choices or len(group) > 1 or " and " in who):
+            continue  # launched once, to show what a setting adds
+        look = "baseline" if who.startswith("baseline") else "chosen" if "recommended" in who else "fourth"
+        row = len(names)
+        names.append(f"{who}\n{_short(group[0].trial.configuration.engine)}")
+        for launch in group:
+            if (value := achieved(study.spec, launch)) is not None:
+                told = f"{who}, launch {launch.trial.number}: {text.number(value)}"
+                data = {"launch": launch.trial.number, "value": value}
+                marks.append(Point(f"final-{launch.trial.number}", told, data, look, value, row + 0.12))
+        if (choice := choices.get(who.partition(" and ")[0])) is not None:
+            marks.append(_mean(choice, who, look, row))
+    if not marks:
+        return None
+    keys = {("ink", "o"): "one launch", ("ink", "D"): "mean, with its 95 % interval"}
+    panel = Panel(text.title(study.spec.objective), "", marks=marks, y_ticks=names)
+    told = (
+        f"{text.title(study.spec.objective)}. Every dot is a fresh launch, taken in turn; the baseline's earlier launches "
+        "count too, those of the search do not."
+    )
+    return Picture("finals", "Is the gain more than chance?", told, [panel], keys, height=90 + 60 * len(names))
+
+
+def _mean(choice: Choice, who: str, look: str, row: int) -> Point:
+    goal = choice.objective
+    within = f", 95 % interval {text.number(goal.ci95[0])} to {text.number(goal.ci95[1])}" if goal.ci95 else ""
+    told = f"{who}: mean {text.number(goal.value)} of {text.count(goal.repeats, 'launch', 'launches')}{within}"
+    data: dict[str, str | int | float] = {"mean": goal.value, "fingerprint": choice.fingerprint}
+    if goal.ci95 is not None:
+        data |= {"low": goal.ci95[0], "high": goal.ci95[1]}
+    return Point(f"mean-{row}", told, data, look, goal.value, row - 0.12, "D", goal.ci95, across=True)
+
+
+def failures(study: StudyRecord) -> Picture | None:
+    """How many launches failed of which cause."""
+    groups: dict[str, list[Launch]] = {}
+    for launch in study.launches:
+        if launch.result.failure is not None:
+            groups.setdefault(words.failed(launch.result.failure), []).append(launch)
+    if not groups:
+        return None
+    causes = sorted(groups, key=lambda cause: -len(groups[cause]))
+    bars = []
+    for row, cause in enumerate(causes):
+        numbers = [launch.trial.number for launch in groups[cause]]
+        failure = groups[cause][0].result.failure
+        line = redact.text(failure.log_excerpt or failure.message) if failure else ""
+        data = {"cause": cause, "count": len(numbers), "launches": " ".join(map(str, numbers))}
+        told = f"{cause}: launches {', '.join(map(str, numbers))}\n{line}"
+        bars.append(Bar(f"cause-{row}", told, data, "bad", 0, row - 0.3, len(numbers), 0.6))
+    panel = Panel("launches", "", marks=bars, whole="x", y_ticks=[cause.replace(" while", "\nwhile") for cause in causes])
+    lost = sum(map(len, groups.values()))
+    told = f"{lost} of {text.count(len(study.launches), 'launch', 'launches')} failed."
+    return Picture("failures", "What failed, and what would help?", told, [panel], height=80 + 45 * len(causes))
+
+
+def hours(study: StudyRecord) -> Picture | None:
+    """The minutes of each launch, by phase."""
+    blocks: dict[str, list[tuple[float, float, float, float]]] = {phase: [] for phase in PHASES}
+    totals = dict.fromkeys(PHASES, 0.0)
+    bars = []
+    for launch in study.launches:
+        number, bottom = launch.trial.number, 0.0
+        times = {phase: float(launch.result.times_s.get(phase, 0.0)) for phase in PHASES}
+        for phase, seconds in times.items():
+            if seconds > 0:
+                blocks[phase].append((number - 0.4, bottom / 60, 0.8, seconds / 60))
+                bottom, totals[phase] = bottom + seconds, totals[phase] + seconds
+        spent = ", ".join(f"{phase} {text.seconds(seconds)}" for phase, seconds in times.items() if seconds)
+        told = f"{_launch(launch)}: {spent or 'no time'}"
+        bars.append(Bar(f"time-{number}", told, {"launch": number, **times}, "clear", number - 0.5, 0, 1, bottom / 60))
+    whole = sum(totals.values())
+    if not whole:
+        return None
+    spent_on = {phase: seconds for phase, seconds in totals.items() if seconds}
+    keys = {(PHASES[phase], "s"): f"{phase}, {text.seconds(seconds)}" for phase, seconds in spent_on.items()}
+    shown = [Block(blocks[phase], PHASES[phase]) for phase in spent_on]
+    panel = Panel("launch", "minutes", marks=bars, blocks=shown, whole="x", zero=True)
+    largest = max(totals, key=totals.__getitem__)
+    told = (
+        f"{text.seconds(whole)} of the node, {text.seconds(whole / len(bars))} for a launch; "
+        f"{100 * totals[largest] / whole:.0f} % went into {text.code(largest)}."
+    )
+    return Picture("hours", "Where did the node's hours go?", told, [panel], keys, height=260)
+
+
+def looks_of(study: StudyRecord) -> dict[str, tuple[str, str]]:
+    """Engine to look and shape, for the engines that were launched; the order is the study's."""
+    names = [engine.name for engine in study.spec.engines]
+    launched = dict.fromkeys(launch.trial.configuration.engine for launch in study.launches)
+    order = sorted(launched, key=lambda name: names.index(name) if name in names else len(names))
+    return {name: ENGINES[place % len(ENGINES)] for place, name in enumerate(order)}
+
+
+def _decided(study: StudyRecord) -> list[tuple[Choice, str]]:
+    outcome = study.recommendation
+    pairs = ((outcome.recommended, "recommended"), (outcome.baseline, "baseline"))
+    return [(choice, name) for choice, name in pairs if choice is not None]
+
+
+def _outcome(study: StudyRecord, launch: Launch, value: float | None, broken: Sequence[str]) -> str:
+    if launch.result.failure is not None:
+        return words.failed(launch.result.failure)
+    if value is None:
+        return launch.result.state.value
+    return text.number(value) + (f", breaks {'; '.join(broken)}" if broken else "")
+
+
+def _launch(launch: Launch) -> str:
+    return f"launch {launch.trial.number} ({launch.trial.role.value}), {launch.trial.configuration.engine}"
+
+
+def _print(launch: Launch) -> str:
+    return launch.trial.configuration.fingerprint
+
+
+def _command(launch: Launch) -> str:
+    command = launch.trial.command
+    return redact.text(command.shell(), redact.secrets_in(command.words, command.env))
+
+
+def _short(name: str) -> str:
+    """A name that fits beside a picture."""
+    flat = " ".join(name.split())
+    return flat if len(flat) <= _LONGEST_NAME else f"{flat[: _LONGEST_NAME - 1]}…"
