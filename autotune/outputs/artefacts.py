@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.outputs.export import FORMATS, all_of, winner_of
 from autotune.outputs.report import StudyRecord
-from autotune.outputs.report.render import render
+from autotune.outputs.report.render import FOLDER, files_of
 from autotune.study.home import write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
@@ -29,8 +29,7 @@ def write_artefacts(
     record = StudyRecord(spec, tuple(launches), recommendation, folder)
     text = json.dumps(recommendation.to_json(), indent=2, allow_nan=False)
     write_atomically(folder / "recommendation.json", text + "\n")
-    write_atomically(folder / "report.md", render(record, "md"))
-    write_atomically(folder / "report.html", render(record, "html"))
+    _write_report(record)
     texts: dict[str, str] = {}
     denied: dict[str, list[str]] = {}
     if recommendation.recommended is not None and not recommendation.recommended.external:
@@ -45,3 +44,14 @@ def write_artefacts(
         else:
             path.unlink(missing_ok=True)
     return [f"not exported as {', '.join(names)}: {reason}" for reason, names in denied.items()]
+
+
+def _write_report(record: StudyRecord) -> None:
+    """Write the report and its pictures; pictures of an earlier writing that it no longer shows are removed."""
+    files = files_of(record)
+    (record.folder / FOLDER).mkdir(exist_ok=True)
+    for path in (record.folder / FOLDER).glob("*.svg"):
+        if f"{FOLDER}/{path.name}" not in files:
+            path.unlink()
+    for name, content in files.items():
+        write_atomically(record.folder / name, content)

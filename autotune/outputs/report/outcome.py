@@ -33,9 +33,10 @@ def opening(study: StudyRecord) -> list[str]:
     return [title, f"> **{words.label(outcome.evidence)}.** {_WORTH[outcome.evidence]}"]
 
 
-def conclusion(study: StudyRecord) -> list[str]:
-    """The command in a block of its own, what it gives up, the alternatives with their price, and what was found."""
-    outcome, parts = study.recommendation, list[str]()
+def conclusion(study: StudyRecord) -> list[str | text.Facts]:
+    """Verdict and gain, the command in a block, what it gives up, the alternatives with their price, and a summary."""
+    outcome, parts = study.recommendation, list[str | text.Facts]()
+    parts.append(_facts(study))
     choice = outcome.recommended
     if choice is None:
         if (miss := outcome.nearest_miss) is not None:
@@ -51,7 +52,7 @@ def conclusion(study: StudyRecord) -> list[str]:
             what = "The table does not tell a command; what it says of the row, in the form of one"
         parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
     parts += [text.plain(line) for line in words.price(outcome)] + [_command(one) for one in outcome.alternatives]
-    parts.append(f"**{text.plain(words.conclusion(outcome))}**")
+    parts.append(text.plain(words.conclusion(outcome)))
     parts.append(text.plain(" ".join(words.money(outcome))))
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
     if outcome.baseline is None and (failure := next(filter(None, failures), None)):
@@ -59,6 +60,22 @@ def conclusion(study: StudyRecord) -> list[str]:
     if outcome.stop_reason:
         parts.append(f"The study ended because: {text.plain(outcome.stop_reason)}.")
     return parts
+
+
+def _facts(study: StudyRecord) -> text.Facts:
+    """Verdict, gain with both intervals, and what the launches took."""
+    outcome = study.recommendation
+    facts = {"Verdict": outcome.verdict.value}
+    if outcome.gain_percent is not None and outcome.recommended is not None:
+        facts["Gain over the baseline"] = text.percent(outcome.gain_percent)
+        facts["95 % interval, launch to launch"] = text.percents(outcome.gain_ci95)
+    if outcome.gain_interval90_on_a_node:
+        facts["90 % interval on a real node"] = text.percents(outcome.gain_interval90_on_a_node)
+    if outcome.recommended is not None:
+        goal = outcome.recommended.objective
+        facts[text.title(goal.metric)] = text.number(goal.value)
+    facts["Launches"] = f"{outcome.launches}, {text.seconds(outcome.duration_s)}"
+    return text.Facts(facts)
 
 
 def _nothing(study: StudyRecord) -> str:
@@ -77,7 +94,7 @@ def comparison(study: StudyRecord) -> list[str]:
     outcome = study.recommendation
     if not outcome.workloads:
         return []
-    label, objective = words.label(outcome.evidence), study.spec.objective
+    objective = study.spec.objective
     rows = [
         (
             text.code(name),
@@ -87,14 +104,14 @@ def comparison(study: StudyRecord) -> list[str]:
         )
         for name, row in outcome.workloads.items()
     ]
-    parts = [
-        f"{text.title(objective)}, {label}. Means over the launches that count; a positive gain is better; "
-        "– was not measured.",
+    parts: list[str] = [
+        f"{text.title(objective)}. Means over the launches that count; a positive gain is better; – was not measured.",
         text.table(("Workload", "Baseline", "Recommended", "Gain"), [*rows, *_weighted(study)], " rrr"),
+        *_worse(study),
     ]
     for name, row in outcome.workloads.items():
-        parts += [f"### {text.code(name)} ({label})", _metrics_table(study, row.baseline, row.recommended)]
-    return parts + _worse(study)
+        parts += [f"### {text.code(name)}", _metrics_table(study, row.baseline, row.recommended)]
+    return parts
 
 
 def _weighted(study: StudyRecord) -> list[tuple[str, ...]]:
@@ -143,8 +160,8 @@ def matrix(study: StudyRecord) -> list[str]:
         for row in outcome.matrix
     ]
     note = (
-        f"{text.title(study.spec.objective)}, {words.label(outcome.evidence)}: the mean, the gain over the baseline, "
-        "and its 95 % interval; the best mean of each workload is bold. SLOs are those of the first workload."
+        f"{text.title(study.spec.objective)}: the mean, the gain over the baseline, and its 95 % interval; the best "
+        "mean of each workload is bold. SLOs are those of the first workload."
     )
     table = text.table(("Configuration", *map(text.code, names)), rows, " " + "r" * len(names))
     lost = words.trade_off(outcome)
@@ -263,15 +280,22 @@ def untried(study: StudyRecord) -> list[str]:
 
 
 def learned(study: StudyRecord) -> list[str]:
-    """The figures of the physics that the launches moved, and how to keep them for this node."""
+    """The figures of the physics that the launches moved, how to keep them for this node, and what remains unsure."""
+    outcome, parts = study.recommendation, list[str]()
+    if (regret := outcome.regret) is not None:
+        odds, percent = 100 * regret.odds, regret.percent
+        parts.append(
+            f"What remains unsure: with odds of {odds:.0f} %, nothing that may be tried here is more than "
+            f"{percent:.1f} % better than what is recommended."
+        )
     rows = [
         (text.code(row.figure), text.plain(row.engine or "all"), f"{row.from_:g}", f"{row.to:g}", row.unit or "factor")
-        for row in study.recommendation.learned
+        for row in outcome.learned
     ]
     if not rows:
-        return []
+        return parts
     note = "Figures of the simulator that the launches moved; the search predicted the candidates with the new ones."
     keep = f"`autotune calibrate --study {study.spec.study}` fits them to these launches and keeps them for this node."
     headings = ("Figure", "Engine", "From", "To", "Unit")
-    kept = [] if study.recommendation.evidence is Evidence.SIMULATED else [keep]
-    return [note, text.table(headings, rows, "  rr "), *kept]
+    kept = [] if outcome.evidence is Evidence.SIMULATED else [keep]
+    return [note, text.table(headings, rows, "  rr "), *kept, *parts]

@@ -1,60 +1,48 @@
-"""``report.md`` and ``report.html``: the sections in their order, and as one page that needs nothing else."""
+"""``report.md``, ``report.html`` and their pictures: the sections in their order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from html import escape
-from typing import Literal
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-from markdown_it import MarkdownIt
+from autotune.outputs.report import StudyRecord, outcome, setup, tables, text, words
+from autotune.outputs.report.page import page
+from autotune.outputs.report.pictures import Part, Picture, launches
+from autotune.outputs.report.pictures import outcome as before_after
+from autotune.trial import Evidence
 
-from autotune.outputs.report import StudyRecord, curves, outcome, setup, tables, text, words
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
-_SECTIONS: tuple[tuple[str, Callable[[StudyRecord], list[str]]], ...] = (
-    ("Conclusion ({evidence})", outcome.conclusion),
-    ("Before and after ({evidence})", outcome.comparison),
-    ("Finalists by workload ({evidence})", outcome.matrix),
-    ("Front of {objective} against {second} ({evidence})", outcome.front),
-    ("Curves over concurrency ({evidence})", curves.curves),
-    ("Setup", setup.setup),
-    ("Best configuration per engine ({evidence})", tables.engines),
-    ("Contribution per setting ({evidence})", outcome.contributions),
-    ("What did nothing ({evidence})", outcome.inert),
-    ("Believed, not tried ({evidence})", outcome.untried),
-    ("What the launches taught of the node ({evidence})", outcome.learned),
-    ("Finals ({evidence})", tables.finals),
-    ("Nodes ({evidence})", tables.nodes),
-    ("Launches ({evidence})", tables.launches),
-    ("What the engines made of it ({evidence})", tables.resolutions),
-    ("Configurations that failed, and why", tables.failures),
-    ("What the numbers do not say", setup.limits),
-    ("Reproduction", setup.reproduction),
+FOLDER = "report"
+"""Of a study: the pictures that ``report.md`` shows."""
+
+_Shown = Iterable[Part] | Picture | None
+_SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] = (
+    ("Conclusion", (outcome.conclusion,)),
+    ("What was tried?", (launches.tried,)),
+    ("Best configuration per engine", (tables.engines,)),
+    ("How fast for each user, and how much for all?", (launches.speed,)),
+    ("Front of {objective} against {second}", (outcome.front,)),
+    ("Is the gain more than chance?", (launches.finals, tables.finals)),
+    ("What does each setting add?", (before_after.contributions, outcome.contributions)),
+    ("What did nothing", (outcome.inert,)),
+    ("Believed, not tried", (outcome.untried,)),
+    ("Before and after", (before_after.latencies, outcome.comparison)),
+    ("What happens under other loads?", (before_after.curves,)),
+    ("Does it hold on every workload?", (before_after.workloads, outcome.matrix)),
+    ("What failed, and what would help?", (launches.failures, tables.failures)),
+    ("Where did the node's hours go?", (launches.hours,)),
+    ("What did the launches teach of the node?", (outcome.learned,)),
+    ("Nodes", (tables.nodes,)),
+    ("Launches", (tables.launches,)),
+    ("What the engines made of it", (tables.resolutions,)),
+    ("Setup", (setup.setup,)),
+    ("What the numbers do not say", (setup.limits,)),
+    ("Reproduction", (setup.reproduction,)),
 )
-"""Heading and paragraphs of each; a section without paragraphs is left out."""
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #d0d7de; --soft: #f3f5f7; --text: #1b1f24; --page: #fff; --mark: #0a5bb5; }
-@media (prefers-color-scheme: dark) {
-  :root { --line: #3a424c; --soft: #1c2229; --text: #e4e8ec; --page: #101418; --mark: #6cb0ff; }
-}
-body { margin: 0 auto; max-width: 72rem; padding: 2rem 1.25rem 4rem; background: var(--page); color: var(--text);
-  font: 16px/1.55 system-ui, sans-serif; }
-h1, h2, h3 { line-height: 1.25; margin: 2.2em 0 .6em; }
-h1 { margin-top: 0; }
-h2 { border-bottom: 1px solid var(--line); padding-bottom: .25em; }
-blockquote { margin: 1em 0; padding: .6em 1em; border-left: .3rem solid var(--mark); background: var(--soft); }
-blockquote p { margin: 0; }
-pre, code { font-family: ui-monospace, monospace; font-size: .9em; background: var(--soft); border-radius: .3rem; }
-code { padding: .1em .3em; }
-pre { padding: .9em 1em; overflow-x: auto; border: 1px solid var(--line); }
-pre code { padding: 0; background: none; }
-pre code.language-bash { user-select: all; }
-.table { overflow-x: auto; margin: 1em 0; }
-table { border-collapse: collapse; font-size: .94em; }
-th, td { border: 1px solid var(--line); padding: .35em .7em; vertical-align: top; }
-th { background: var(--soft); text-align: left; }
-"""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""Heading and contents of each; a section without contents is left out."""
 
 
 def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
@@ -62,32 +50,52 @@ def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
 
     Secrets are masked.
     """
+    parts = _parts(study)
+    return _markdown(parts) if format == "md" else page(parts, partial(_drawn, study))
+
+
+def files_of(study: StudyRecord) -> dict[str, str]:
+    """Every file of the report, path within the study's folder to content; each picture is drawn once."""
+    from autotune.outputs.report.pictures import svg
+
+    parts = _parts(study)
+    elements = {part.name: _drawn(study, part) for part in parts if isinstance(part, Picture)}
+    files = {"report.md": _markdown(parts), "report.html": page(parts, lambda picture: elements[picture.name])}
+    return files | {f"{FOLDER}/{name}.svg": svg.alone(element) for name, element in elements.items()}
+
+
+def _parts(study: StudyRecord) -> list[Part]:
     goals = {"objective": text.title(study.spec.objective), "second": text.title(study.spec.pareto or "")}
-    parts = outcome.opening(study)
-    for heading, section in _SECTIONS:
-        if shown := [part for part in section(study) if part]:
-            parts += [f"## {heading.format(evidence=words.label(study.recommendation.evidence), **goals)}", *shown]
-    markdown = "\n\n".join(parts) + "\n"
-    return markdown if format == "md" else _page(markdown)
+    parts: list[Part] = [*outcome.opening(study)]
+    for heading, sections in _SECTIONS:
+        shown = [part for section in sections for part in _listed(section(study)) if part]
+        if shown:
+            parts += [f"## {heading.format(**goals)}", *shown]
+    return parts
 
 
-def _page(markdown: str) -> str:
-    """A whole HTML page from a report in Markdown; its title is the first heading."""
-    title = markdown.partition("\n")[0].removeprefix("# ").replace("\\", "")
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    body = parser.render(markdown)
-    # A wide table scrolls by itself, not the page.
-    body = body.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-{body}</body>
-</html>
-"""
+def _listed(shown: _Shown) -> Iterable[Part]:
+    if shown is None:
+        return ()
+    return (shown,) if isinstance(shown, Picture) else shown
+
+
+def _markdown(parts: Iterable[Part]) -> str:
+    return "\n\n".join(map(_as_text, parts)) + "\n"
+
+
+def _as_text(part: Part) -> str:
+    if isinstance(part, text.Facts):
+        return text.table(list(part.rows), [list(part.rows.values())])
+    if isinstance(part, Picture):
+        image = f"![{text.plain(part.question)}]({FOLDER}/{part.name}.svg)"
+        return f"{part.told}\n\n{image}" if part.told else image
+    return part
+
+
+def _drawn(study: StudyRecord, picture: Picture) -> Element:
+    # matplotlib takes a second to load.
+    from autotune.outputs.report.pictures import svg
+
+    evidence = study.recommendation.evidence
+    return svg.drawn(picture, "" if evidence is Evidence.MEASURED else words.label(evidence))

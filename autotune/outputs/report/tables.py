@@ -44,11 +44,7 @@ def finals(study: StudyRecord) -> list[str]:
         name = f"{who(study, fingerprint, group)} {text.code(fingerprint)}"
         rows.append((name, each, text.number(average(values)), spread))
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
-    note = (
-        f"{text.title(study.spec.objective)}, {words.label(study.recommendation.evidence)}. Every repeat is a fresh "
-        "launch, taken in turn; the baseline's earlier launches count too, those of the search do not."
-    )
-    return [note, text.table(headings, rows, "  rr")]
+    return [text.table(headings, rows, "  rr")]
 
 
 def who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
@@ -97,10 +93,19 @@ def launches(study: StudyRecord) -> list[str]:
     headings = ("#", "Role", "Engine", "Knobs other than the reference's", text.title(study.spec.objective))
     table = text.table((*headings, "Of the best", "State"), rows, "r   rr")
     known = [
-        f"- {engine} (launch {launch.trial.number}): {text.knobs(launch.trial.configuration.knobs)}"
+        f"- {engine} (launch {launch.trial.number}): {text.knobs(_varied(study, launch)) or 'nothing differs'}"
         for engine, launch in usual.items()
     ]
-    return [table, "Reference of each engine, all knobs:" if known else "", "\n".join(known)]
+    note = "Reference of each engine, the knobs in which its launches differ:" if known else ""
+    return [table, note, "\n".join(known)]
+
+
+def _varied(study: StudyRecord, reference: Launch) -> dict[str, Scalar]:
+    """The reference's values of the knobs in which some launch of its engine differs from it."""
+    engine, knobs = reference.trial.configuration.engine, reference.trial.configuration.knobs
+    rows = [launch for launch in study.launches if launch.trial.configuration.engine == engine]
+    names = {name for launch in rows for name in differing(launch, reference)}
+    return {name: value for name, value in knobs.items() if name in names}
 
 
 def _state(study: StudyRecord, launch: Launch) -> str:
@@ -122,22 +127,17 @@ def failures(study: StudyRecord) -> list[str]:
         if (failure := launch.result.failure) is not None:
             fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
             groups.setdefault((f"{words.failed(failure)}{fault}", failure.message), []).append(launch)
-    parts = [_failure(study, kind, message, group) for (kind, message), group in sorted(groups.items())]
+    parts = [_failure(kind, message, group) for (kind, message), group in sorted(groups.items())]
     return parts or ["None failed."]
 
 
-def _failure(study: StudyRecord, kind: str, message: str, group: list[Launch]) -> str:
-    usual = references(study.launches)
-    lines = [f"### {kind}", text.plain(redact.text(message))]
+def _failure(kind: str, message: str, group: list[Launch]) -> str:
+    numbers = ", ".join(f"{row.trial.number} ({row.trial.configuration.engine})" for row in group)
+    lines = [f"### {kind}", f"{text.plain(redact.text(message))} Launches: {text.plain(numbers)}."]
     excerpt = next((row.result.failure.log_excerpt for row in group if row.result.failure), "")
     if excerpt:
         lines.append(text.block(redact.text(excerpt)))
-    rows = []
-    for launch in group:
-        engine = launch.trial.configuration.engine
-        knobs = text.knobs(differing(launch, usual[engine])) or "reference"
-        rows.append(f"- launch {launch.trial.number}, {engine} {launch.trial.engine_version}: {knobs}")
-    return "\n\n".join([*lines, "\n".join(rows)])
+    return "\n\n".join(lines)
 
 
 def nodes(study: StudyRecord) -> list[str]:

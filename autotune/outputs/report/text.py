@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from autotune.metrics.derived import PER_GPU, PER_USER
 from autotune.trial import Scalar
@@ -20,6 +21,13 @@ _NAMED = {
     PER_GPU: ("Total TPS per GPU", "tok/s"),
     PER_USER: ("Output TPS per user", "tok/s"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is to be seen first: names and values, as Markdown text."""
+
+    rows: Mapping[str, str]
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: str = "") -> str:

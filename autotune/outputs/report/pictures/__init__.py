@@ -12,8 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autotune.outputs.report.text import Facts
+
 PIXELS = 560
 """Width of every picture, CSS pixels at its natural size."""
+
+
+Values = dict[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,12 @@ class Mark:
         name: unique within its picture.
         told: what is said of it then; lines are kept.
         data: its values, unrounded, for programs.
-        look: its colour, a key of `draw.COLOURS`.
+        look: its colour, a key of `colours.LIGHT`.
     """
 
     name: str
     told: str
-    data: Mapping[str, str | int | float]
+    data: Values
     look: str
 
 
@@ -124,3 +129,7 @@ class Picture:
     panels: Sequence[Panel]
     keys: Mapping[tuple[str, str], str] = field(default_factory=dict)
     height: int = 320
+
+
+Part = str | Facts | Picture
+"""Of a report's section: a paragraph, list, table or block in Markdown; figures to be seen first; a picture."""

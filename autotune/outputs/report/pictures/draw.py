@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from io import StringIO
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -16,37 +17,24 @@ from matplotlib.path import Path
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from autotune.outputs.report.pictures import PIXELS, Bar, Line, Panel, Picture, Point
+from autotune.outputs.report.pictures.colours import LIGHT
 
-COLOURS = {
-    "ink": "#1b1f24",
-    "soft": "#6a737d",
-    "line": "#d0d7de",
-    "baseline": "#59636f",
-    "chosen": "#0a5bb5",
-    "bad": "#b3261e",
-    "first": "#0072b3",
-    "second": "#c14f00",
-    "third": "#007a5a",
-    "fourth": "#a8487f",
-    "fifth": "#8a6d00",
-    "clear": "none",
-}
-"""Look to its colour on white; `svg` turns each into a variable of the page."""
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "autotune",  # the same file whenever the study is the same
     "text.parse_math": False,  # a dollar in a name is a dollar
     "font.size": 9,
     "axes.titlesize": 9,
-    "axes.edgecolor": COLOURS["soft"],
-    "axes.labelcolor": COLOURS["ink"],
-    "text.color": COLOURS["ink"],
-    "xtick.color": COLOURS["ink"],
-    "ytick.color": COLOURS["ink"],
+    "axes.edgecolor": LIGHT["soft"],
+    "axes.labelcolor": LIGHT["ink"],
+    "text.color": LIGHT["ink"],
+    "xtick.color": LIGHT["ink"],
+    "ytick.color": LIGHT["ink"],
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.unicode_minus": False,
 }
+_Style = dict[str, Any]
 _INCH = 96
 _WATERMARK = "watermark"
 
@@ -72,7 +60,7 @@ def svg_of(picture: Picture, watermark: str) -> str:
             _legend(figure, picture.keys)
         if watermark:
             size = 0.9 * 72 * PIXELS / _INCH / len(watermark)
-            middle = {"ha": "center", "va": "center"}
+            middle: _Style = {"ha": "center", "va": "center"}
             figure.text(0.53, 0.52, watermark, fontsize=size, alpha=0.1, weight="bold", gid=_WATERMARK, **middle)
         text = StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
@@ -81,11 +69,11 @@ def svg_of(picture: Picture, watermark: str) -> str:
 
 def _panel(axes: Axes, panel: Panel) -> None:
     axes.set_axisbelow(True)
-    axes.grid(True, axis="both", color=COLOURS["line"], linewidth=0.6)
+    axes.grid(True, axis="both", color=LIGHT["line"], linewidth=0.6)
     for block in panel.blocks:
         paths = [Path([(x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y)]) for x, y, w, h in block.rectangles]
         compound = Path.make_compound_path(*paths)
-        axes.add_patch(PathPatch(compound, facecolor=COLOURS[block.look], edgecolor="none"))
+        axes.add_patch(PathPatch(compound, facecolor=LIGHT[block.look], edgecolor="none"))
     for line in panel.lines:
         _line(axes, line)
     for mark in panel.marks:
@@ -98,7 +86,12 @@ def _panel(axes: Axes, panel: Panel) -> None:
 
 
 def _line(axes: Axes, line: Line) -> None:
-    style = {"color": COLOURS[line.look], "linewidth": 1.2, "linestyle": "--" if line.dashed else "-", "zorder": 2}
+    style: _Style = {
+        "color": LIGHT[line.look],
+        "linewidth": 1.2,
+        "linestyle": "--" if line.dashed else "-",
+        "zorder": 2,
+    }
     if len(line.ys) == 1 and not line.xs:
         axes.axhline(line.ys[0], **style)
     elif len(line.xs) == 1 and not line.ys:
@@ -108,7 +101,7 @@ def _line(axes: Axes, line: Line) -> None:
 
 
 def _point(axes: Axes, point: Point) -> None:
-    colour = COLOURS[point.look]
+    colour = LIGHT[point.look]
     if point.interval is not None:
         across, low, high = point.across, *point.interval
         xs, ys = ((low, high), (point.y, point.y)) if across else ((point.x, point.x), (low, high))
@@ -130,8 +123,8 @@ def _point(axes: Axes, point: Point) -> None:
 
 def _bar(axes: Axes, bar: Bar) -> None:
     clear = bar.look == "clear"
-    colour = COLOURS["ink" if clear else bar.look]
-    style = {"facecolor": colour, "alpha": 0.0 if clear else 1.0, "edgecolor": "none", "zorder": 2}
+    colour = LIGHT["ink" if clear else bar.look]
+    style: _Style = {"facecolor": colour, "alpha": 0.0 if clear else 1.0, "edgecolor": "none", "zorder": 2}
     axes.add_patch(Rectangle((bar.x, bar.y), bar.width, bar.height, gid=bar.name, **style))
 
 
@@ -148,7 +141,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
             axis.set_minor_locator(NullLocator())
         else:
-            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=panel.whole == name))
+            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=panel.whole == name))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     if panel.y_ticks:
         axes.invert_yaxis()
@@ -164,8 +157,5 @@ def _legend(figure: Figure, keys: Mapping[tuple[str, str], str]) -> None:
 
 
 def _key(look: str, shape: str) -> Line2D:
-    lines = {"-": "-", "--": "--"}
-    marker = "none" if shape in lines else shape
-    return Line2D(
-        *([], []), color=COLOURS[look], marker=marker, linestyle=lines.get(shape, "none"), markersize=6, linewidth=1.4
-    )
+    style: _Style = {"marker": "none", "linestyle": shape} if shape in ("-", "--") else {"marker": shape}
+    return Line2D([], [], **{"color": LIGHT[look], "linestyle": "none", "markersize": 6, "linewidth": 1.4, **style})

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, geometric_mean
+from statistics import geometric_mean
 
 from autotune import redact
 from autotune.outputs.report import StudyRecord, tables, text, words
-from autotune.outputs.report.pictures import Bar, Block, Line, Panel, Picture, Point
+from autotune.outputs.report.pictures import Bar, Block, Line, Panel, Picture, Point, Values
 from autotune.outputs.report.pictures.expected import expected
 from autotune.search.objective import achieved, maximises
 from autotune.study.recommendation import Choice
-from autotune.trial import Launch, Metrics, Role, Scalar
+from autotune.trial import Launch, Metrics, Role
 
 ENGINES = (("first", "o"), ("second", "s"), ("third", "^"), ("fourth", "D"), ("fifth", "P"))
 """Look and shape of the engines, in the order of their names."""
@@ -29,7 +29,7 @@ def tried(study: StudyRecord) -> Picture | None:
     for launch in study.launches:
         number, value = launch.trial.number, achieved(spec, launch)
         look, shape = looks[launch.trial.configuration.engine]
-        data: dict[str, str | int | float] = {"launch": number, "role": launch.trial.role.value}
+        data: Values = {"launch": number, "role": launch.trial.role.value}
         if number in guesses:
             data["expected"] = guesses[number]
         broken = tables.broken_slos(spec, launch) if value is not None else []
@@ -40,7 +40,7 @@ def tried(study: StudyRecord) -> Picture | None:
             if launch.trial.role is not Role.FINAL and not broken:
                 reached.append((number, best(value, reached[-1][1] if reached else value)))
         look = "bad" if broken else look
-        told = f"{_launch(launch)}: {_outcome(study, launch, value, broken)}\n{_command(launch)}"
+        told = f"{_launch(launch)}: {_outcome(launch, value, broken)}\n{_command(launch)}"
         marks.append(Point(f"launch-{number}", told, data, look, number, value or 0.0, shape))
     if not marks:
         return None
@@ -49,7 +49,7 @@ def tried(study: StudyRecord) -> Picture | None:
         text.title(spec.objective),
         marks=marks,
         lines=_levels(study, reached),
-        blocks=[Block(_behind_finals(study, marks), "line"), Block(_ticks(guesses), "soft")],
+        blocks=[Block(_behind_finals(study, marks), "band"), Block(_ticks(guesses), "soft")],
         whole="x",
         zero=True,
     )
@@ -133,8 +133,8 @@ def speed(study: StudyRecord) -> Picture | None:
     panel = Panel("output tok/s per user (1000 / mean TPOT in ms)", "total tok/s per GPU", marks=marks, lines=[line])
     told = (
         f"Up is more for all users of a GPU together, right is faster for each of them, on "
-        f"{text.code(study.spec.workloads[0])}. No other point is better in both than "
-        f"{text.count(len(front), 'the one', 'those')} on the front."
+        f"{text.code(study.spec.workloads[0])}. Nothing launched is better in both than the "
+        f"{text.count(len(front), 'point', 'points')} of the front."
     )
     return Picture("speed", "How fast for each user, and how much for all?", told, [panel], keys)
 
@@ -174,7 +174,7 @@ def _speed_mark(
     load: float | None = None,
 ) -> Point:
     (look, shape), (per_user, per_gpu) = style, pair
-    data: dict[str, str | int | float] = {"fingerprint": _print(launch), "launches": " ".join(map(str, numbers))}
+    data: Values = {"fingerprint": _print(launch), "launches": " ".join(map(str, numbers))}
     data |= {"per-user": per_user, "per-gpu": per_gpu}
     if load is not None:
         data["load"] = load
@@ -220,7 +220,8 @@ def finals(study: StudyRecord) -> Picture | None:
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return None
     compared = (launch for launch in study.launches if launch.trial.role in FINALS)
-    names, marks = [], []
+    names: list[str] = []
+    marks: list[Point] = []
     choices = {name: choice for choice, name in _decided(study)}
     for fingerprint, group in tables.by_configuration(study, compared).items():
         who = tables.who(study, fingerprint, group)
@@ -232,7 +233,7 @@ def finals(study: StudyRecord) -> Picture | None:
         for launch in group:
             if (value := achieved(study.spec, launch)) is not None:
                 told = f"{who}, launch {launch.trial.number}: {text.number(value)}"
-                data = {"launch": launch.trial.number, "value": value}
+                data: Values = {"launch": launch.trial.number, "value": value}
                 marks.append(Point(f"final-{launch.trial.number}", told, data, look, value, row + 0.12))
         if (choice := choices.get(who.partition(" and ")[0])) is not None:
             marks.append(_mean(choice, who, look, row))
@@ -241,8 +242,8 @@ def finals(study: StudyRecord) -> Picture | None:
     keys = {("ink", "o"): "one launch", ("ink", "D"): "mean, with its 95 % interval"}
     panel = Panel(text.title(study.spec.objective), "", marks=marks, y_ticks=names)
     told = (
-        f"{text.title(study.spec.objective)}. Every dot is a fresh launch, taken in turn; the baseline's earlier launches "
-        "count too, those of the search do not."
+        "Every dot is a fresh launch, taken in turn; the baseline's earlier launches count too, those of the search "
+        "do not."
     )
     return Picture("finals", "Is the gain more than chance?", told, [panel], keys, height=90 + 60 * len(names))
 
@@ -251,7 +252,7 @@ def _mean(choice: Choice, who: str, look: str, row: int) -> Point:
     goal = choice.objective
     within = f", 95 % interval {text.number(goal.ci95[0])} to {text.number(goal.ci95[1])}" if goal.ci95 else ""
     told = f"{who}: mean {text.number(goal.value)} of {text.count(goal.repeats, 'launch', 'launches')}{within}"
-    data: dict[str, str | int | float] = {"mean": goal.value, "fingerprint": choice.fingerprint}
+    data: Values = {"mean": goal.value, "fingerprint": choice.fingerprint}
     if goal.ci95 is not None:
         data |= {"low": goal.ci95[0], "high": goal.ci95[1]}
     return Point(f"mean-{row}", told, data, look, goal.value, row - 0.12, "D", goal.ci95, across=True)
@@ -271,10 +272,11 @@ def failures(study: StudyRecord) -> Picture | None:
         numbers = [launch.trial.number for launch in groups[cause]]
         failure = groups[cause][0].result.failure
         line = redact.text(failure.log_excerpt or failure.message) if failure else ""
-        data = {"cause": cause, "count": len(numbers), "launches": " ".join(map(str, numbers))}
+        data: Values = {"cause": cause, "count": len(numbers), "launches": " ".join(map(str, numbers))}
         told = f"{cause}: launches {', '.join(map(str, numbers))}\n{line}"
         bars.append(Bar(f"cause-{row}", told, data, "bad", 0, row - 0.3, len(numbers), 0.6))
-    panel = Panel("launches", "", marks=bars, whole="x", y_ticks=[cause.replace(" while", "\nwhile") for cause in causes])
+    names = [cause.replace(" while", "\nwhile") for cause in causes]
+    panel = Panel("launches", "", marks=bars, whole="x", y_ticks=names)
     lost = sum(map(len, groups.values()))
     told = f"{lost} of {text.count(len(study.launches), 'launch', 'launches')} failed."
     return Picture("failures", "What failed, and what would help?", told, [panel], height=80 + 45 * len(causes))
@@ -324,7 +326,7 @@ def _decided(study: StudyRecord) -> list[tuple[Choice, str]]:
     return [(choice, name) for choice, name in pairs if choice is not None]
 
 
-def _outcome(study: StudyRecord, launch: Launch, value: float | None, broken: Sequence[str]) -> str:
+def _outcome(launch: Launch, value: float | None, broken: Sequence[str]) -> str:
     if launch.result.failure is not None:
         return words.failed(launch.result.failure)
     if value is None:

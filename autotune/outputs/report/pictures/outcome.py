@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.outputs.report import StudyRecord, text
-from autotune.outputs.report.pictures import Line, Panel, Picture, Point
+from autotune.outputs.report.pictures import Line, Panel, Picture, Point, Values
 from autotune.outputs.report.pictures.launches import FINALS, curve_of
 from autotune.outputs.report.tables import by_configuration
 from autotune.trial import Launch, Metrics
@@ -25,7 +25,7 @@ def contributions(study: StudyRecord) -> Picture | None:
     marks = []
     for place, row in enumerate(rows):
         change = f"{row.knob}, {text.scalar(row.from_)} → {text.scalar(row.to)}"
-        data: dict[str, str | int | float] = {"knob": row.knob}
+        data: Values = {"knob": row.knob}
         if row.gain_percent is None:
             marks.append(Point(f"knob-{place}", f"{change}: no figure", data, "bad", 0.0, place, "x"))
             continue
@@ -55,7 +55,8 @@ def latencies(study: StudyRecord) -> list[Picture]:
         if panels:
             question = f"How long do users wait on {name}?"
             told = f"Percentiles on {text.code(name)}, means over the launches that count; lower is better."
-            pictures.append(Picture("latency" if not place else f"latency-{place}", question, told, panels, _KEYS, height=200))
+            title = f"latency-{place}" if place else "latency"
+            pictures.append(Picture(title, question, told, panels, _KEYS, height=200))
     return pictures
 
 
@@ -70,7 +71,7 @@ def _family(family: str, sides: dict[str, Metrics | None], place: int) -> Panel 
             value = (row or {}).get(metric)
             if isinstance(value, int | float):
                 told = f"{side}, {text.title(metric)}: {text.number(value)}"
-                data = {"side": side, "metric": metric, "value": value}
+                data: Values = {"side": side, "metric": metric, "value": value}
                 points.append(Point(f"{metric}-{side}-{place}", told, data, look, x, value, shape))
         marks += points
         lines.append(Line([point.x for point in points], [point.y for point in points], look))
@@ -119,7 +120,7 @@ def _over_load(metric: str, side: str, launch: Launch, curve: Sequence[tuple[flo
         if isinstance(value, int | float):
             number = launch.trial.number
             told = f"{side}, launch {number}, load {load:g}, {text.title(metric)}: {text.number(value)}"
-            data = {"side": side, "launch": number, "load": load, "metric": metric, "value": value}
+            data: Values = {"side": side, "launch": number, "load": load, "metric": metric, "value": value}
             points.append(Point(f"{metric}-{number}-{load:g}", told, data, look, load, value, shape))
     return points
 
@@ -153,10 +154,10 @@ def workloads(study: StudyRecord) -> Picture | None:
                 continue
             gain = f"{text.percent(cell.gain_percent)}, 95 % interval {text.percents(cell.ci95)}"
             told = f"{row.role}, {row.engine} on {name}: {text.number(cell.value)}, {gain}\n{row.command}"
-            data: dict[str, str | int | float] = {"workload": name, "fingerprint": row.fingerprint}
+            data: Values = {"workload": name, "fingerprint": row.fingerprint}
             data |= {"value": cell.value, "gain": cell.gain_percent}
-            mark = Point(f"cell-{order}-{place}", told, data, look, cell.gain_percent, place + shift, "D", cell.ci95, True)
-            marks.append(mark)
+            at = (cell.gain_percent, place + shift)
+            marks.append(Point(f"cell-{order}-{place}", told, data, look, *at, "D", cell.ci95, across=True))
     if not marks:
         return None
     shown = [name if len(name) <= 26 else f"{name[:25]}…" for name in names]

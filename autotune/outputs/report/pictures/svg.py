@@ -7,27 +7,14 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from autotune.outputs.report.pictures import PIXELS, Mark, Picture
-from autotune.outputs.report.pictures.draw import COLOURS, svg_of
+from autotune.outputs.report.pictures.colours import DARK, LIGHT
+from autotune.outputs.report.pictures.draw import svg_of
 
 _SVG = "http://www.w3.org/2000/svg"
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _REFERENCE = re.compile(r"#([\w.-]+)")
 _FONT = re.compile(r"font: *((?:bold |700 )?)([\d.]+)px [^;]*")
-DARK = {
-    "ink": "#e4e8ec",
-    "soft": "#98a2ad",
-    "line": "#313a44",
-    "baseline": "#a9b4c0",
-    "chosen": "#6cb0ff",
-    "bad": "#ff8a80",
-    "first": "#56b4e9",
-    "second": "#ff9e57",
-    "third": "#3ccf9f",
-    "fourth": "#e795c0",
-    "fifth": "#e0c04a",
-}
-"""The colours of `draw.COLOURS` on a dark page."""
 
 
 def drawn(picture: Picture, watermark: str) -> Element:
@@ -82,7 +69,7 @@ def _rename(root: Element, prefix: str, marks: set[str]) -> None:
 
 def _style(style: str) -> str:
     """A style whose colours are variables, and whose font is the page's."""
-    for look, colour in COLOURS.items():
+    for look, colour in LIGHT.items():
         style = style.replace(colour, f"var(--{look},{colour})")
     return _FONT.sub(r"font-size: \2px", style)
 
@@ -122,7 +109,7 @@ def alone(root: Element) -> str:
     variables = "".join(f"--{look}:{colour};" for look, colour in DARK.items())
     style.text = (
         "svg{background:#fff;font-family:system-ui,sans-serif}"
-        f"@media (prefers-color-scheme:dark){{svg{{background:#101418;{variables}}}}}"
+        f"@media (prefers-color-scheme:dark){{svg{{background:{DARK['page']};{variables}}}}}"
     )
     whole.insert(0, style)
     whole.set("width", str(PIXELS))
