@@ -12,7 +12,14 @@ from markdown_it import MarkdownIt
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
-from autotune.study.recommendation import Contribution, LearnedFigure, Recommendation, Verdict, WorkloadComparison
+from autotune.study.recommendation import (
+    Contribution,
+    LearnedFigure,
+    Recommendation,
+    Regret,
+    Verdict,
+    WorkloadComparison,
+)
 from autotune.study.spec import InstalledEngine
 from autotune.study.tracking_uri import ui_command
 from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, Role
@@ -56,7 +63,7 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_the_conclusion_says_engine_gain_interval_verdict_and_evidence(report: str) -> None:
-    text = section(report, "Conclusion (SIMULATED)")
+    text = section(report, "Conclusion")
     assert "sglang 0.5.23 reaches a total TPS of 9,100.00 tok/s on sharegpt" in text
     assert "the baseline reaches a total TPS of 6,000.00 tok/s on sharegpt with vllm 0.32.0" in text
     assert "Gain +51.7 % (95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches)" in text
@@ -65,7 +72,7 @@ def test_the_conclusion_says_engine_gain_interval_verdict_and_evidence(report: s
 
 
 def test_it_leads_with_the_command_what_it_gives_up_and_the_alternative_with_its_price(tmp_path: Path) -> None:
-    text = section(render(record(tmp_path, small_study.giving_up()), "md"), "Conclusion (SIMULATED)")
+    text = section(render(record(tmp_path, small_study.giving_up()), "md"), "Conclusion")
     command, other = small_study.COMMANDS[WINNER].shell(), small_study.COMMANDS[BASELINE].shell()
     given = r"It gives up (context\_length 16384 instead of 163840): requests of more than 16384 tokens are refused."
     price = "recommended one is +4.6 % over it, 95 % interval +1.2 % to +8.1 %"
@@ -113,26 +120,29 @@ def test_knobs_that_the_simulator_does_not_read_are_among_what_the_numbers_do_no
     assert "does not read" not in section(render(record(tmp_path), "md"), heading)
 
 
-def test_the_evidence_stands_in_every_heading_over_figures(report: str) -> None:
+def test_one_banner_says_what_the_figures_are_and_no_heading_repeats_it(report: str) -> None:
     assert report.startswith(
         "# deepseek-ai/DeepSeek-V3.2 on 8×H200: tuned for total token throughput\n\n> **SIMULATED.**"
     )
-    with_figures = ("Conclusion", "Before and after", "Best configuration", "Contribution", "Finals", "Launches")
-    headings = [line for line in report.splitlines() if line.startswith("##")]
-    for name in with_figures:
-        assert f"## {next(h for h in headings if h.startswith(f'## {name}'))[3:]}".endswith("(SIMULATED)")
-    assert [h for h in headings if h.startswith("### `")] == [
-        "### `sharegpt` (SIMULATED)",
-        "### `random:4000:200:500` (SIMULATED)",
-    ]
+    assert report.count("**SIMULATED.**") == 1
+    headings = [line for line in report.splitlines() if line.startswith("#")]
+    assert len(headings) > 12
+    assert not [heading for heading in headings if "SIMULATED" in heading]
 
 
 def test_measured_figures_are_called_measured(tmp_path: Path) -> None:
-    from autotune.trial import Evidence
-
     report = render(record(tmp_path, small_study.recommendation(evidence=Evidence.MEASURED)), "md")
-    assert "## Conclusion (measured)" in report
+    assert "> **measured.** The figures were measured" in report
     assert "SIMULATED" not in report
+
+
+def test_it_begins_with_verdict_and_gain_in_both_intervals(tmp_path: Path) -> None:
+    text = section(render(record(tmp_path, small_study.giving_up()), "md"), "Conclusion")
+    shown = dict(zip(*cells(text)[:2], strict=True))
+    assert shown["Verdict"] == "better"
+    assert shown["Gain over the baseline"] == "+51.7 %"
+    assert shown["95 % interval, launch to launch"] == "+47.2 % to +56.1 %"
+    assert shown["90 % interval on a real node"] == "-4.0 % to +160.0 %"
 
 
 def test_before_and_after_of_each_workload(report: str) -> None:
@@ -185,7 +195,7 @@ def test_the_best_of_each_engine_and_the_engines_left_out(report: str) -> None:
 
 
 def test_what_did_nothing_and_what_is_believed(report: str, tmp_path: Path) -> None:
-    lines = section(report, "What did nothing (SIMULATED)").split("\n")[2:]
+    lines = section(report, "What did nothing").split("\n")[2:]
     assert lines == [
         "- `--tool-call-parser` (`deepseekv32`): turns tool calls into API objects.",
         "- `--enable-dp-attention`: there is one replica.",
@@ -194,31 +204,45 @@ def test_what_did_nothing_and_what_is_believed(report: str, tmp_path: Path) -> N
         "",
         "",
     ]
-    (row,) = cells(section(report, "Believed, not tried (SIMULATED)"))[1:]
+    (row,) = cells(section(report, "Believed, not tried"))[1:]
     assert row[:4] == ["kv_cache_dtype=fp8_e4m3", "+2.5 %", "-6.0 % to +11.0 %", "83 %"]
     silent = small_study.recommendation(inert=[], untried=[], contributions=[])
     text = render(record(tmp_path, silent), "md")
-    assert not any(heading in text for heading in ("Contribution", "did nothing", "not tried"))
+    assert not any(heading in text for heading in ("each setting add", "did nothing", "not tried"))
 
 
 def test_what_the_launches_taught_of_the_node_can_be_kept_where_they_were_measured(tmp_path: Path) -> None:
     figure = LearnedFigure(figure="link_share", engine=None, from_=0.6, to=0.35, unit="of the peak")
     told = small_study.recommendation(learned=[figure])
-    text = section(render(record(tmp_path, told), "md"), "What the launches taught")
+    text = section(render(record(tmp_path, told), "md"), "What did the launches teach")
     assert cells(text)[1:] == [["link_share", "all", "0.6", "0.35", "of the peak"]]
     assert "calibrate" not in text, "a simulated launch teaches nothing of a real node"
     measured = told.model_copy(update={"evidence": Evidence.MEASURED})
     assert "`autotune calibrate --study small`" in render(record(tmp_path, measured), "md")
 
 
+def test_what_remains_unsure_is_said(tmp_path: Path) -> None:
+    unsure = small_study.recommendation(regret=Regret(percent=12.24, odds=0.9))
+    text = section(render(record(tmp_path, unsure), "md"), "What did the launches teach")
+    assert "with odds of 90 %, nothing that may be tried here is more than 12.2 % better" in text
+
+
+def test_tables_show_only_the_knobs_that_differ(report: str) -> None:
+    text = section(report, "Launches")
+    assert "- vllm (launch 0): `tensor_parallel=8`, `data_parallel=1`\n" in text
+    assert "memory_fraction" not in text, "it has one value in every launch"
+
+
 def test_shares_of_a_gain_of_an_earlier_version_are_told_as_such(tmp_path: Path) -> None:
     share = Contribution(knob="engine", from_="vllm", to="sglang", gain_percent=16.7, ci95=None)
-    text = section(render(record(tmp_path, small_study.recommendation(contributions=[share])), "md"), "Contribution")
+    text = section(
+        render(record(tmp_path, small_study.recommendation(contributions=[share])), "md"), "What does each setting add?"
+    )
     assert "the shares multiply to it" in text
 
 
 def test_contributions_finals_and_launches(report: str) -> None:
-    told = section(report, "Contribution")
+    told = section(report, "What does each setting add?")
     assert "this command against the same without the setting" in told
     assert "settings overlap, so rows need not multiply to the gain" in told
     shown = cells(told)
@@ -226,7 +250,7 @@ def test_contributions_finals_and_launches(report: str) -> None:
     on = "against the baseline: fresh launches of both (2 and 3)"
     assert ["engine", "vllm", "sglang", *figures, on] in shown, "it says what it was measured on"
     assert shown[1] == ["memory_fraction", "engine decides", "0.85", "needed to start", "–", "–", shown[1][-1]]
-    finals = cells(section(report, "Finals"))
+    finals = cells(section(report, "Is the gain more than chance?"))
     baseline, winner = sorted(finals[1:], key=lambda row: row[0])
     assert baseline[:2] == [f"baseline {BASELINE.fingerprint}", "6,000.00 (#0), 6,100.00 (#6), 5,900.00 (#8)"]
     assert winner[1:] == ["9,000.00 (#5), 9,200.00 (#7)", "9,099.45", "1.6 %"]
@@ -238,10 +262,10 @@ def test_contributions_finals_and_launches(report: str) -> None:
 
 
 def test_failures_are_told_with_their_telling_line(report: str) -> None:
-    text = section(report, "Configurations that failed")
+    text = section(report, "What failed, and what would help?")
     assert "### out_of_memory\n\nWeights and KV cache do not fit" in text
     assert blocks(text) == ["torch.OutOfMemoryError: CUDA out of memory. | Tried to allocate <30.00 GiB>"]
-    assert "- launch 2, vllm 0.32.0: `tensor_parallel=1`, `data_parallel=8`" in text
+    assert "Launches: 2 (vllm)." in text
 
 
 def test_a_launch_that_breaks_a_limit_says_so_and_is_not_the_best(tmp_path: Path) -> None:

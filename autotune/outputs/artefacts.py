@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.outputs.export import FORMATS, all_of, winner_of
 from autotune.outputs.report import StudyRecord
-from autotune.outputs.report.render import FOLDER, files_of
+from autotune.outputs.report.render import PICTURES, files_of
 from autotune.study.home import write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
@@ -49,9 +49,9 @@ def write_artefacts(
 def _write_report(record: StudyRecord) -> None:
     """Write the report and its pictures; pictures of an earlier writing that it no longer shows are removed."""
     files = files_of(record)
-    (record.folder / FOLDER).mkdir(exist_ok=True)
-    for path in (record.folder / FOLDER).glob("*.svg"):
-        if f"{FOLDER}/{path.name}" not in files:
+    (record.folder / PICTURES).mkdir(exist_ok=True)
+    for path in (record.folder / PICTURES).glob("*.svg"):
+        if f"{PICTURES}/{path.name}" not in files:
             path.unlink()
     for name, content in files.items():
         write_atomically(record.folder / name, content)

@@ -104,14 +104,13 @@ def comparison(study: StudyRecord) -> list[str]:
         )
         for name, row in outcome.workloads.items()
     ]
-    parts: list[str] = [
+    parts = [
         f"{text.title(objective)}. Means over the launches that count; a positive gain is better; – was not measured.",
         text.table(("Workload", "Baseline", "Recommended", "Gain"), [*rows, *_weighted(study)], " rrr"),
-        *_worse(study),
     ]
     for name, row in outcome.workloads.items():
         parts += [f"### {text.code(name)}", _metrics_table(study, row.baseline, row.recommended)]
-    return parts
+    return parts + _worse(study)
 
 
 def _weighted(study: StudyRecord) -> list[tuple[str, ...]]:

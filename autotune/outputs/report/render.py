@@ -8,28 +8,29 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune.outputs.report import StudyRecord, outcome, setup, tables, text, words
 from autotune.outputs.report.page import page
-from autotune.outputs.report.pictures import Part, Picture, launches
+from autotune.outputs.report.pictures import Part, Picture, launches, speed
 from autotune.outputs.report.pictures import outcome as before_after
 from autotune.trial import Evidence
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-FOLDER = "report"
-"""Of a study: the pictures that ``report.md`` shows."""
+PICTURES = "report"
+"""The folder of a study in which the pictures that ``report.md`` shows lie."""
 
 _Shown = Iterable[Part] | Picture | None
 _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] = (
     ("Conclusion", (outcome.conclusion,)),
     ("What was tried?", (launches.tried,)),
     ("Best configuration per engine", (tables.engines,)),
-    ("How fast for each user, and how much for all?", (launches.speed,)),
+    ("How fast for each user, and how much for all?", (speed.speed,)),
     ("Front of {objective} against {second}", (outcome.front,)),
     ("Is the gain more than chance?", (launches.finals, tables.finals)),
     ("What does each setting add?", (before_after.contributions, outcome.contributions)),
     ("What did nothing", (outcome.inert,)),
     ("Believed, not tried", (outcome.untried,)),
-    ("Before and after", (before_after.latencies, outcome.comparison)),
+    ("How long do users wait?", (before_after.latencies,)),
+    ("Before and after", (outcome.comparison,)),
     ("What happens under other loads?", (before_after.curves,)),
     ("Does it hold on every workload?", (before_after.workloads, outcome.matrix)),
     ("What failed, and what would help?", (launches.failures, tables.failures)),
@@ -61,7 +62,7 @@ def files_of(study: StudyRecord) -> dict[str, str]:
     parts = _parts(study)
     elements = {part.name: _drawn(study, part) for part in parts if isinstance(part, Picture)}
     files = {"report.md": _markdown(parts), "report.html": page(parts, lambda picture: elements[picture.name])}
-    return files | {f"{FOLDER}/{name}.svg": svg.alone(element) for name, element in elements.items()}
+    return files | {f"{PICTURES}/{name}.svg": svg.alone(element) for name, element in elements.items()}
 
 
 def _parts(study: StudyRecord) -> list[Part]:
@@ -88,7 +89,7 @@ def _as_text(part: Part) -> str:
     if isinstance(part, text.Facts):
         return text.table(list(part.rows), [list(part.rows.values())])
     if isinstance(part, Picture):
-        image = f"![{text.plain(part.question)}]({FOLDER}/{part.name}.svg)"
+        image = f"![{text.plain(part.question)}]({PICTURES}/{part.name}.svg)"
         return f"{part.told}\n\n{image}" if part.told else image
     return part
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune import redact
 from autotune.outputs.artefacts import EXPORTS
+from autotune.outputs.report.render import PICTURES
 from autotune.outputs.tracking import content, database
 from autotune.outputs.tracking.outage import is_trouble, may_pass, reason
 from autotune.study.recommendation import Recommendation
@@ -107,9 +108,9 @@ class StudyRuns:
         for name in ARTIFACTS:
             if (folder / name).is_file():
                 self._log_text(run_id, redact.text((folder / name).read_text(encoding="utf-8")), name)
-        for path in sorted((folder / EXPORTS).glob("*")):
+        for path in sorted([*(folder / EXPORTS).glob("*"), *(folder / PICTURES).glob("*")]):
             if path.is_file():
-                self._log_text(run_id, path.read_text(encoding="utf-8"), f"{EXPORTS}/{path.name}")
+                self._log_text(run_id, path.read_text(encoding="utf-8"), f"{path.parent.name}/{path.name}")
         self._client.set_terminated(run_id, "FINISHED")
 
     def _tag_decisive(self, recommendation: Recommendation) -> None:

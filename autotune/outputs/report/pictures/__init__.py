@@ -1,6 +1,6 @@
 """The pictures of a report: what each shows, as values.
 
-    launches, outcome   functions of a study that make a `Picture`, or None where there is nothing to see
+    launches, speed, outcome   functions of a study that make a `Picture`, or None where there is nothing to see
     draw                draws one with matplotlib; imported when a report is written, as matplotlib takes a second
     svg                 makes it readable: titles, keyboard, values, colours that follow the page
 
@@ -9,6 +9,7 @@ The marks carry the figures as they stand in ``results.jsonl``, so that a progra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -133,3 +134,10 @@ class Picture:
 
 Part = str | Facts | Picture
 """Of a report's section: a paragraph, list, table or block in Markdown; figures to be seen first; a picture."""
+
+
+def figure(value: object) -> float | None:
+    """A metric as a finite number; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from collections.abc import Mapping
@@ -38,6 +39,9 @@ _Style = dict[str, Any]
 _INCH = 96
 _WATERMARK = "watermark"
 
+# It tells of fonts and of folders for its cache, which is nothing to those who tune.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
 
 def svg_of(picture: Picture, watermark: str) -> str:
     """A picture as SVG, as matplotlib writes it.
@@ -45,7 +49,9 @@ def svg_of(picture: Picture, watermark: str) -> str:
     Args:
         watermark: stands across it; empty: none.
     """
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()  # whatever the user's own file says
+        mpl.rcParams.update(_STYLE)
         # A name in a script that the built-in font lacks: the reader's own font shows it, only its width is a guess.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         columns = min(2, len(picture.panels))

@@ -1,9 +1,8 @@
-"""Pictures of the launches: what was tried, speed for one and for all, the finals, what failed, and the hours."""
+"""Pictures of the launches: what was tried, the finals, what failed, and the hours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import geometric_mean
 
 from autotune import redact
 from autotune.outputs.report import StudyRecord, tables, text, words
@@ -11,7 +10,7 @@ from autotune.outputs.report.pictures import Bar, Block, Line, Panel, Picture, P
 from autotune.outputs.report.pictures.expected import expected
 from autotune.search.objective import achieved, maximises
 from autotune.study.recommendation import Choice
-from autotune.trial import Launch, Metrics, Role
+from autotune.trial import Launch, Role
 
 ENGINES = (("first", "o"), ("second", "s"), ("third", "^"), ("fourth", "D"), ("fifth", "P"))
 """Look and shape of the engines, in the order of their names."""
@@ -40,7 +39,7 @@ def tried(study: StudyRecord) -> Picture | None:
             if launch.trial.role is not Role.FINAL and not broken:
                 reached.append((number, best(value, reached[-1][1] if reached else value)))
         look = "bad" if broken else look
-        told = f"{_launch(launch)}: {_outcome(launch, value, broken)}\n{_command(launch)}"
+        told = f"{_launch(launch)}: {_outcome(launch, value, broken)}\n{command(launch)}"
         marks.append(Point(f"launch-{number}", told, data, look, number, value or 0.0, shape))
     if not marks:
         return None
@@ -83,7 +82,7 @@ def _ticks(guesses: Mapping[int, float]) -> list[tuple[float, float, float, floa
 def _tried_keys(
     looks: Mapping[str, tuple[str, str]], marks: Iterable[Point], guessed: bool
 ) -> dict[tuple[str, str], str]:
-    keys = {look: _short(engine) for engine, look in looks.items()}
+    keys = {look: short(engine) for engine, look in looks.items()}
     keys |= {("ink", "-"): "best so far", ("baseline", "--"): "baseline"}
     if guessed:
         keys["soft", "_"] = "expected by physics"
@@ -117,104 +116,6 @@ def _tried_told(study: StudyRecord, marks: Sequence[Point], guessed: bool) -> st
     return " ".join(parts)
 
 
-def speed(study: StudyRecord) -> Picture | None:
-    """Tokens per second of a GPU against those of a user: each configuration, and the front of the two."""
-    looks = looks_of(study)
-    marks = _speed_marks(study, looks)
-    if not marks:
-        return None
-    front = _front((mark.x, mark.y) for mark in marks if mark.look != "bad")
-    keys = {**{look: _short(engine) for engine, look in looks.items()}, ("soft", "-"): "front"}
-    seen = {mark.look for mark in marks} | {mark.shape for mark in marks}
-    known = {("ink", "*"): "recommended", ("ink", "X"): "baseline"}
-    keys |= {key: role for key, role in known.items() if key[1] in seen}
-    keys |= {("bad", "o"): "breaks a limit"} if "bad" in seen else {}
-    line = Line([x for x, _ in front], [y for _, y in front], "soft")
-    panel = Panel("output tok/s per user (1000 / mean TPOT in ms)", "total tok/s per GPU", marks=marks, lines=[line])
-    told = (
-        f"Up is more for all users of a GPU together, right is faster for each of them, on "
-        f"{text.code(study.spec.workloads[0])}. Nothing launched is better in both than the "
-        f"{text.count(len(front), 'point', 'points')} of the front."
-    )
-    return Picture("speed", "How fast for each user, and how much for all?", told, [panel], keys)
-
-
-def _speed_marks(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> list[Point]:
-    """Each configuration by the means of its launches, and each load that a launch's curve has besides."""
-    workload = study.spec.workloads[0]
-    roles = {choice.fingerprint: name for choice, name in _decided(study)}
-    marks: list[Point] = []
-    for group in tables.by_configuration(study, study.launches).values():
-        counted = [row for row in tables.counted(group) if _speeds(row, row.result.metrics.get(workload, {}))]
-        if not counted:
-            continue
-        first = counted[0]
-        role = next((roles[_print(row)] for row in group if _print(row) in roles), "")
-        broken = bool(tables.broken_slos(study.spec, first))
-        own = looks[first.trial.configuration.engine]
-        look, shape = {"recommended": ("ink", "*"), "baseline": ("ink", "X")}.get(role, own)
-        look = "bad" if broken else look
-        pairs = [pair for row in counted if (pair := _speeds(row, row.result.metrics[workload]))]
-        numbers = [row.trial.number for row in counted]
-        marks.append(_speed_mark(f"c{len(marks)}", first, role, (look, shape), numbers, _means(pairs)))
-        for row in counted:
-            for load, metrics in curve_of(row, workload):
-                if pair := _speeds(row, metrics):
-                    marks.append(_speed_mark(f"c{len(marks)}", row, role, own, [row.trial.number], pair, load))
-    return marks
-
-
-def _speed_mark(
-    name: str,
-    launch: Launch,
-    role: str,
-    style: tuple[str, str],
-    numbers: Sequence[int],
-    pair: tuple[float, float],
-    load: float | None = None,
-) -> Point:
-    (look, shape), (per_user, per_gpu) = style, pair
-    data: Values = {"fingerprint": _print(launch), "launches": " ".join(map(str, numbers))}
-    data |= {"per-user": per_user, "per-gpu": per_gpu}
-    if load is not None:
-        data["load"] = load
-    told = (
-        f"{f'{role}: ' if role else ''}{launch.trial.configuration.engine}{f', load {load:g}' if load else ''}, "
-        f"{'launch' if len(numbers) == 1 else 'launches'} {', '.join(map(str, numbers))}: "
-        f"{text.number(per_gpu)} tok/s per GPU, {text.number(per_user)} tok/s per user"
-        f"{', breaks a limit' if look == 'bad' else ''}\n{_command(launch)}"
-    )
-    return Point(name, told, data, look, per_user, per_gpu, shape)
-
-
-def curve_of(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
-    """The load, concurrency or request rate, and the metrics of each row of a launch's curve."""
-    rows = launch.result.metrics.get(workload, {}).get("curve")
-    loads = ((row.get("concurrency", row.get("request_rate")), row) for row in rows or () if isinstance(row, dict))
-    return [(float(load), row) for load, row in loads if isinstance(load, int | float)]
-
-
-def _speeds(launch: Launch, metrics: Metrics) -> tuple[float, float] | None:
-    """Tokens per second of a user and of a GPU; None where one is not known."""
-    total, tpot = metrics.get("total_token_throughput"), metrics.get("mean_tpot_ms")
-    if launch.result.failure or not total or not tpot or not launch.result.gpus:
-        return None
-    return 1000 / tpot, total / launch.result.gpus
-
-
-def _means(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    return geometric_mean(x for x, _ in pairs), geometric_mean(y for _, y in pairs)
-
-
-def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no other one beats in both, from left to right."""
-    front: list[tuple[float, float]] = []
-    for x, y in sorted(set(points), reverse=True):
-        if not front or y > front[-1][1]:
-            front.append((x, y))
-    return front[::-1]
-
-
 def finals(study: StudyRecord) -> Picture | None:
     """Each launch that counts of the finalists and of the baseline, with means and intervals."""
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
@@ -222,14 +123,14 @@ def finals(study: StudyRecord) -> Picture | None:
     compared = (launch for launch in study.launches if launch.trial.role in FINALS)
     names: list[str] = []
     marks: list[Point] = []
-    choices = {name: choice for choice, name in _decided(study)}
+    choices = {name: choice for choice, name in decided(study)}
     for fingerprint, group in tables.by_configuration(study, compared).items():
         who = tables.who(study, fingerprint, group)
         if not (who in choices or len(group) > 1 or " and " in who):
             continue  # launched once, to show what a setting adds
         look = "baseline" if who.startswith("baseline") else "chosen" if "recommended" in who else "fourth"
         row = len(names)
-        names.append(f"{who}\n{_short(group[0].trial.configuration.engine)}")
+        names.append(f"{who}\n{short(group[0].trial.configuration.engine)}")
         for launch in group:
             if (value := achieved(study.spec, launch)) is not None:
                 told = f"{who}, launch {launch.trial.number}: {text.number(value)}"
@@ -320,7 +221,7 @@ def looks_of(study: StudyRecord) -> dict[str, tuple[str, str]]:
     return {name: ENGINES[place % len(ENGINES)] for place, name in enumerate(order)}
 
 
-def _decided(study: StudyRecord) -> list[tuple[Choice, str]]:
+def decided(study: StudyRecord) -> list[tuple[Choice, str]]:
     outcome = study.recommendation
     pairs = ((outcome.recommended, "recommended"), (outcome.baseline, "baseline"))
     return [(choice, name) for choice, name in pairs if choice is not None]
@@ -338,16 +239,12 @@ def _launch(launch: Launch) -> str:
     return f"launch {launch.trial.number} ({launch.trial.role.value}), {launch.trial.configuration.engine}"
 
 
-def _print(launch: Launch) -> str:
-    return launch.trial.configuration.fingerprint
-
-
-def _command(launch: Launch) -> str:
+def command(launch: Launch) -> str:
     command = launch.trial.command
     return redact.text(command.shell(), redact.secrets_in(command.words, command.env))
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     """A name that fits beside a picture."""
     flat = " ".join(name.split())
     return flat if len(flat) <= _LONGEST_NAME else f"{flat[: _LONGEST_NAME - 1]}…"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.outputs.report import StudyRecord, text
-from autotune.outputs.report.pictures import Line, Panel, Picture, Point, Values
-from autotune.outputs.report.pictures.launches import FINALS, curve_of
+from autotune.outputs.report.pictures import Line, Panel, Picture, Point, Values, figure
+from autotune.outputs.report.pictures.launches import FINALS
+from autotune.outputs.report.pictures.speed import curve_of
 from autotune.outputs.report.tables import by_configuration
 from autotune.trial import Launch, Metrics
 
@@ -68,8 +69,7 @@ def _family(family: str, sides: dict[str, Metrics | None], place: int) -> Panel 
         look, shape = _SIDES[side]
         points = []
         for x, metric in enumerate(metrics):
-            value = (row or {}).get(metric)
-            if isinstance(value, int | float):
+            if (value := figure((row or {}).get(metric))) is not None:
                 told = f"{side}, {text.title(metric)}: {text.number(value)}"
                 data: Values = {"side": side, "metric": metric, "value": value}
                 points.append(Point(f"{metric}-{side}-{place}", told, data, look, x, value, shape))
@@ -83,7 +83,7 @@ def _family(family: str, sides: dict[str, Metrics | None], place: int) -> Panel 
 
 
 def _known(metric: str, sides: dict[str, Metrics | None]) -> bool:
-    return any(isinstance((row or {}).get(metric), int | float) for row in sides.values())
+    return any(figure((row or {}).get(metric)) is not None for row in sides.values())
 
 
 def curves(study: StudyRecord) -> Picture | None:
@@ -116,8 +116,7 @@ def _over_load(metric: str, side: str, launch: Launch, curve: Sequence[tuple[flo
     look, shape = _SIDES[side]
     points = []
     for load, row in curve:
-        value = row.get(metric)
-        if isinstance(value, int | float):
+        if (value := figure(row.get(metric))) is not None:
             number = launch.trial.number
             told = f"{side}, launch {number}, load {load:g}, {text.title(metric)}: {text.number(value)}"
             data: Values = {"side": side, "launch": number, "load": load, "metric": metric, "value": value}
