@@ -120,7 +120,7 @@ def finals(study: StudyRecord) -> Picture | None:
     """Each launch that counts of the finalists and of the baseline, with means and intervals."""
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return None
-    compared = (launch for launch in study.launches if launch.trial.role in FINALS)
+    compared = (launch for launch in tables.undisturbed(study) if launch.trial.role in FINALS)
     names: list[str] = []
     marks: list[Point] = []
     choices = {name: choice for choice, name in decided(study)}

@@ -8,7 +8,7 @@ from autotune.outputs.report import StudyRecord, text
 from autotune.outputs.report.pictures import Line, Panel, Picture, Point, Values, figure
 from autotune.outputs.report.pictures.launches import FINALS
 from autotune.outputs.report.pictures.speed import curve_of
-from autotune.outputs.report.tables import by_configuration
+from autotune.outputs.report.tables import by_configuration, undisturbed
 from autotune.trial import Launch, Metrics
 
 _FAMILIES = ("ttft", "tpot", "itl", "e2el")
@@ -28,18 +28,21 @@ def contributions(study: StudyRecord) -> Picture | None:
         change = f"{row.knob}, {text.scalar(row.from_)} → {text.scalar(row.to)}"
         data: Values = {"knob": row.knob}
         if row.gain_percent is None:
-            marks.append(Point(f"knob-{place}", f"{change}: no figure", data, "bad", 0.0, place, "x"))
+            marks.append(Point(f"knob-{place}", f"{change}: needed to {row.needed_to}", data, "bad", 0.0, place, "x"))
             continue
         data["gain"] = row.gain_percent
         if row.ci95 is not None:
             data |= {"low": row.ci95[0], "high": row.ci95[1]}
-        told = f"{change}: {text.percent(row.gain_percent)}, 95 % interval {text.percents(row.ci95)}"
+        odds = "" if row.odds is None else f", odds of more than 0.5 %: {100 * row.odds:.0f} %"
+        told = f"{change}: {text.percent(row.gain_percent)}, 95 % interval {text.percents(row.ci95)}{odds}"
         marks.append(Point(f"knob-{place}", told, data, "chosen", row.gain_percent, place, "D", row.ci95, across=True))
     if not marks:
         return None
     names = [_wrapped(row.knob) for row in rows]
-    panel = Panel("gain, % (line: 95 % interval)", "", marks=marks, y_ticks=names, lines=[Line([0.0], [], "soft")])
-    return Picture("contributions", "What does each setting add?", "", [panel], height=90 + 38 * len(rows))
+    panel = Panel("gain, %", "", marks=marks, y_ticks=names, lines=[Line([0.0], [], "soft")])
+    keys = {("chosen", "D"): "gain, with its 95 % interval"}
+    keys |= {("bad", "x"): "does not start without it"} if any(mark.look == "bad" for mark in marks) else {}
+    return Picture("contributions", "What does each setting add?", "", [panel], keys, height=100 + 38 * len(rows))
 
 
 def _wrapped(knob: str) -> str:
@@ -127,7 +130,7 @@ def _over_load(metric: str, side: str, launch: Launch, curve: Sequence[tuple[flo
 def _sides(study: StudyRecord) -> dict[str, list[Launch]]:
     """The launches of baseline and recommended configuration that count, or of the search where none do."""
     chosen = {"baseline": study.recommendation.baseline, "recommended": study.recommendation.recommended}
-    groups = by_configuration(study, study.launches).values()
+    groups = by_configuration(study, undisturbed(study)).values()
     sides = {}
     for side, choice in chosen.items():
         own = choice.fingerprint if choice is not None else ""

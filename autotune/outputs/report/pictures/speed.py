@@ -38,7 +38,7 @@ def _speed_marks(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> li
     workload = study.spec.workloads[0]
     roles = {choice.fingerprint: name for choice, name in decided(study)}
     marks: list[Point] = []
-    for group in tables.by_configuration(study, study.launches).values():
+    for group in tables.by_configuration(study, tables.undisturbed(study)).values():
         counted = [row for row in tables.counted(group) if _speeds(row, row.result.metrics.get(workload, {}))]
         if not counted:
             continue
