@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import StringIO
@@ -29,16 +28,10 @@ from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import database_uri
 from autotune.trial import Evidence, Trial, TrialResult
 from tests import small_study
+from tests.browsers import IN_A_BROWSER, chromium
 from tests.mlflow_servers import WAIT_S, ServerProcess
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-
-pytestmark = [
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium and chromedriver on this machine"),
-    # Selenium and urllib leave sockets to the garbage collector when the browser ends.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = IN_A_BROWSER
 
 
 @pytest.fixture(scope="module")
@@ -76,21 +69,9 @@ def address(tracked: tuple[Path, dict[str, str]]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    profile = tmp_path_factory.mktemp("profile")
-    for flag in (
-        *("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"),
-        *("disable-component-update", "disable-sync", "disable-dev-shm-usage", "window-size=1800,1400"),
-        f"user-data-dir={profile}",
-    ):
-        options.add_argument(f"--{flag}")
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
-    driver.set_page_load_timeout(WAIT_S)
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("profile"), "window-size=1800,1400") as driver:
+        driver.set_page_load_timeout(WAIT_S)
+        yield driver
 
 
 def see(browser: Any, url: str, *texts: str) -> None:
@@ -194,7 +175,7 @@ def test_the_parent_shows_the_outcome_and_the_report(
     base = f"{address}/#/experiments/{tracked[1]['experiment']}/runs/{tracked[1]['parent']}"
     see(browser, base, "small", "gain_percent", "51.7", "better", "sglang.launch_server")
     browser.save_screenshot(str(tmp_path / "parent.png"))
-    see(browser, f"{base}/artifacts/report.md", "report.md", "report.html", "exports", "Conclusion (SIMULATED)")
+    see(browser, f"{base}/artifacts/report.md", "report.md", "report.html", "exports", "Verdict")
     browser.save_screenshot(str(tmp_path / "report.png"))
 
 
@@ -252,7 +233,7 @@ def test_a_study_whose_server_stops_and_comes_back_is_there_once(
         browser.save_screenshot(str(tmp_path / "sorted.png"))
         complete = [child.info.run_name for child in best if child.data.tags["state"] == "complete"]
         assert shown == complete
-        see(browser, f"{url}/{parent.info.run_id}/artifacts/report.md", "report.html", "Conclusion (SIMULATED)")
+        see(browser, f"{url}/{parent.info.run_id}/artifacts/report.md", "report.html", "Verdict")
         browser.save_screenshot(str(tmp_path / "parent.png"))
         assert not (tmp_path / "home" / "mlflow.db").exists()
     finally:
