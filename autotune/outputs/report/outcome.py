@@ -73,7 +73,8 @@ def _facts(study: StudyRecord) -> text.Facts:
         facts["90 % interval on a real node"] = text.percents(outcome.gain_interval90_on_a_node)
     if outcome.recommended is not None:
         goal = outcome.recommended.objective
-        facts[text.title(goal.metric)] = text.number(goal.value)
+        before = f" from {text.number(outcome.baseline.objective.value)}" if outcome.baseline else ""
+        facts[text.title(goal.metric)] = f"{text.number(goal.value)}{before}"
     facts["Launches"] = f"{outcome.launches}, {text.seconds(outcome.duration_s)}"
     return text.Facts(facts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from xml.etree.ElementTree import Element
@@ -27,6 +28,7 @@ pre, code { font-family: ui-monospace, monospace; font-size: .9em; background: v
 code { padding: .1em .3em; overflow-wrap: anywhere; }
 pre { margin: 0 0 1em; padding: .9em 1em; border: 1px solid var(--line); white-space: pre-wrap; }
 pre code { padding: 0; background: none; }
+pre span { white-space: nowrap; }
 .copy { display: block; margin: 0 0 0 auto; padding: .3em 1em; font: inherit; color: var(--page);
   background: var(--chosen); border: 0; border-radius: .3rem .3rem 0 0; cursor: pointer; }
 .table { overflow-x: auto; margin: 1em 0; }
@@ -34,8 +36,9 @@ table { border-collapse: collapse; font-size: .94em; }
 th, td { border: 1px solid var(--line); padding: .35em .7em; vertical-align: top; }
 td[style*="right"] { white-space: nowrap; }
 th { background: var(--band); text-align: left; }
-.facts { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1em 0; }
-.facts div { flex: 1 1 auto; padding: .5em .9em; background: var(--band); border-radius: .3rem; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(17rem, 45%), 1fr)); gap: .6rem;
+  margin: 1em 0; }
+.facts div { padding: .5em .9em; background: var(--band); border-radius: .3rem; }
 .facts dt { font-size: .85em; }
 .facts dd { margin: 0; font-size: 1.15rem; font-weight: 600; }
 figure { margin: 1em 0; overflow-x: auto; }
@@ -82,6 +85,8 @@ for (const figure of document.querySelectorAll("figure")) {
 }
 """
 _TYPED = '<pre><code class="language-bash">'
+_OPTION = re.compile(r"(?<=\s)(--?[\w-]+)")
+"""The hyphens of an option are no places to break a line."""
 _HINT = "Point at a mark, tap it, or press Tab and then the arrow keys: what it is stands here."
 _HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
 _POLICY = (
@@ -96,14 +101,14 @@ def page(parts: Sequence[Part], drawn: Callable[[Picture], Element]) -> str:
         drawn: draws a picture.
     """
     title = str(parts[0]).partition("\n")[0].removeprefix("# ").replace("\\", "")
-    body = "\n".join(_body(parts, drawn))
+    body = text.printable("\n".join(_body(parts, drawn)))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
+<title>{escape(text.printable(title))}</title>
 <style>
 :root {{ color-scheme: light; {_variables(LIGHT)} }}
 @media screen and (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {_variables(DARK)} }} }}{_STYLE}</style>
@@ -140,4 +145,5 @@ def _body(parts: Iterable[Part], drawn: Callable[[Picture], Element]) -> Iterabl
             # A wide table scrolls by itself, not the page; what is to be typed can be copied.
             body = parser.render(part).replace("<table>", '<div class="table" tabindex="0"><table>')
             body = body.replace("</table>", "</table></div>")
-            yield body.replace(_TYPED, f'<button type="button" class="copy">Copy</button>{_TYPED}')
+            typed = _OPTION.sub(r"<span>\1</span>", body) if _TYPED in body else body
+            yield typed.replace(_TYPED, f'<button type="button" class="copy">Copy</button>{_TYPED}')

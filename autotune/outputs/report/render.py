@@ -82,7 +82,7 @@ def _listed(shown: _Shown) -> Iterable[Part]:
 
 
 def _markdown(parts: Iterable[Part]) -> str:
-    return "\n\n".join(map(_as_text, parts)) + "\n"
+    return text.printable("\n\n".join(map(_as_text, parts)) + "\n")
 
 
 def _as_text(part: Part) -> str:

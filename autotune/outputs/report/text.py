@@ -23,11 +23,19 @@ _NAMED = {
 }
 
 
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is to be seen first: names and values, as Markdown text."""
 
     rows: Mapping[str, str]
+
+
+def printable(text: str) -> str:
+    """Text that a file in UTF-8, HTML and XML can hold: control characters and halves of pairs are replaced."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: str = "") -> str:

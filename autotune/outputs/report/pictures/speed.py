@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import geometric_mean
 
 from autotune.outputs.report import StudyRecord, tables, text
 from autotune.outputs.report.pictures import Line, Panel, Picture, Point, Values, figure
 from autotune.outputs.report.pictures.launches import command, decided, looks_of, short
 from autotune.trial import Launch, Metrics
+
+_WIDE = 5
+"""Times the least value, from which on an axis is logarithmic."""
 
 
 def speed(study: StudyRecord) -> Picture | None:
@@ -23,8 +27,15 @@ def speed(study: StudyRecord) -> Picture | None:
     known = {("ink", "*"): "recommended", ("ink", "X"): "baseline"}
     keys |= {key: role for key, role in known.items() if key[1] in seen}
     keys |= {("bad", "o"): "breaks a limit"} if "bad" in seen else {}
-    line = Line([x for x, _ in front], [y for _, y in front], "soft")
-    panel = Panel("output tok/s per user (1000 / mean TPOT in ms)", "total tok/s per GPU", marks=marks, lines=[line])
+    per_user, per_gpu = [mark.x for mark in marks], [mark.y for mark in marks]
+    wide = [axis for axis, values in (("x", per_user), ("y", per_gpu)) if max(values) > _WIDE * min(values)]
+    panel = Panel(
+        "output tok/s per user (1000 / mean TPOT in ms)",
+        "total tok/s per GPU",
+        marks=marks,
+        lines=[_staircase(front)],
+        logarithmic="".join(wide),
+    )
     told = (
         f"Up is more for all users of a GPU together, right is faster for each of them, on "
         f"{text.code(study.spec.workloads[0])}. Nothing launched is better in both than the "
@@ -98,6 +109,13 @@ def _speeds(launch: Launch, metrics: Metrics) -> tuple[float, float] | None:
 
 def _means(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return geometric_mean(x for x, _ in pairs), geometric_mean(y for _, y in pairs)
+
+
+def _staircase(front: Sequence[tuple[float, float]]) -> Line:
+    """The most that was reached for all where each user has at least so much."""
+    corners = [(before[0], after[1]) for before, after in pairwise(front)]
+    points = [place for pair in zip(front, corners, strict=False) for place in pair] + list(front[-1:])
+    return Line([x for x, _ in points], [y for _, y in points], "soft")
 
 
 def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

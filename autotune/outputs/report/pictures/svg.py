@@ -9,17 +9,17 @@ from xml.etree.ElementTree import Element
 from autotune.outputs.report.pictures import PIXELS, Mark, Picture
 from autotune.outputs.report.pictures.colours import DARK, LIGHT
 from autotune.outputs.report.pictures.draw import svg_of
+from autotune.outputs.report.text import printable
 
 _SVG = "http://www.w3.org/2000/svg"
 _HREF = "{http://www.w3.org/1999/xlink}href"
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _REFERENCE = re.compile(r"#([\w.-]+)")
 _FONT = re.compile(r"font: *((?:bold |700 )?)([\d.]+)px [^;]*")
 
 
 def drawn(picture: Picture, watermark: str) -> Element:
     """A picture as an SVG element for a page: it takes colours and font of the page that it stands in."""
-    root = ElementTree.fromstring(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", svg_of(picture, watermark)))
+    root = ElementTree.fromstring(printable(svg_of(picture, watermark)))
     _drop(root, "metadata", "style")
     marks = {mark.name: mark for panel in picture.panels for mark in panel.marks}
     _rename(root, picture.name, set(marks))
@@ -31,7 +31,7 @@ def drawn(picture: Picture, watermark: str) -> Element:
     _hush(root)
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
-    root.attrib.update({"role": "group", "aria-label": plain(picture.question), "class": "drawn"})
+    root.attrib.update({"role": "group", "aria-label": printable(picture.question), "class": "drawn"})
     return root
 
 
@@ -77,11 +77,11 @@ def _style(style: str) -> str:
 def _speak(element: Element, mark: Mark) -> Element:
     """Let an element say what it is to pointer, keyboard, screen reader and program."""
     title = Element(f"{{{_SVG}}}title")
-    title.text = plain(mark.told)
+    title.text = printable(mark.told)
     element.insert(0, title)
     element.attrib.update({"class": "mark", "role": "img"})
     for name, value in mark.data.items():
-        element.set(f"data-{name}", plain(value) if isinstance(value, str) else repr(value))
+        element.set(f"data-{name}", printable(value) if isinstance(value, str) else repr(value))
     return element
 
 
@@ -89,11 +89,6 @@ def _hush(root: Element) -> None:
     """Keep numbers along the axes from being read out one by one: the picture's own words say what it shows."""
     for element in root.iter(f"{{{_SVG}}}text"):
         element.set("aria-hidden", "true")
-
-
-def plain(text: str) -> str:
-    """Text that XML can hold."""
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def inline(root: Element) -> str:
