@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import geometric_mean
 
+from autotune.metrics.derived import CURVE, PER_GPU, PER_USER, counts, with_derived
 from autotune.outputs.report import StudyRecord, tables, text
 from autotune.outputs.report.pictures import Line, Panel, Picture, Point, Values, figure
 from autotune.outputs.report.pictures.launches import command, decided, looks_of, short
@@ -93,18 +94,17 @@ def _speed_mark(
 
 
 def curve_of(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
-    """The load, concurrency or request rate, and the metrics of each row of a launch's curve."""
-    rows = launch.result.metrics.get(workload, {}).get("curve")
-    loads = ((row.get("concurrency", row.get("request_rate")), row) for row in rows or () if isinstance(row, dict))
+    """The load, concurrency or request rate, and the metrics of each row of a launch's curve that counts."""
+    rows = launch.result.metrics.get(workload, {}).get(CURVE)
+    loads = ((row.get("concurrency", row.get("request_rate")), row) for row in rows or () if counts(row))
     return [(load, row) for load_, row in loads if (load := figure(load_)) is not None and load > 0]
 
 
 def _speeds(launch: Launch, metrics: Metrics) -> tuple[float, float] | None:
     """Tokens per second of a user and of a GPU; None where one is not known."""
-    total, tpot = figure(metrics.get("total_token_throughput")), figure(metrics.get("mean_tpot_ms"))
-    if launch.result.failure or not total or not tpot or not launch.result.gpus:
-        return None
-    return 1000 / tpot, total / launch.result.gpus
+    derived = with_derived(metrics, launch.result.gpus)
+    per_user, per_gpu = figure(derived.get(PER_USER)), figure(derived.get(PER_GPU))
+    return (per_user, per_gpu) if per_user and per_gpu and launch.result.failure is None else None
 
 
 def _means(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
