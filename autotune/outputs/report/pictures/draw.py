@@ -37,6 +37,7 @@ _STYLE: dict[Any, Any] = {
 }
 _Style = dict[str, Any]
 _INCH = 96
+_MANY = 100
 _WATERMARK = "watermark"
 
 # It tells of fonts and of folders for its cache, which is nothing to those who tune.
@@ -83,7 +84,7 @@ def _panel(axes: Axes, panel: Panel) -> None:
     for line in panel.lines:
         _line(axes, line)
     for mark in panel.marks:
-        _bar(axes, mark) if isinstance(mark, Bar) else _point(axes, mark)
+        _bar(axes, mark) if isinstance(mark, Bar) else _point(axes, mark, 6.5 if len(panel.marks) <= _MANY else 4.0)
     axes.autoscale_view()
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
@@ -106,7 +107,7 @@ def _line(axes: Axes, line: Line) -> None:
         axes.plot(line.xs, line.ys, drawstyle="steps-post" if line.stepped else "default", **style)
 
 
-def _point(axes: Axes, point: Point) -> None:
+def _point(axes: Axes, point: Point, size: float) -> None:
     colour = LIGHT[point.look]
     if point.interval is not None:
         across, low, high = point.across, *point.interval
@@ -118,7 +119,7 @@ def _point(axes: Axes, point: Point) -> None:
         [point.y],
         marker=point.shape,
         color=colour,
-        markersize=11 if point.shape == "*" else 6.5,
+        markersize=11.0 if point.shape == "*" else size,
         markeredgewidth=1.6 if thin else 0.0,
         linestyle="none",
         clip_on=False,

@@ -43,7 +43,9 @@ def expected(study: StudyRecord) -> dict[int, float]:
         value = achieved(spec, launch)
         if value:
             offsets.append(math.log(value) - guess)
-    level = median(offsets) if offsets else 0.0
+    if not offsets:
+        return {}
+    level = median(offsets)
     return {number: math.exp(guess + level) for number, guess in guesses.items()}
 
 

@@ -43,16 +43,18 @@ def tried(study: StudyRecord) -> Picture | None:
         marks.append(Point(f"launch-{number}", told, data, look, number, value or 0.0, shape))
     if not marks:
         return None
+    lines = _levels(study, reached)
     panel = Panel(
         "launch",
         text.title(spec.objective),
         marks=marks,
-        lines=_levels(study, reached),
+        lines=lines,
         blocks=[Block(_behind_finals(study, marks), "band"), Block(_ticks(guesses), "soft")],
         whole="x",
         zero=True,
     )
-    keys = _tried_keys(looks, marks, bool(guesses))
+    keys = _tried_keys(looks, marks, lines)
+    keys |= {("soft", "_"): "expected by physics"} if guesses else {}
     return Picture("tried", "What was tried?", _tried_told(study, marks, bool(guesses)), [panel], keys)
 
 
@@ -80,12 +82,11 @@ def _ticks(guesses: Mapping[int, float]) -> list[tuple[float, float, float, floa
 
 
 def _tried_keys(
-    looks: Mapping[str, tuple[str, str]], marks: Iterable[Point], guessed: bool
+    looks: Mapping[str, tuple[str, str]], marks: Iterable[Point], lines: Sequence[Line]
 ) -> dict[tuple[str, str], str]:
     keys = {look: short(engine) for engine, look in looks.items()}
-    keys |= {("ink", "-"): "best so far", ("baseline", "--"): "baseline"}
-    if guessed:
-        keys["soft", "_"] = "expected by physics"
+    for line in lines:
+        keys[(line.look, "--") if line.dashed else (line.look, "-")] = "baseline" if line.dashed else "best so far"
     if any(mark.data["role"] == Role.FINAL.value for mark in marks):
         keys["line", "s"] = "finals"
     bad = {mark.shape for mark in marks if mark.look == "bad"}
