@@ -3,8 +3,8 @@
     autotune run --model deepseek-ai/DeepSeek-V3.2 --hw h200 --study demo
     python scripts/shoot_report.py mlruns/studies/demo --out docs
 
-Writes ``report-desktop.png``, ``report-phone.png``, ``report-dark.png`` and ``report-print.png``, each below 300 kB, and
-``main-job.svg``, which is the report's picture of what was tried.
+Writes ``report-desktop.png``, ``report-phone.png``, ``report-dark.png`` and ``report-print.png``, each below 300 kB,
+and ``main-job.svg``, which is the report's picture of what was tried.
 Needs Chromium with its driver, and Selenium and Pillow, which come with the tests and with matplotlib.
 """
 

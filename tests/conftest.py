@@ -37,6 +37,8 @@ SLOW_FIRST = (
     "product/test_interrupt.py",
     "product/test_starved_client.py",
     "test_mlflow_browser.py",
+    "test_report_browser.py",
+    "test_report_pictures.py",
     "evaluate/test_launched.py",
     "product/test_third_party_engine.py",
     "serving/test_process.py",

@@ -17,7 +17,6 @@ from autotune.study.recommendation import (
     LearnedFigure,
     Recommendation,
     Regret,
-    Verdict,
     WorkloadComparison,
 )
 from autotune.study.spec import InstalledEngine
@@ -297,57 +296,6 @@ def test_the_reproduction_asks_the_same_question(tmp_path: Path) -> None:
     ):
         assert part in words
     assert ui == ui_command(tmp_path / "home")
-
-
-def test_indistinguishable_claims_nothing(tmp_path: Path) -> None:
-    close = {"verdict": Verdict.INDISTINGUISHABLE, "gain_percent": 1.2, "gain_ci95": (-0.5, 2.9)}
-    report = render(record(tmp_path, small_study.recommendation(**close)), "md")
-    text = section(report, "Conclusion")
-    assert "cannot be told apart from the baseline" in text
-    assert "Gain +1.2 % (95 % interval -0.5 % to +2.9 %" in text
-    assert "the difference may be chance" in text
-    assert "better, as" not in text
-
-
-def test_the_baseline_itself_as_the_winner(tmp_path: Path) -> None:
-    same = small_study.choice(BASELINE, 6000.0)
-    outcome = small_study.recommendation(
-        verdict=Verdict.INDISTINGUISHABLE, recommended=same, baseline=same, gain_percent=0.0, gain_ci95=None
-    )
-    assert "This is the baseline itself" in conclusion(outcome)
-    assert "no gain is claimed" in conclusion(outcome)
-
-
-def test_unopposed_says_why_the_baseline_did_not_run(tmp_path: Path) -> None:
-    failure = Failure(FailureKind.UNSUPPORTED, "DCP needs *softmax* LSE.", "")
-    launches = [small_study.launch(0, Role.BASELINE, BASELINE, failure), *small_study.launches()[3:4]]
-    outcome = small_study.recommendation(
-        verdict=Verdict.UNOPPOSED, baseline=None, gain_percent=None, gain_ci95=None, contributions=[]
-    )
-    text = section(render(record(tmp_path, outcome, launches), "md"), "Conclusion")
-    assert "nothing to compare it with" in text
-    assert "The baseline failed with unsupported: DCP needs \\*softmax\\* LSE." in text
-    assert len(blocks(text)) == 1
-    assert "Gain" not in text
-
-
-def test_infeasible_gives_no_command(tmp_path: Path) -> None:
-    text = section(render(record(tmp_path, small_study.infeasible()), "md"), "Conclusion")
-    assert "there is no command to recommend" in text
-    assert blocks(text) == []
-    broken = section(
-        render(record(tmp_path, small_study.infeasible(), small_study.launches()[:1], slos=[_slo()]), "md"),
-        "Conclusion",
-    )
-    assert "- launch 0: mean\\_tpot\\_ms\\<=50 by 300 % (200.00)" in broken
-    nothing = section(render(record(tmp_path, small_study.infeasible(), []), "md"), "Conclusion")
-    assert "None of the launches gave a figure" in nothing
-
-
-def _slo() -> object:
-    from autotune.metrics.formulas import Slo
-
-    return Slo.parse("mean_tpot_ms<=50")
 
 
 def test_secrets_are_masked(tmp_path: Path) -> None:

@@ -81,8 +81,7 @@ def _hardware(card: HardwareCard, gpus: int) -> str:
 def _loads(study: StudyRecord) -> list[str]:
     rows = [(text.code(name), _described(name), *_means(study, name)) for name in study.spec.workloads]
     headings = ("Workload", "What is sent, and how", "Requests", "Mean input tokens", "Mean output tokens")
-    label = words.label(study.recommendation.evidence)
-    return [f"Workloads, with what the client counted ({label}):", text.table(headings, rows, "  rrr")]
+    return ["Workloads, with what the client counted:", text.table(headings, rows, "  rrr")]
 
 
 def _described(name: str) -> str:

@@ -14,6 +14,9 @@ from autotune.study.places import is_beside
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Scalar, State
 
+FINALS = (Role.FINAL, Role.BASELINE, Role.CONTROL)
+"""The roles of launches that count as evidence; what the search launched decided what came into the finals."""
+
 
 def engines(study: StudyRecord) -> list[str]:
     """The best configuration of each engine, and the engines that were not searched."""
@@ -32,34 +35,32 @@ def engines(study: StudyRecord) -> list[str]:
 
 def finals(study: StudyRecord) -> list[str]:
     """Each repeat of the finalists and the baseline."""
-    if not any(launch.trial.role is Role.FINAL for launch in study.launches):
-        return []
-    roles = (Role.FINAL, Role.BASELINE, Role.CONTROL)
-    compared = (launch for launch in undisturbed(study) if launch.trial.role in roles)
     rows = []
-    for fingerprint, group in by_configuration(study, compared).items():
+    for fingerprint, who, group in finalists(study):
         values = values_of(study, group)
         each = ", ".join(f"{text.number(achieved(study.spec, row))} (#{row.trial.number})" for row in group)
         spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
-        name = f"{who(study, fingerprint, group)} {text.code(fingerprint)}"
-        rows.append((name, each, text.number(average(values)), spread))
+        rows.append((f"{who} {text.code(fingerprint)}", each, text.number(average(values)), spread))
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
     return [text.table(headings, rows, "  rr")]
 
 
-def who(study: StudyRecord, fingerprint: str, group: list[Launch]) -> str:
-    """Whose configuration it is; one that was launched once was there to show what a knob of the winner adds."""
-    chosen, baseline = study.recommendation.recommended, study.recommendation.baseline
-    own = {fingerprint, *(launch.trial.configuration.fingerprint for launch in group)}
-    pairs = (("recommended", chosen), ("baseline", baseline))
-    names = [name for name, choice in pairs if choice is not None and choice.fingerprint in own]
-    if names or len(group) > 1:
-        return " and ".join(names) or "finalist"
-    configuration = group[0].trial.configuration
-    if chosen is None or configuration.engine != chosen.engine:
-        return "single"
-    back = {name: value for name, value in configuration.knobs.items() if value != chosen.config.get(name)}
-    return f"recommended, but {text.knobs(back)}"
+def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
+    """Fingerprint, role and launches of each configuration that the finals compared.
+
+    What was launched once is none of them, unless it is recommended or the baseline: it shows what a setting adds.
+    """
+    if not any(launch.trial.role is Role.FINAL for launch in study.launches):
+        return []
+    sides = (("recommended", study.recommendation.recommended), ("baseline", study.recommendation.baseline))
+    compared = (launch for launch in undisturbed(study) if launch.trial.role in FINALS)
+    rows = []
+    for fingerprint, group in by_configuration(study, compared).items():
+        own = {fingerprint, *(launch.trial.configuration.fingerprint for launch in group)}
+        names = [name for name, choice in sides if choice is not None and choice.fingerprint in own]
+        if names or len(group) > 1:
+            rows.append((fingerprint, " and ".join(names) or "finalist", group))
+    return rows
 
 
 def resolutions(study: StudyRecord) -> list[str]:
@@ -218,7 +219,7 @@ def counted(group: Sequence[Launch]) -> list[Launch]:
 
     Those of the search decided what came into the finals, so they are biased; they count where there are no others.
     """
-    chosen = [launch for launch in group if launch.trial.role in (Role.FINAL, Role.BASELINE, Role.CONTROL)]
+    chosen = [launch for launch in group if launch.trial.role in FINALS]
     return chosen or list(group)
 
 

@@ -15,7 +15,6 @@ from autotune.trial import Launch, Role
 ENGINES = (("first", "o"), ("second", "s"), ("third", "^"), ("fourth", "D"), ("fifth", "P"))
 """Look and shape of the engines, in the order of their names."""
 PHASES = {"launch": "fifth", "ready": "first", "warmup": "fourth", "load": "third", "stop": "soft"}
-FINALS = (Role.FINAL, Role.BASELINE, Role.CONTROL)
 _LONGEST_NAME = 30
 
 
@@ -119,16 +118,10 @@ def _tried_told(study: StudyRecord, marks: Sequence[Point], guessed: bool) -> st
 
 def finals(study: StudyRecord) -> Picture | None:
     """Each launch that counts of the finalists and of the baseline, with means and intervals."""
-    if not any(launch.trial.role is Role.FINAL for launch in study.launches):
-        return None
-    compared = (launch for launch in tables.undisturbed(study) if launch.trial.role in FINALS)
     names: list[str] = []
     marks: list[Point] = []
     choices = {name: choice for choice, name in decided(study)}
-    for fingerprint, group in tables.by_configuration(study, compared).items():
-        who = tables.who(study, fingerprint, group)
-        if not (who in choices or len(group) > 1 or " and " in who):
-            continue  # launched once, to show what a setting adds
+    for _, who, group in tables.finalists(study):
         look = "baseline" if who.startswith("baseline") else "chosen" if "recommended" in who else "fourth"
         row = len(names)
         names.append(f"{who}\n{short(group[0].trial.configuration.engine)}")

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from autotune.outputs.report import StudyRecord, text
 from autotune.outputs.report.pictures import Line, Panel, Picture, Point, Values, figure
-from autotune.outputs.report.pictures.launches import FINALS
 from autotune.outputs.report.pictures.speed import curve_of
-from autotune.outputs.report.tables import by_configuration, undisturbed
+from autotune.outputs.report.tables import FINALS, by_configuration, undisturbed
 from autotune.trial import Launch, Metrics
 
 _FAMILIES = ("ttft", "tpot", "itl", "e2el")
