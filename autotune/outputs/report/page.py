@@ -52,6 +52,7 @@ figcaption { position: sticky; left: 0; box-sizing: border-box; height: 3.4em; o
 @media print {
   main { max-width: none; padding: 0; }
   .copy, figcaption { display: none; }
+  .mark:focus { outline: none; }
   figure, pre, tr { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
   .table, figure { overflow: visible; }
