@@ -62,7 +62,8 @@ def _view(driver: Any, view: dict[str, Any]) -> bytes:
 
 
 def _save(picture: bytes, path: Path) -> None:
-    few = Image.open(io.BytesIO(picture)).convert("RGB").quantize(_COLOURS)
+    # Not the most frequent colours: those of the marks are rare.
+    few = Image.open(io.BytesIO(picture)).convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE)
     few.save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 

@@ -42,13 +42,14 @@ th { background: var(--band); text-align: left; }
 .facts dt { font-size: .85em; }
 .facts dd { margin: 0; font-size: 1.15rem; font-weight: 600; }
 figure { margin: 1em 0; overflow-x: auto; }
-.drawn { display: block; width: 100%; min-width: 28rem; max-width: 50rem; height: auto; font-family: inherit; }
+.drawn { display: block; width: 100%; max-width: 44rem; height: auto; font-family: inherit; }
 .mark { cursor: pointer; }
 .mark:hover, .mark:focus { outline: 2px solid var(--ink); outline-offset: 2px; }
 figcaption { position: sticky; left: 0; box-sizing: border-box; height: 3.4em; overflow: auto; padding: .5em .8em;
   font: .85em/1.4 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; background: var(--band); }
 .commands { height: 7.5em; }
 :focus-visible { outline: 2px solid var(--ink); outline-offset: 2px; }
+@media screen and (max-width: 40rem) { figure { margin: 1em -1.25rem; } }
 @media print {
   main { max-width: none; padding: 0; }
   .copy, figcaption { display: none; }

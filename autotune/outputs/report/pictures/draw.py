@@ -24,8 +24,8 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "autotune",  # the same file whenever the study is the same
     "text.parse_math": False,  # a dollar in a name is a dollar
-    "font.size": 9,
-    "axes.titlesize": 9,
+    "font.size": 10,
+    "axes.titlesize": 10,
     "axes.edgecolor": LIGHT["soft"],
     "axes.labelcolor": LIGHT["ink"],
     "text.color": LIGHT["ink"],
