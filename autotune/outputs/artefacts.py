@@ -27,8 +27,6 @@ def write_artefacts(
     Returns a sentence for each reason why forms that fit the winner could not be written.
     """
     record = StudyRecord(spec, tuple(launches), recommendation, folder)
-    text = json.dumps(recommendation.to_json(), indent=2, allow_nan=False)
-    write_atomically(folder / "recommendation.json", text + "\n")
     _write_report(record)
     texts: dict[str, str] = {}
     denied: dict[str, list[str]] = {}
@@ -43,6 +41,9 @@ def write_artefacts(
             write_atomically(path, texts[form.filename], mode=form.mode)
         else:
             path.unlink(missing_ok=True)
+    # Last: a study that has one is finished, and `resume` writes nothing more.
+    text = json.dumps(recommendation.to_json(), indent=2, allow_nan=False)
+    write_atomically(folder / "recommendation.json", text + "\n")
     return [f"not exported as {', '.join(names)}: {reason}" for reason, names in denied.items()]
 
 

@@ -73,6 +73,13 @@ def test_a_study_leaves_its_winner_in_every_form_that_it_has(tmp_path: Path) -> 
     assert json.loads((tmp_path / "recommendation.json").read_text())["verdict"] == "infeasible"
 
 
+def test_a_study_whose_report_cannot_be_written_is_not_finished(tmp_path: Path) -> None:
+    (tmp_path / "serve.sh").mkdir()
+    with pytest.raises(OSError, match=r"serve\.sh"):
+        write_artefacts(tmp_path, small_study.spec(), small_study.launches(), small_study.recommendation())
+    assert not (tmp_path / "recommendation.json").exists()
+
+
 def test_it_is_printed_as_it_would_be_written(tmp_path: Path) -> None:
     text = (GOLDEN / STUDY / "compose.yaml").read_text()
     assert exported("--to", "compose") == text
