@@ -52,6 +52,7 @@ class Requests:
         group: which shared prefix it has, shape (n,); -1 = none.
         prefix_tokens: length of the shared prefix.
         concurrency: how many may be in flight; n where there is no limit.
+        ramp_s: seconds in which the streams of a closed loop begin, evenly; 0 = all at once.
         contents: the prompts, n entries with None where only the length is given; empty = lengths only.
         blocks: what random prompts are made of, n entries: hash ids, each of a block of `block_tokens`, the last one
             of what is left; equal ids are equal blocks. None: a prompt shares nothing; empty = none of them does.
@@ -72,6 +73,12 @@ class Requests:
     block_tokens: int = 0
     turns: Turns | None = None
     is_text: bool = False
+    ramp_s: float = 0.0
+
+    @property
+    def begins_s(self) -> Floats:
+        """When each stream of a closed loop begins, seconds since the start, shape (concurrency,)."""
+        return np.arange(self.concurrency, dtype=np.float64) * (self.ramp_s / max(self.concurrency, 1))
 
     def __len__(self) -> int:
         return len(self.input_tokens)

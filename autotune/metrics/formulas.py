@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,6 +56,10 @@ METRICS: dict[str, Metric] = {
     "steady_total_token_throughput": _RATE,
     "cache_hit_rate": _COUNT,
     **{f"spec_decode_acceptance_{figure}": _COUNT for figure in ("rate", "length")},
+    "capacity_concurrency": _RATE,
+    "capacity_request_rate": _RATE,
+    "capacity_total_token_throughput": _RATE,
+    "capacity_output_tokens_per_s_per_user": _RATE,
     **{f"{statistic}_{latency}_ms": _TIME for latency in LATENCIES for statistic in STATISTICS},
     PER_GPU: _RATE,
     PER_USER: _RATE,
@@ -103,6 +107,11 @@ class Slo(BaseModel):
         return f"{self.metric}{self.sense}{self.limit:g}"
 
 
+def without_capacity(metrics: Mapping[str, object]) -> bool:
+    """Whether a load search found that the lightest load breaks an SLO."""
+    return 0 in (metrics.get("capacity_concurrency"), metrics.get("capacity_request_rate"))
+
+
 def check_metric(text: str, what: str = "metric", known: Collection[str] = METRICS) -> str:
     """Return the known metric that a name means, as in `metric_meant`; raise `UnknownName` otherwise."""
     name = metric_meant(text, known)
@@ -123,7 +132,9 @@ def _with_words(text: str, known: Collection[str]) -> list[str]:
     def has(metric: str, word: str) -> bool:
         return any(part.startswith(word) for part in metric.split("_"))
 
-    return [metric for metric in known if words and all(has(metric, word) for word in words)]
+    asked = any(word.startswith("cap") for word in words)
+    named = [metric for metric in known if asked or not metric.startswith("capacity_")]
+    return [metric for metric in named if words and all(has(metric, word) for word in words)]
 
 
 def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:

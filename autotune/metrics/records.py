@@ -57,6 +57,10 @@ class RequestRecords:
         """Only the requests that succeeded; the series are of these already."""
         return replace(self, **{name: getattr(self, name)[self.ok] for name in COLUMNS})
 
+    def faster(self, factor: float) -> RequestRecords:
+        """The same run where everything goes faster by a factor."""
+        return replace(self, **{name: getattr(self, name) / factor for name in (*_TIMES, "itl_ms")})
+
     @classmethod
     def one_after_another(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
         """Several runs on one server, such as the load points of a sweep, as one run without pauses."""

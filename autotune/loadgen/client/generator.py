@@ -73,7 +73,7 @@ class Generator:
         self._active: set[Exchange] = set()
         self._retries = [0] * n
         self._delays_s = np.zeros(n)
-        self._slots = asyncio.Semaphore(max(schedule.concurrency, 1))
+        self._slots = asyncio.Semaphore(0 if schedule.ramp_s else max(schedule.concurrency, 1))
         self._stalls = StallTimeouts(timeouts.stall_s)
         self._chunks = self._failed = 0
 
@@ -95,6 +95,8 @@ class Generator:
                 background = [watchers.create_task(work) for work in (monitor.run(), self._stalls.watch())]
                 if on_progress is not None:
                     background.append(watchers.create_task(self._report(on_progress)))
+                if self._schedule.ramp_s:
+                    background.append(watchers.create_task(self._begin_streams(start_ns)))
                 async with asyncio.TaskGroup() as group:
                     if self._schedule.conversations:
                         await self._start_sessions(group)
@@ -192,6 +194,13 @@ class Generator:
             exchange.outcome = replace(outcome, message=self._redacted(outcome.message))
             self._failed += 1
         self._chunks += len(exchange.events.times_ns)
+
+    async def _begin_streams(self, start_ns: int) -> None:
+        """Let the streams of a closed loop begin one after the other."""
+        streams = max(self._schedule.concurrency, 1)
+        for stream in range(streams):
+            await _until(start_ns + int(stream * self._schedule.ramp_s / streams * 1e9))
+            self._slots.release()
 
     async def _report(self, on_progress: Callable[[Progress], None]) -> None:
         while True:

@@ -48,6 +48,7 @@ class Schedule:
         output_tokens: how many tokens each must bring, shape (n,).
         conversations: of sessions, whose requests are made when the answers before are there; then `requests` is empty
             and `concurrency` counts sessions.
+        ramp_s: seconds in which the streams of a closed loop begin, evenly; 0 = all at once.
     """
 
     requests: Sequence[bytes]
@@ -56,6 +57,7 @@ class Schedule:
     concurrency: int
     streaming: bool = True
     conversations: Sequence[Conversation] = ()
+    ramp_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.output_tokens)
@@ -99,6 +101,7 @@ class WorkerTask:
             concurrency=requests.concurrency // self.workers + (self.worker < requests.concurrency % self.workers),
             streaming=prompts.streaming,
             conversations=sessions,
+            ramp_s=requests.ramp_s,
         )
 
     def chosen(self, worker: int) -> Ints:

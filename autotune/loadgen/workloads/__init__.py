@@ -181,6 +181,7 @@ class Workload(Part):
             blocks=drawn.blocks,
             block_tokens=BLOCK_TOKENS,
             is_text=any(map(_is_text, drawn.contents)),
+            ramp_s=point.arrival.ramp_s,
         )
 
     def _concurrency(self, position: int, drawn: Drawn) -> int:

@@ -34,7 +34,8 @@ class Part(BaseModel):
 class Arrival(Part):
     """When requests are sent; rates are in requests per second.
 
-    ``all_at_once``: all in the same instant. ``closed_loop``: `concurrency` in flight, the next one when one ends.
+    ``all_at_once``: all in the same instant. ``closed_loop``: `concurrency` in flight, the next one when one ends; its
+    streams begin evenly over `ramp_s` seconds, so that no burst of first prompts is taken for the load itself.
     ``constant``: `request_rate`, evenly spaced. ``poisson``: `request_rate` with exponentially distributed gaps.
     ``gamma``: gaps of a gamma distribution whose shape is `burstiness`: below 1 is burstier than Poisson, above 1 more
     even. ``trace``: at the times of a trace, `speedup` times as fast.
@@ -47,6 +48,7 @@ class Arrival(Part):
     request_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     burstiness: float = Field(default=1.0, ge=0.001, allow_inf_nan=False)
     speedup: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    ramp_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _check(self) -> Arrival:
@@ -59,6 +61,8 @@ class Arrival(Part):
             raise ValueError(f"{self.kind} has no burstiness; gamma has")
         if self.speedup != 1 and self.kind != "trace":
             raise ValueError(f"{self.kind} has no speedup; trace has")
+        if self.ramp_s and self.kind != "closed_loop":
+            raise ValueError(f"{self.kind} has no ramp_s; closed_loop has")
         return self
 
     @property
@@ -72,7 +76,7 @@ class Arrival(Part):
         bursts = "" if self.burstiness == 1 else f" with burstiness {self.burstiness:g}"
         return {
             "all_at_once": "all at once",
-            "closed_loop": f"{self.concurrency} at a time",
+            "closed_loop": f"{self.concurrency} at a time" + (f", begun over {self.ramp_s:.3g} s" * bool(self.ramp_s)),
             "constant": f"{self.request_rate or 0:g} requests per second, evenly spaced",
             "poisson": f"{self.request_rate or 0:g} requests per second, Poisson arrivals",
             "gamma": f"{self.request_rate or 0:g} requests per second, gamma arrivals{bursts}",

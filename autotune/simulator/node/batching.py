@@ -101,6 +101,8 @@ class Batching:
         self._front, self._back = FrontEnd(server), BackEnd(server)
         self._next = 0
         self._sessions = SessionClient(requests.turns, requests.concurrency) if requests.turns is not None else None
+        self._begins_s = requests.begins_s.tolist()
+        self._begun = 0  # streams of the client
         self._now = 0.0
         self._seen_s: list[float] = []  # when the client saw requests end, in order
         self._record = Recorder(requests)
@@ -135,16 +137,24 @@ class Batching:
         """When the next request may be sent; infinite while the client keeps as many in flight as it may."""
         if self._sessions is not None:
             return self._sessions.next_s()
-        waits_for = self._next - self._requests.concurrency
-        if self._next >= len(self._state) or waits_for >= len(self._seen_s):
+        if self._next >= len(self._state):
             return math.inf
-        due_s = float(self._requests.send_s[self._next])
-        return due_s if waits_for < 0 else max(due_s, self._seen_s[waits_for])
+        return max(float(self._requests.send_s[self._next]), min(self._next_begin_s(), self._next_end_s()))
+
+    def _next_begin_s(self) -> float:
+        """When the next of the client's streams begins; infinite when all have."""
+        return self._begins_s[self._begun] if self._begun < len(self._begins_s) else math.inf
+
+    def _next_end_s(self) -> float:
+        """When the request ended in whose place the next one is sent; infinite when none has that is not replaced."""
+        replaced = self._next - self._begun
+        return self._seen_s[replaced] if replaced < len(self._seen_s) else math.inf
 
     def _take(self) -> int:
         """The request that is sent then."""
         if self._sessions is not None:
             return self._sessions.take()
+        self._begun += self._next_begin_s() <= self._next_end_s()
         self._next += 1
         return self._next - 1
 

@@ -1,0 +1,9 @@
+"""Search for the highest load that keeps every SLO on a warm server: the client's and the simulated node's.
+
+    judge    whether a load keeps or breaks the limits, with stated odds, or must be sent on
+    bracket  which load comes next: doubling, then bisection, to `bracket.TOLERANCE`
+    found    what it ends with, in words
+    search   `LoadSearch`: ask for a probe, tell its records; ends with capacity, curve and what is to be said of them
+
+Nothing here sends anything. ``docs/load-search.md`` says what is measured, and how often the answer is right.
+"""

@@ -1,0 +1,251 @@
+"""Judgement of a load: does it keep every SLO, with odds that are stated?
+
+A limit on a quantile, ``p99_ttft_ms<=2000``, is one on a share: at most 1 % of the requests may take longer. Of n
+requests the number that do is binomial, so a test of that share says how sure a verdict is (the exact test of
+C. J. Clopper and E. S. Pearson, Biometrika 26, 1934). Requests that follow each other share a queue and fare alike: by
+how much their share spreads more between batches than it would by itself, so many fewer do they count for. A limit on
+a mean is judged by Student's test on the means of batches. A limit on anything else is compared with the figure.
+
+Looking again after more requests gives chance more tries, and so do several limits: `ERROR` is shared out among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.arrays import Bools, Floats
+from autotune.metrics.formulas import Slo
+from autotune.metrics.records import LATENCIES, QUANTILES, RequestRecords, tpot_ms
+from autotune.trial import Metrics
+
+ERROR = 0.05
+"""Odds that a load which breaks a limit is taken for one that keeps it, or the other way round; of all looks at it."""
+LOOKS = 2
+"""Looks at one load, each after as many requests again as before. After the last the figure itself decides: a load that
+is still open then lies at the limit as near as the test can see."""
+BATCHES = 20
+"""Of requests that follow each other, for what they have in common."""
+BY_CHANCE = 1.59
+"""What the spread of so many batches exceeds in one of 20 cases where requests fare by themselves: chi-squared by its
+19 degrees of freedom. Less is taken for chance."""
+COMMON = 0.1
+"""Share of the slowest requests by which it is judged how alike requests fare that follow each other."""
+NEAR = 1.5
+"""Where a quantile is so many times below its limit, it is not asked how alike requests fare: it takes another load,
+not other requests, to bring it there."""
+GROWTH = 0.1
+"""Share of the requests sent by which a queue may grow in the second half of an open load. Of a load that is carried it
+does not grow at all, and only chance moves it."""
+CHANCE_SD = 3.0
+"""Standard deviations of chance that are allowed for in that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The limit that a load breaks most.
+
+    Attributes:
+        slo: as text; for a load that breaks none but is not carried or answered, what is wrong with it.
+        value, limit: of its metric.
+        excess: by what share of the limit; 0.1 is 10 %.
+    """
+
+    slo: str
+    metric: str
+    value: float
+    limit: float
+    excess: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is known of a load.
+
+    Attributes:
+        kept: whether it keeps every limit; None: not decided, as one is too near.
+        sure: whether the odds are as stated; False where the figure itself decided at the last look.
+        broken: of a load that is broken, or looks so.
+    """
+
+    kept: bool | None
+    sure: bool
+    broken: Broken | None
+
+
+def least_requests(slos: Sequence[Slo], looks: int = LOOKS) -> int:
+    """The fewest requests of which a load can be shown to keep every limit: none beyond it, at the first look.
+
+    437 for two limits on a 99th percentile, 86 for two on a 95th.
+    """
+    quantiles = [q for slo in slos if (q := _quantile(slo)) is not None]
+    error = error_per_look(slos, looks)
+    return max([math.ceil(math.log(error) / math.log(q)) for q in quantiles], default=BATCHES)
+
+
+def error_per_look(slos: Sequence[Slo], looks: int = LOOKS) -> float:
+    """The share of `ERROR` that one limit has in one look."""
+    return ERROR / looks / max(1, len(slos))
+
+
+def judge(
+    slos: Sequence[Slo],
+    runs: Sequence[RequestRecords],
+    metrics: Metrics,
+    rate: float | None,
+    last: bool,
+    looks: int = LOOKS,
+) -> Judgement:
+    """Judge a load by the requests that were sent at it.
+
+    Args:
+        runs: what the client saw, one for each time that the load was sent.
+        metrics: of all of them.
+        rate: requests per second at which they were sent; None: in a closed loop.
+        last: whether what is open is to be decided by the figures.
+        looks: that the load may have.
+    """
+    failed = sum(int((~run.ok).sum()) for run in runs)
+    if failed:
+        sent = sum(map(len, runs))
+        what = f"{failed} of {sent} requests failed"
+        return Judgement(False, True, Broken(what, "failed", float(failed), 0.0, failed / sent))
+    if rate is not None and (growing := _growing(runs, rate)) is not None:
+        return Judgement(False, True, growing)
+    verdicts = {slo: _verdict(slo, runs, metrics, error_per_look(slos, looks)) for slo in slos}
+    beyond = [_broken(slo, metrics) for slo in slos if verdicts[slo] is False]
+    beyond = beyond or [_broken(slo, metrics) for slo in slos if _violated(slo, metrics)]
+    worst = max(beyond, key=lambda one: one.excess, default=None)
+    if False in verdicts.values():
+        return Judgement(False, True, worst)
+    if all(verdicts.values()):
+        return Judgement(True, True, None)
+    return Judgement(worst is None if last else None, False, worst)
+
+
+def _verdict(slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: float) -> bool | None:
+    """Whether one limit is kept; None where that is open."""
+    quantile, statistic = _quantile(slo), slo.metric.partition("_")[0]
+    samples = _samples(slo, runs)
+    if samples is None or not len(samples):
+        return not _violated(slo, metrics)
+    if quantile is not None:
+        return share_kept(samples, slo.limit, 1 - quantile, error)
+    if statistic == "mean":
+        return mean_kept(samples, slo.limit, error)
+    return not _violated(slo, metrics)
+
+
+def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bool | None:
+    """Whether at most such a share of all requests is beyond a limit; None where the test does not say.
+
+    Args:
+        values: of each request, in the order of sending.
+        allowed: 0.01 for a 99th percentile.
+        error: odds of a wrong verdict, on either side.
+    """
+    from scipy.special import betainc  # Half a second to load.
+
+    count = float(len(values))
+    if NEAR * float(np.quantile(values, 1 - allowed)) > limit:
+        # What few are beyond does not show what they have in common: a lower level does.
+        level = min(limit, float(np.quantile(values, 1 - max(allowed, COMMON))))
+        count /= _inflation(values > level)
+    over = count * float((values > limit).mean())
+    # P(X >= k) of a binomial is the incomplete beta function, which takes what n and k are not: fractions.
+    at_least = float(betainc(over, count - over + 1, allowed)) if over > 0 else 1.0
+    at_most = 1.0 - float(betainc(over + 1, count - over, allowed)) if over < count else 1.0
+    if at_most <= error:
+        return True
+    return False if at_least <= error else None
+
+
+def mean_kept(values: Floats, limit: float, error: float) -> bool | None:
+    """Whether a mean is at most a limit, by the means of batches; None where the test does not say."""
+    from scipy.special import stdtr
+
+    batches = min(BATCHES, len(values))
+    if batches < 2:
+        return None
+    means = np.array([batch.mean() for batch in np.array_split(values, batches)])
+    deviation = float(means.std(ddof=1)) / math.sqrt(batches)
+    if deviation == 0:
+        return bool(means.mean() <= limit)
+    odds = float(stdtr(batches - 1, (means.mean() - limit) / deviation))
+    if odds <= error:
+        return True
+    return False if odds >= 1 - error else None
+
+
+def _inflation(beyond: Bools) -> float:
+    """How many requests count for one: the spread of batches' shares over that of requests that fare by themselves."""
+    share = float(beyond.mean())
+    batches = min(BATCHES, len(beyond))
+    if not 0 < share < 1 or batches < 2:
+        return 1.0
+    shares = np.array([batch.mean() for batch in np.array_split(beyond, batches)])
+    ratio = float(shares.var(ddof=1)) * len(beyond) / batches / (share * (1 - share))
+    return ratio if ratio > BY_CHANCE else 1.0
+
+
+def _growing(runs: Sequence[RequestRecords], rate: float) -> Broken | None:
+    """A queue that grows through the second half of an open load: less is served than is sent."""
+    sent = left = chance = 0.0
+    for run in runs:
+        half, end = (float(np.quantile(run.sent_s, share)) for share in (0.5, 1.0))
+        later = int((run.sent_s > half).sum())
+        ended = int(((run.finished_s > half) & (run.finished_s <= end)).sum())
+        in_flight = rate * float((run.finished_s - run.sent_s).mean())
+        sent, left, chance = sent + later, left + later - ended, chance + 2 * in_flight + 1
+    allowed = max(GROWTH * sent, CHANCE_SD * math.sqrt(chance))
+    if left <= allowed or not sent:
+        return None
+    served = rate * (1 - left / sent)
+    what = f"of {rate:g} requests per second {served:.3g} are served, and the queue grows"
+    return Broken(what, "request_throughput", served, rate, left / sent)
+
+
+def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
+    """The latency of each request that a limit is on, ms, in the order of sending; None where it is on no such thing.
+
+    Gaps between tokens are not kept by request.
+    """
+    parts = slo.metric.split("_")
+    if not is_latency(slo) or parts[1] == "itl":
+        return None
+    series = []
+    for run in runs:
+        done = run.successful()
+        order = np.argsort(done.sent_s, kind="stable")
+        if parts[1] == "tpot":
+            values, order = tpot_ms(done), order[done.output_tokens[order] > 1]
+        else:
+            values = ((done.first_token_s if parts[1] == "ttft" else done.finished_s) - done.sent_s) * 1e3
+        series.append(values[order])
+    return np.concatenate(series) if series else np.empty(0)
+
+
+def is_latency(slo: Slo) -> bool:
+    """Whether a limit is an upper one on a statistic of a latency."""
+    parts = slo.metric.split("_")
+    return slo.sense == "<=" and len(parts) == 3 and parts[1] in LATENCIES and parts[2] == "ms"
+
+
+def _quantile(slo: Slo) -> float | None:
+    """The quantile of the requests that a limit is on; None where it is on none."""
+    name, _, rest = slo.metric.partition("_")
+    return QUANTILES.get(name) if is_latency(slo) and not rest.startswith("itl") else None
+
+
+def _violated(slo: Slo, metrics: Metrics) -> bool:
+    value = metrics.get(slo.metric)
+    return not isinstance(value, int | float) or slo.violation(value) > 0
+
+
+def _broken(slo: Slo, metrics: Metrics) -> Broken:
+    value = metrics.get(slo.metric)
+    number = float(value) if isinstance(value, int | float) else math.inf
+    return Broken(str(slo), slo.metric, number, slo.limit, slo.excess(number))

@@ -1,0 +1,320 @@
+"""`LoadSearch`: which load is sent next, and what came of all of them.
+
+    search = LoadSearch.of("concurrency", slos, workload)
+    while (probe := search.ask()) is not None:
+        search.tell(send(probe.workload(workload), probe.seed(seed)))
+    search.found.metrics
+
+Begins with a few requests one after the other: they tell how long a request takes by itself, and show at once where no
+load can keep the limits. From there loads are as long as the verdict needs, see `LoadSearch._requests`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autotune.errors import BadInput
+from autotune.loadgen.capacity.bracket import TOLERANCE, Bracket
+from autotune.loadgen.capacity.found import LOADS, By, FoundLoad, described, of
+from autotune.loadgen.capacity.judge import LOOKS, Judgement, is_latency, judge, least_requests
+from autotune.loadgen.workloads import Workload
+from autotune.loadgen.workloads.arrivals import Arrival
+from autotune.loadgen.workloads.lengths import SessionLengths
+from autotune.metrics.formulas import Slo, summarize_loads
+from autotune.metrics.records import RequestRecords
+from autotune.trial import Metrics
+
+ALONE = 8
+"""Requests one after the other, before any load."""
+TURNOVERS = 5
+"""Requests of a load for each one in flight: with fewer its steady state is not seen (`autotune.metrics.steady`)."""
+SPARE = 1.2
+"""By how much more is sent where requests took longer than was foreseen, as they may again."""
+PATIENCE = 2.0
+"""An open load lasts so many times as long as a queue that grows by `TOLERANCE` needs to come to the limit."""
+START = 32
+"""The first load, in flight."""
+START_RATE, LIGHTEST_RATE = 4.0, 1 / 8
+"""First and lightest rate, as shares of that at which requests go one after the other."""
+LEAST_OPEN = 200
+"""Requests of an open load: they come in bunches, and of fewer one bunch decides."""
+OVERLOADED = 0.5
+"""Of what is sent, what a server serves that is far beyond its limits: then that tells where the capacity lies."""
+MOST_REQUESTS = 20_000
+"""Of one probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A load that is to be sent once.
+
+    Attributes:
+        by: what `load` is: requests in flight, or requests per second.
+        requests: how many.
+        number: of the probe in its search, from 0; with the seed it fixes prompts and send times.
+        ramp_s: seconds in which the streams of a closed loop begin, evenly.
+    """
+
+    by: By
+    load: float
+    requests: int
+    number: int
+    ramp_s: float = 0.0
+
+    @property
+    def arrival(self) -> Arrival:
+        if self.by == "rate":
+            return Arrival(kind="poisson", request_rate=self.load)
+        return Arrival(kind="closed_loop", concurrency=int(self.load), ramp_s=self.ramp_s)
+
+    def workload(self, workload: Workload) -> Workload:
+        """The prompts of a workload, sent so."""
+        label = f"{'c' if self.by == 'concurrency' else 'r'}{self.load:g}"
+        update = {"label": label, "prompts": self.requests, "arrival": self.arrival}
+        point = workload.points[0].model_copy(update=update)
+        return workload.model_copy(update={"points": [point]})
+
+    def seed(self, seed: int) -> int:
+        """The seed of this probe: every probe has prompts of its own."""
+        return int(np.random.SeedSequence([seed, self.number]).generate_state(1)[0])
+
+
+@dataclass
+class _Load:
+    """One load and all that was sent at it.
+
+    Attributes:
+        target: requests after which it is looked at next.
+        looks: that were had.
+        lengthened: whether it was begun anew, as it was too short for the time that its requests take.
+    """
+
+    load: float
+    target: int
+    looks: int = 0
+    lengthened: bool = False
+    runs: list[RequestRecords] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=dict)
+    judgement: Judgement = field(default_factory=lambda: Judgement(None, False, None))
+
+    @property
+    def missing(self) -> int:
+        """Requests until the next look."""
+        return self.target - sum(map(len, self.runs))
+
+    def row(self, by: By) -> Metrics:
+        """Its row of the curve."""
+        numbers = {name: value for name, value in self.metrics.items() if isinstance(value, int | float)}
+        load = int(self.load) if by == "concurrency" else self.load
+        return {LOADS[by]: load, **numbers, "kept": self.judgement.kept is not False and not self.judgement.broken}
+
+
+def check(workload: Workload, slos: Sequence[Slo]) -> None:
+    """Raise `BadInput` for a workload whose load is fixed, or limits that hold no load back."""
+    arrivals = dict.fromkeys(point.arrival.describe() for point in workload.points)
+    if len(workload.points) > 1 or any(point.arrival.kind != "all_at_once" for point in workload.points):
+        fixed = f"{len(workload.points)} load points" if len(workload.points) > 1 else f"a load: {', '.join(arrivals)}"
+        raise BadInput(
+            f"--find-load with workload {workload.name}: it fixes {fixed}; take one whose prompts are sent all at "
+            "once, which are then timed anew, e.g. sharegpt or random:1000:200"
+        )
+    if any(isinstance(point.lengths, SessionLengths) for point in workload.points):
+        raise BadInput(
+            f"--find-load with workload {workload.name}: a session's turns wait for its answers and its reader; take a "
+            "workload of single requests, e.g. sharegpt or random:1000:200"
+        )
+    if not any(map(is_latency, slos)):
+        raise BadInput("--find-load: no load is too heavy without an SLO on a latency, e.g. --slo 'p99_ttft_ms<=2000'")
+
+
+class LoadSearch:
+    """One search on one server: `ask` for a probe, `tell` what came of it, until there is none.
+
+    Args:
+        most_in_flight: the heaviest load; of a rate, as if its requests took no longer than one alone.
+        prompts: of one probe at most; more are sent by sending the load again.
+        looks: that a load may have.
+        limits: that a request keeps to be good; empty: `slos`.
+    """
+
+    def __init__(
+        self,
+        by: By,
+        slos: Sequence[Slo],
+        most_in_flight: int,
+        prompts: int = MOST_REQUESTS,
+        looks: int = LOOKS,
+        limits: Sequence[Slo] = (),
+    ) -> None:
+        self._limits = tuple(limits) or tuple(slos)
+        # A limit on the capacity itself is for whoever compares servers.
+        self._by, self._slos = by, tuple(slo for slo in slos if not slo.metric.startswith("capacity_"))
+        self._most, self._prompts, self._looks = most_in_flight, prompts, looks
+        self._alone = _Load(1.0, min(ALONE, prompts))
+        self._loads: dict[float, _Load] = {}
+        self._bracket = Bracket(1.0, float(most_in_flight), float(min(START, most_in_flight)), whole=True)
+        self._hint: float | None = None
+        self._sent = 0
+        self._probe: Probe | None = Probe("concurrency", 1.0, self._alone.target, 0)
+
+    @classmethod
+    def of(
+        cls, by: By, slos: Sequence[Slo], workload: Workload, looks: int = LOOKS, limits: Sequence[Slo] = ()
+    ) -> LoadSearch:
+        """The search under a workload: no more in flight than it has prompts. Raises `BadInput`, see `check`."""
+        check(workload, slos)
+        prompts = workload.points[0].prompts
+        return cls(by, slos, prompts, prompts if workload.has_text else MOST_REQUESTS, looks, limits)
+
+    def ask(self) -> Probe | None:
+        """The next load to send; None when the search is over."""
+        return self._probe
+
+    def tell(self, records: RequestRecords, more: Metrics | None = None) -> str:
+        """Take up what the probe that was asked for came to; gives one line for people.
+
+        Args:
+            more: metrics beside those of the records.
+        """
+        probe = self._probe
+        assert probe is not None, "the search is over"
+        first = not self._sent
+        load = self._alone if first else self._loads[probe.load]
+        self._sent += 1
+        load.runs.append(records)
+        load.metrics = {**summarize_loads(load.runs, self._limits), **(more or {})}
+        if load.missing <= 0:
+            load.looks, load.target = load.looks + 1, 2 * load.target
+        self._judge(probe, load)
+        if first:
+            self._begin()
+        elif load.judgement.kept is not None:
+            self._bracket.tell(load.load, load.judgement.kept)
+            carried = float(load.metrics["request_throughput"])
+            if probe.by == "rate" and 0 < carried < OVERLOADED * probe.load:
+                self._hint = min(carried, self._hint or carried)
+        self._probe = self._following(load)
+        return self._line(probe, load, records)
+
+    def _judge(self, probe: Probe, load: _Load) -> None:
+        """Judge a load by what was sent at it."""
+        needed = math.ceil(TURNOVERS * probe.load * float(load.metrics["mean_e2el_ms"]) / 1e3)
+        settled = probe.by == "concurrency" or load.lengthened or len(load.runs[-1]) >= needed
+        rate = probe.load if probe.by == "rate" and settled else None
+        last = load.looks >= self._looks
+        load.judgement = judge(self._slos, load.runs, load.metrics, rate, last, self._looks)
+        if load.judgement.kept is False:
+            return
+        if not settled:
+            load.lengthened, load.looks, load.target = True, 0, min(math.ceil(SPARE * needed), MOST_REQUESTS)
+            load.runs.clear()
+        if load is not self._alone and not load.looks:
+            load.judgement = replace(load.judgement, kept=None)  # too few requests to show that
+
+    def _begin(self) -> None:
+        """Take up the requests that went one after the other."""
+        alone = self._alone
+        if self._by == "rate" and alone.metrics["completed"]:
+            alone.load = rounded(1e3 / float(alone.metrics["mean_e2el_ms"]))
+            shares = (LIGHTEST_RATE, float(self._most), START_RATE)
+            lightest, heaviest, start = (rounded(alone.load * share) for share in shares)
+            self._bracket = Bracket(lightest, heaviest, min(start, heaviest), whole=False)
+        if alone.judgement.kept is False:
+            # What takes too long by itself does so under every load: one more is tried, to see whether that is so.
+            self._bracket.tell(self._bracket.lightest, False)
+
+    def _following(self, load: _Load) -> Probe | None:
+        """The next probe: of the same load while that is open."""
+        if load is self._alone and not load.metrics["completed"]:
+            return None
+        if load is self._alone or load.judgement.kept is not None:
+            following = self._bracket.next(self._hint)
+            if following is None:
+                return None
+            load = self._loads.setdefault(following, _Load(following, self._requests(following)))
+        requests, ramp_s = load.missing, 0.0
+        if self._by == "concurrency":
+            ramp_s = self._request_s(load.load)
+        elif self._bracket.kept is None and not load.runs:
+            # A load that is far too heavy shows it soon; one that is not is then sent for as long as it must be.
+            requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
+            load.target += requests if requests < load.missing else 0
+        return Probe(self._by, load.load, min(requests, self._prompts), self._sent, ramp_s)
+
+    def _request_s(self, load: float) -> float:
+        """Seconds that a request takes at the heaviest load lighter than this one that was tried."""
+        lighter = max((one for one in self._loads if one < load and self._loads[one].runs), default=None)
+        known = self._alone if lighter is None else self._loads[lighter]
+        return float(known.metrics["mean_e2el_ms"]) / 1e3
+
+    def _requests(self, load: float) -> int:
+        """How many requests the first look at a load needs.
+
+        So many that a verdict is possible and a steady state is seen; of an open load so many that a queue which grows
+        by `TOLERANCE` comes to the limit.
+        """
+        needed = [float(least_requests(self._slos, self._looks))]
+        if self._by == "concurrency":
+            needed.append(TURNOVERS * load)
+        else:
+            waits = [slo for slo in self._slos if is_latency(slo) and slo.metric.split("_")[1] in ("ttft", "e2el")]
+            slack_ms = [slo.limit - float(self._alone.metrics[slo.metric]) for slo in waits]
+            needed += [float(LEAST_OPEN), TURNOVERS * load * self._request_s(load)]
+            needed += [PATIENCE * load * slack / 1e3 / TOLERANCE for slack in slack_ms]
+        return min(math.ceil(max(needed)), MOST_REQUESTS)
+
+    @property
+    def found(self) -> FoundLoad:
+        """The result of a search that is over."""
+        capacity, broken_at = self._bracket.kept, self._bracket.broken
+        monotone, missed = self._bracket.not_monotone, None
+        tried = [one for one in self._loads.values() if one.runs]
+        if capacity is not None:
+            shown = self._loads[capacity]
+        elif self._alone.judgement.kept is False or not tried:
+            shown = self._alone
+        else:
+            shown = min(tried, key=lambda one: one.load)
+        if capacity is None and shown.judgement.broken is not None:
+            missed = (shown.judgement.broken, shown.load)
+        if self._alone.runs and (self._by == "concurrency" or shown is self._alone):
+            tried += [self._alone] * (self._alone.load not in self._loads)
+        measured = shown.metrics or summarize_loads([], self._limits)  # a server may answer nothing
+        per_token_ms = float(measured["mean_tpot_ms"])
+        load = int(capacity or 0) if self._by == "concurrency" else capacity or 0.0
+        metrics = {
+            **measured,
+            f"capacity_{LOADS[self._by]}": load,
+            "capacity_total_token_throughput": measured["steady_total_token_throughput"] if capacity else 0.0,
+            "capacity_output_tokens_per_s_per_user": 1e3 / per_token_ms if capacity and per_token_ms else 0.0,
+            "capacity_broken_at": broken_at,
+            "capacity_not_monotone": list(monotone) if monotone else None,
+            "curve": [one.row(self._by) for one in sorted(tried, key=lambda one: one.load)],
+        }
+        return FoundLoad(self._by, capacity or 0.0, broken_at, monotone, missed, metrics)
+
+    def _line(self, probe: Probe, load: _Load, records: RequestRecords) -> str:
+        """What a person sees of a probe."""
+        judgement, metrics = load.judgement, load.metrics
+        what = "one at a time" if load is self._alone else described(probe.by, probe.load)
+        word = {True: "keeps the limits", False: "breaks", None: "not decided yet"}[judgement.kept]
+        if judgement.kept is False and judgement.broken is not None:
+            word = f"breaks {of(judgement.broken)}"
+        figures = [f"{slo.metric} {metrics[slo.metric]:,.4g}" for slo in self._slos if slo.metric in metrics]
+        seconds = float(records.finished_s.max() - records.sent_s.min()) if len(records) else 0.0
+        return f"{what}: {word}; {', '.join(figures)}; {len(records)} requests in {seconds:.1f} s"
+
+
+def beside(metrics: Metrics) -> Metrics:
+    """The metrics of a load that do not follow from its records."""
+    names = ("client_bound", "cache_hit_rate", "spec_decode_acceptance_rate", "spec_decode_acceptance_length")
+    return {name: metrics[name] for name in names if name in metrics}
+
+
+def rounded(rate: float) -> float:
+    """A rate of three digits."""
+    return float(f"{rate:.3g}")

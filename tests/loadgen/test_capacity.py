@@ -1,0 +1,194 @@
+"""The load search against servers whose capacity is known, in virtual time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.errors import BadInput
+from autotune.loadgen.capacity.bracket import TOLERANCE, Bracket
+from autotune.loadgen.capacity.judge import ERROR, LOOKS, judge, least_requests, mean_kept, share_kept
+from autotune.loadgen.capacity.search import LoadSearch, check
+from autotune.loadgen.workloads import load_workload
+from autotune.metrics.formulas import Slo, summarize_loads
+from tests.loadgen.queues import Queue, find, records_of
+
+P99 = (Slo.parse("p99_ttft_ms<=1000"),)
+
+
+def test_what_is_promised() -> None:
+    """The figures that the documentation states."""
+    assert TOLERANCE == 0.1
+    assert ERROR == 0.05
+    assert LOOKS == 2
+    assert least_requests(P99) == 368
+    assert least_requests([*P99, Slo.parse("p99_tpot_ms<=50")]) == 437
+    assert least_requests([Slo.parse("mean_ttft_ms<=1000")]) == 20
+
+
+@given(capacity=st.floats(0.2, 900), start=st.integers(1, 1000), whole=st.booleans())
+def test_the_bracket_of_any_monotone_server_closes_around_its_capacity(
+    capacity: float, start: int, whole: bool
+) -> None:
+    bracket = Bracket(1 if whole else 0.1, 1000, start, whole)
+    tried = 0
+    while (load := bracket.next()) is not None:
+        assert load not in bracket.verdicts
+        assert bracket.lightest <= load <= bracket.heaviest
+        bracket.tell(load, load <= capacity)
+        tried += 1
+    assert tried <= 2 + math.log2(1000 / 0.1) + 3
+    assert bracket.not_monotone is None
+    if whole and capacity < 1:
+        assert (bracket.kept, bracket.broken) == (None, 1)
+        return
+    assert bracket.kept is not None
+    assert bracket.kept <= capacity
+    assert bracket.broken is not None
+    assert bracket.broken > capacity
+    assert bracket.broken <= bracket.kept * (1 + TOLERANCE) or (whole and bracket.broken == bracket.kept + 1)
+
+
+def test_the_heaviest_load_may_be_kept() -> None:
+    found, _ = find("concurrency", [Slo.parse("p99_ttft_ms<=60000")], Queue(100), most=100)
+    assert (found.capacity, found.broken_at, found.missed) == (100, None, None)
+    assert found.sentences() == [
+        "100 in flight keep every limit, the heaviest load that was tried: the capacity may be higher"
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(capacity=st.integers(1, 500))
+def test_the_concurrency_of_a_queue_is_found(capacity: int) -> None:
+    """Everybody in flight is served in turn, 10 ms each: n in flight wait n times as long."""
+    found, _ = find("concurrency", [Slo.parse(f"p99_ttft_ms<={10 * capacity + 5}")], Queue(100))
+    assert found.broken_at is not None
+    assert found.capacity <= capacity < found.broken_at
+    assert found.broken_at <= max(found.capacity * (1 + TOLERANCE), found.capacity + 1)
+
+
+@pytest.mark.parametrize(
+    ("spread", "capacity"), [(0.0, 98.07), (1.0, 100 - math.log(100) / 1.0)], ids=["constant", "exponential"]
+)
+def test_the_rate_of_a_queue_is_found(spread: float, capacity: float) -> None:
+    """100 services per second, 99 of 100 within a second. Exponential ones: what is in the queue is exponential too,
+    at rate (service - arrival), see any text on M/M/1. Constant ones: by 400,000 requests in virtual time.
+    """
+    for seed in range(5):
+        found, _ = find("rate", P99, Queue(100, spread, seed), seed)
+        assert found.capacity == pytest.approx(capacity, rel=TOLERANCE)
+        assert found.metrics["capacity_request_rate"] == found.capacity
+
+
+def test_a_server_that_is_too_slow_by_itself_is_told_after_one_more_load() -> None:
+    for by in ("concurrency", "rate"):
+        found, lines = find(by, [Slo.parse("p99_ttft_ms<=8")], Queue(100))
+        assert len(lines) == 2
+        assert found.capacity == 0
+        assert found.missed is not None
+        broken, load = found.missed
+        assert (broken.slo, broken.limit) == ("p99_ttft_ms<=8", 8)
+        assert broken.value == pytest.approx(10)
+        assert load == (1 if by == "concurrency" else 100)
+        assert found.sentences()[0].startswith("broken at the lightest load, 1")
+        assert found.sentences()[0].endswith("p99_ttft_ms<=8 by 25 % (10)")
+        assert found.metrics["capacity_total_token_throughput"] == 0
+        assert found.metrics["p99_ttft_ms"] == pytest.approx(10)
+
+
+def test_a_lower_load_that_breaks_what_a_higher_one_keeps_is_told() -> None:
+    """By itself a request takes a hundred times as long, as on a node that sleeps."""
+    found, _ = find("concurrency", P99, Queue(100, slower=lambda load: 150.0 if load == 1 else 1.0))
+    assert found.capacity == pytest.approx(100, rel=TOLERANCE)
+    assert found.not_monotone == (1, found.capacity)
+    assert found.sentences()[1] == f"not monotone: 1 in flight break a limit that {found.capacity:g} in flight keep"
+
+
+def test_a_rate_that_is_not_served_is_broken_though_its_requests_are_fast_enough() -> None:
+    found, lines = find("rate", [Slo.parse("p99_tpot_ms<=50")], Queue(100))
+    assert found.capacity == pytest.approx(100, rel=TOLERANCE)
+    assert any("are served, and the queue grows" in line for line in lines)
+
+
+def test_a_load_whose_requests_fail_is_broken() -> None:
+    search = LoadSearch("concurrency", P99, 1000)
+    server = Queue(100)
+    while (probe := search.ask()) is not None:
+        records = server.send(probe, 0)
+        search.tell(records_of(records.sent_s, records.finished_s, np.arange(len(records)) >= (probe.load > 20)))
+    assert search.found.capacity in (19, 20)
+
+
+def test_the_curve_has_every_load_and_the_metrics_are_those_of_the_capacity() -> None:
+    found, _ = find("concurrency", P99, Queue(100))
+    curve = found.metrics["curve"]
+    loads = [row["concurrency"] for row in curve]
+    assert loads == sorted(set(loads))
+    assert loads[0] == 1
+    row = next(row for row in curve if row["concurrency"] == found.capacity)
+    assert row["kept"]
+    assert row["p99_ttft_ms"] == found.metrics["p99_ttft_ms"] <= 1000
+    assert found.metrics["capacity_total_token_throughput"] == row["steady_total_token_throughput"]
+    assert found.metrics["capacity_total_token_throughput"] == pytest.approx(12 * 100, rel=0.02)
+    assert not any(row["kept"] for row in curve if row["concurrency"] > found.capacity)
+
+
+@pytest.mark.parametrize("share", [0.004, 0.02])
+def test_a_verdict_on_a_quantile_is_wrong_as_seldom_as_stated(share: float) -> None:
+    """Requests that fare independently of each other; at a share of 1 % they would be at the limit."""
+    draw, wrong, rounds = np.random.default_rng(1), 0, 300
+    for _ in range(rounds):
+        values = np.empty(0)
+        for look in range(LOOKS):
+            more = least_requests(P99) if not look else len(values)
+            values = np.concatenate([values, 2000.0 * (draw.random(more) < share)])
+            kept = share_kept(values, 1000.0, 0.01, ERROR / LOOKS)
+            if kept is not None:
+                break
+        wrong += kept is not None and kept is not (share < 0.01)
+    assert wrong <= ERROR * rounds
+
+
+def test_requests_that_fare_alike_count_for_fewer() -> None:
+    """500 requests without one beyond the limit are enough, unless what is slow comes in long waves."""
+    draw = np.random.default_rng(2)
+    alone = draw.random(500)
+    waves = np.repeat(draw.random(10), 50)
+    assert share_kept(alone, 1.0, 0.01, ERROR / LOOKS) is True
+    assert share_kept(waves, 1.0, 0.01, ERROR / LOOKS) is None
+
+
+def test_a_mean_is_judged_by_its_spread() -> None:
+    draw = np.random.default_rng(3)
+    values = draw.standard_normal(400)
+    assert mean_kept(values, 0.5, 0.01) is True
+    assert mean_kept(values, -0.5, 0.01) is False
+    assert mean_kept(values, float(values.mean()), 0.01) is None
+
+
+def test_an_open_load_is_decided_at_the_last_look() -> None:
+    records = records_of(np.arange(500.0), np.arange(500.0) + np.where(np.arange(500) % 100 == 0, 2.0, 0.1))
+    metrics = summarize_loads([records])
+    open_, decided = (judge(P99, [records], metrics, None, last) for last in (False, True))
+    assert (open_.kept, open_.sure) == (None, False)
+    assert (decided.kept, decided.sure) == (metrics["p99_ttft_ms"] <= 1000, False)
+
+
+@pytest.mark.parametrize(
+    ("workload", "slos", "words"),
+    [
+        ("sharegpt-c4", P99, "sharegpt-c4: it fixes a load: 4 at a time"),
+        ("sweep", P99, "sweep: it fixes 6 load points"),
+        ("offline", P99, "offline: it fixes 18 load points"),
+        ("sharegpt", (), "without an SLO on a latency"),
+        ("sharegpt", (Slo.parse("output_throughput>=100"),), "without an SLO on a latency"),
+        ("sharegpt", (Slo.parse("p99_ttft_ms>=100"),), "without an SLO on a latency"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(workload: str, slos: tuple[Slo, ...], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        check(load_workload(workload), slos)
