@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autotune.cli import find_load
 from autotune.cli.output import MESSAGES, answer
 from autotune.errors import LoadFailed
 from autotune.loadgen.bench import printing, results
@@ -25,6 +26,7 @@ def bench(options: BenchOptions, as_json: bool) -> None:
     Raises:
         BadInput: nothing listens, another model is served, or an option is wrong; nothing is written then.
         LoadFailed: requests failed or the client did not keep up; the result is written.
+        NothingFeasible: the lightest load breaks a limit that a load is searched for; the result is written.
         KeyboardInterrupt: nothing is written, as a part of a load is no result.
     """
     workload, seeds, target = options.load_workload(), options.seeds, options.target
@@ -39,6 +41,10 @@ def bench(options: BenchOptions, as_json: bool) -> None:
             cache=replace(cache, reset=None, judged=False) if options.keep_cache else cache,
             drafts=DraftReader(server, Library().engines.values()),
         )
+        if options.find_load is not None:
+            came = find_load.search(options, workload, load_options)
+            find_load.conclude(options, workload, evidence, came, load_options, as_json)
+            return
         runs = _measured(options, workload, seeds, load_options)
     result = results.result(options, workload, evidence, runs, load_options.tokenizer)
     if options.save_result is not None:

@@ -41,6 +41,11 @@ hardware = click.option(
     "--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file."
 )
 gpus = click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
+find_load = click.option(
+    "--find-load",
+    type=click.Choice(["concurrency", "rate"]),
+    help="With --slo: raise the load as far as every limit is kept, to within 10 %.",
+)
 pins = click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.")
 speedup = click.option("--speedup", type=float, help="Replay trace:FILE so many times as fast. Default: 1.")
 space = click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")

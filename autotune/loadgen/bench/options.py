@@ -6,8 +6,10 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from autotune.errors import BadInput
+from autotune.loadgen.capacity.search import check as check_load_search
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.results import LoadOptions
 from autotune.loadgen.server_client import tokenizer_for
@@ -35,6 +37,7 @@ class BenchOptions:
         goodput: what a request keeps to count in ``request_goodput``.
         gpus: of the server; None: not known.
         gpu_hour_price: of one of them.
+        find_load: what is raised as far as the limits are kept; None = the workload's own load.
         keep_cache: the server's prefix cache is not emptied before a load.
         same_prompts: every repeat has the first one's seed.
     """
@@ -57,6 +60,7 @@ class BenchOptions:
     goodput: tuple[str, ...]
     gpus: int | None
     gpu_hour_price: float | None
+    find_load: Literal["concurrency", "rate"] | None
     keep_cache: bool
     same_prompts: bool
     save_result: Path | None
@@ -80,12 +84,36 @@ class BenchOptions:
         """The workload by its name, sent as these options say."""
         (name,) = with_speedup([self.workload], self.speedup)
         workload = load_workload(name)
+        if self.find_load is not None:
+            self._check_find_load(workload)
         if self.concurrency and self.request_rate is not None:
             raise BadInput("--concurrency and --request-rate exclude each other: a load is closed or open")
         if self.concurrency:
             return workload.with_concurrencies(self.concurrency)
         arrival = arrival_of(None, self.request_rate, self.burstiness)
         return workload if self.request_rate is None else workload.with_arrival(arrival)
+
+    def _check_find_load(self, workload: Workload) -> None:
+        """Raise `BadInput` for what a load search decides by itself, or cannot search under."""
+        decided = {
+            "--concurrency": self.concurrency,
+            "--request-rate": self.request_rate is not None,
+            "--burstiness": self.burstiness != 1,
+            "--repeats": self.repeats != 1,
+            "--same-prompts": self.same_prompts,
+            "--keep-cache": self.keep_cache,
+        }
+        if given := [option for option, value in decided.items() if value]:
+            raise BadInput(f"{' and '.join(given)}: --find-load decides by itself what is sent and when; leave it out")
+        check_load_search(workload, self.slos)
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        """The limits; raises `BadInput` for one that is no limit on a metric."""
+        slos = tuple(Slo.parse(text) for text in self.slo)
+        for slo in slos:
+            check_metric(slo.metric)
+        return slos
 
     def check(self) -> None:
         """Raise `BadInput` for an option that is out of range, or a result file that cannot be written."""
@@ -114,9 +142,6 @@ class BenchOptions:
             architecture = Library().model(self.model).architecture
         if architecture is not None:
             workload.check_fits(architecture.context_limit)
-        slos = tuple(Slo.parse(text) for text in self.slo)
-        for slo in slos:
-            check_metric(slo.metric)
         text = "chat" in self.endpoint or self.prompts == "text" or workload.has_text
         return LoadOptions(
             endpoint=self.endpoint,
@@ -125,5 +150,5 @@ class BenchOptions:
             tokenizer=tokenizer_for(self.tokenizer, target, self.model) if text or self.tokenizer else None,
             as_text=self.prompts == "text",
             workers=self.workers,
-            slos=goodput_limits(parse_goodput(self.goodput)) or slos,
+            slos=goodput_limits(parse_goodput(self.goodput)) or self.slos,
         )

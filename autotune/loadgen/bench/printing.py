@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from autotune.loadgen.bench.intervals import mean_interval
+from autotune.loadgen.capacity.found import LOADS, described
 from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.trial import Evidence
 
@@ -51,6 +52,12 @@ _CLIENT = (
     ("Event loop lag P99 (ms)", "loop_lag_p99_ms", ".2f"),
     ("Send delay P99 (ms)", "send_delay_p99_ms", ".2f"),
 )
+_CAPACITY = (
+    ("Capacity (requests in flight)", "capacity_concurrency", "d"),
+    ("Capacity (req/s)", "capacity_request_rate", ".2f"),
+    ("Total tok/s at capacity, steady", "capacity_total_token_throughput", ".2f"),
+    ("Output tok/s per user at capacity", "capacity_output_tokens_per_s_per_user", ".2f"),
+)
 _CURVE = (
     ("total tok/s", "total_token_throughput"),
     ("output tok/s", "output_throughput"),
@@ -82,11 +89,19 @@ def table(result: Mapping[str, Any]) -> list[str]:
 def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line per load point: throughput against latency; latencies in ms."""
     names = [str(point["label"] or point["load"]) for point in points]
-    wide = max(len("load"), *map(len, names))
+    wide = max(map(len, ["load", *names]))
     rows = [f"{'load':<{wide}}" + "".join(f"{heading:>14}" for heading, _ in _CURVE) + "  (latencies in ms)"]
     for name, point in zip(names, points, strict=True):
         rows.append(f"{name:<{wide}}" + "".join(f"{point['metrics'][key]:>14.2f}" for _, key in _CURVE))
     return rows
+
+
+def search_table(result: Mapping[str, Any]) -> list[str]:
+    """The whole table of a load search: the curve, what was found, and the table of the load that is the capacity."""
+    by, key = result["find_load"], LOADS[result["find_load"]]
+    points = [{"label": described(by, row[key]), "metrics": row} for row in result["curve"]]
+    found = [f"{sentence}." for sentence in result["load_search"]]
+    return [*curve(points), "", *found, *_figures(result, _CAPACITY), "", *table(result)]
 
 
 def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.bench.options import BenchOptions
+from autotune.loadgen.finding import FoundCapacity
 from autotune.loadgen.prefix_cache import CacheReport
 from autotune.loadgen.request_file import requests_path, write_requests
 from autotune.loadgen.results import Measurement, to_json, worst_client
@@ -94,6 +95,31 @@ def result(
         "gpus": options.gpus,
         "gpu_hour_price": options.gpu_hour_price,
         "requests_file": None,
+    }
+
+
+def searched(
+    options: BenchOptions, workload: Workload, evidence: Evidence, came: FoundCapacity, tokenizer: Tokenizer | None
+) -> dict[str, Any]:
+    """The result of a load search, ready for JSON: of the load that is the capacity, with the curve of all loads.
+
+    Where there is none, ``nearest_miss`` has the limit that the lightest load breaks.
+    """
+    found, shown = came.found, came.shown
+    sent = [load.point for load in shown[0].points]
+    workload = workload.model_copy(update={"points": sent}) if sent else workload
+    miss = None
+    if found.missed is not None:
+        broken, load = found.missed
+        miss = {"slo": broken.slo, "metric": broken.metric, "value": broken.value, "limit": broken.limit, "load": load}
+    return {
+        **result(options, workload, evidence, shown, tokenizer),
+        **with_derived(came.metrics, options.gpus, options.gpu_hour_price),
+        "num_prompts": came.metrics["completed"] + came.metrics["failed"],
+        "find_load": options.find_load,
+        "load_search": found.sentences(),
+        "nearest_miss": miss,
+        "failure": came.failure or None,
     }
 
 
