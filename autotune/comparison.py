@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from autotune import curves
 from autotune.metrics.derived import CURVE, counts
@@ -212,7 +212,7 @@ class Sheet:
         """
         found: list[tuple[float, int, Slo, float]] = []
         for position in self.history.by_position:
-            rows = [self._launches[entry.number] for entry in self.history.evidence(position, Role.FINAL)]
+            rows = self._tried(position)
             breaks = []
             for slo in self.spec.slos:
                 values = [objective.value(row, slo.metric, self.spec.workloads[0]) for row in rows]
@@ -225,9 +225,26 @@ class Sheet:
         excess, position, slo, value = min(found, key=lambda row: row[:2])
         if excess <= 0:
             return None
-        keys = {"command", "argv", "env", "config"}
-        what = self.choice(position).model_dump(include=keys)
-        return NearestMiss(**what, slo=str(slo), metric=slo.metric, value=value, limit=slo.limit)
+        what: dict[str, Any] = {"slo": str(slo), "metric": slo.metric, "value": value, "limit": slo.limit}
+        if self.history.scores(position):
+            keys = {"command", "argv", "env", "config"}
+            return NearestMiss(**what, **self.choice(position).model_dump(include=keys))
+        launch = self._tried(position)[-1]
+        command, knobs = launch.trial.command.on_loopback(), launch.trial.configuration.knobs
+        return NearestMiss(
+            **what,
+            command=command.shell(),
+            argv=list(command.words),
+            env=dict(command.env),
+            config=dict(knobs),
+            load=objective.lightest_load(self.spec, launch),
+        )
+
+    def _tried(self, position: int) -> list[Launch]:
+        """The launches behind a configuration's figures, those without a capacity where it has no others."""
+        entries = self.history.evidence(position, Role.FINAL)
+        entries = entries or [entry for entry in self.history.at(position) if entry.cut_short and entry.violations]
+        return [self._launches[entry.number] for entry in entries]
 
     def ladder(self) -> LadderComparison | None:
         """The curves of baseline and recommended configuration; None where none was measured."""

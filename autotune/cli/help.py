@@ -6,7 +6,10 @@ import click
 
 GROUPS = {
     "What to serve": ("model", "model_id", "hardware", "gpus", "engines"),
-    "What to improve": ("workloads", "speedup", "objective", "weights", "pareto", "slos", "goodput", "baseline"),
+    "What to improve": (
+        *("workloads", "speedup", "objective", "weights", "pareto", "slos", "find_load", "goodput"),
+        "baseline",
+    ),
     "What to measure besides": ("ladder", "gpu_hour_price"),
     "What may be tried": ("pins", "engine_args", "min_context", "allow", "space", "sampler", "sources"),
     "How much": ("launches", "hours", "seed", "noise"),

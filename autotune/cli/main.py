@@ -35,13 +35,14 @@ def cli() -> None:
 )
 @click.option("--workload", "workloads", multiple=True, help="First: the objective's. Default: sharegpt.")
 @shared.speedup
-@click.option("--objective", default="total_token_throughput", show_default=True, help="Metric to improve.")
+@click.option("--objective", help="Metric to improve. Default: total_token_throughput, of the capacity if searched.")
 @click.option("--weights", help="Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.")
 @click.option("--pareto", help="A second metric: the front of the objective against it, e.g. p99_ttft_ms.")
 @click.option("--slo", "slos", multiple=True, help="Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.")
 @shared.goodput
 @click.option("--ladder", help="Concurrencies at which baseline and winner are measured besides, e.g. 1,4,16,64,256.")
 @shared.gpu_hour_price
+@shared.find_load
 @click.option(
     "--baseline",
     help="Engine command line to beat, or recipe[:ENGINE] for the vendor's published one "
@@ -150,6 +151,7 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @shared.goodput
 @click.option("--gpus", type=int, help="GPUs of the server: adds figures per GPU, and in money with a price.")
 @shared.gpu_hour_price
+@shared.find_load
 @click.option("--keep-cache", is_flag=True, help="Do not empty the server's prefix cache before each load.")
 @click.option("--same-prompts", is_flag=True, help="Every repeat sends the same prompts.")
 @click.option("--endpoint", type=click.Choice(["/v1/completions", "/v1/chat/completions"]), default="/v1/completions")

@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune.evaluate import Evaluator
 from autotune.metrics.derived import CURVE
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.formulas import METRICS, without_capacity
 from autotune.metrics.goodput import GOODPUT
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
@@ -56,7 +56,9 @@ class Checked:
         """List the problems of a complete result, the objective's first."""
         goals = {trial.workloads[0], *(name for name in self.spec.weights if name in trial.workloads)}
         for name in (name for name in trial.workloads if name in goals):
-            yield from _no_objective(name, self.spec.objective, result.metrics.get(name))
+            # A server without a capacity was measured, and found too slow for any load.
+            if not (self.spec.find_load and without_capacity(result.metrics.get(name, {}))):
+                yield from _no_objective(name, self.spec.objective, result.metrics.get(name))
         for name, metrics in result.metrics.items():
             for metric, value in metrics.items():
                 if metric in METRICS and value is not None and not _is_possible(value):

@@ -22,7 +22,9 @@ from autotune.engines import engine
 from autotune.errors import CannotGoOn
 from autotune.evaluate import PHASES
 from autotune.evaluate.readback import read_back
+from autotune.loadgen.capacity.search import LoadSearch
 from autotune.loadgen.client.target import Target
+from autotune.loadgen.finding import FoundCapacity, find_load
 from autotune.loadgen.measuring import measure
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.request_file import requests_path, write_requests
@@ -218,7 +220,14 @@ class Launched:
                 )
                 # The few requests of a light load differ more from seed to seed than launches do.
                 seed = self.spec.seed + (0 if concurrency else trial.launch_index)
-                measurement = measure(server.url, server.model, workload, seed, options)
+                measurement: Measurement | FoundCapacity
+                if self.spec.find_load is not None and not concurrency and name == self.spec.workloads[0]:
+                    search = LoadSearch.of(
+                        self.spec.find_load, self.spec.slos, workload, limits=self.spec.request_limits
+                    )
+                    measurement = find_load(server.url, server.model, workload, seed, search, options)
+                else:
+                    measurement = measure(server.url, server.model, workload, seed, options)
             times_s["load"] -= measurement.warm_up_s
             times_s["warmup"] += measurement.warm_up_s
             if not concurrency:
@@ -241,7 +250,7 @@ class Launched:
         died = server.failure()
         return self._failed(died) if died else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
 
-    def _keep(self, measurement: Measurement, server: Server, folder: Path, name: str) -> None:
+    def _keep(self, measurement: Measurement | FoundCapacity, server: Server, folder: Path, name: str) -> None:
         """Write the result of one workload beside the log, and its requests to a file of their own."""
         make_trial_folder(folder)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
@@ -249,7 +258,11 @@ class Launched:
         evidence = Evidence.EMULATED if server.emulated else self.evidence
         about: dict[str, object] = {"workload": name, "seed": measurement.seed, "evidence": evidence.value}
         write_requests(requests_path(path), measurement.logs, about)
-        result = {**about, **to_json([measurement]), "requests_file": requests_path(path).name}
+        if isinstance(measurement, FoundCapacity):
+            whole = {**to_json(measurement.shown), **measurement.metrics}
+        else:
+            whole = to_json([measurement])
+        result = {**about, **whole, "requests_file": requests_path(path).name}
         write_atomically(path, json.dumps(result))
 
 

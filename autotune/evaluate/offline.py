@@ -18,17 +18,23 @@ from autotune.engines import engine
 from autotune.engines.report_back import ReportedKnobs, compare
 from autotune.errors import BadInput
 from autotune.evaluate import PHASES
-from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.capacity.search import LoadSearch
+from autotune.loadgen.workloads import Workload, load_workload
 from autotune.loadgen.workloads.ladder import on_ladder
 from autotune.metrics.derived import CURVE
 from autotune.metrics.formulas import METRICS
 from autotune.replay.bundle import bundle_of
 from autotune.replay.ladder import study_table
+from autotune.simulator.find_load import find_load
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, Metrics, Resolved, State, Trial, TrialResult
+
+LOOKS_IN_VIRTUAL_TIME = 1
+"""At each load of a load search: what is open after the first is decided by the figures, which takes a third of the
+time. ``docs/load-search.md`` says how far that is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +55,6 @@ class Simulated:
         context = Context(self.spec.model, self.spec.hardware, self.spec.gpus, trial.engine_version, longest)
         resolved = resolve_command(trial.command, self.library, context, trial.engine_version)
         factor = noise_factor(self.spec.noise, self.spec.seed, trial)
-        # On a node that is faster by a factor a latency keeps a limit where it keeps one larger by that factor here.
-        limits = [slo.model_copy(update={"limit": slo.limit * factor}) for slo in self.spec.request_limits]
         metrics: dict[str, Metrics] = {}
         times_s = dict.fromkeys(PHASES, 0.0)
         failure: Failure | None = None
@@ -58,17 +62,16 @@ class Simulated:
             workload = on_ladder(workloads[name], concurrency) if concurrency else workloads[name]
             # The same prompts for every configuration, new ones for every repeat but of the ladder's short loads.
             seed = self.spec.seed + (0 if concurrency else trial.launch_index)
-            outcome = resolved.simulate(workload, seed, limits)
-            times_s["ready"] = outcome.startup_s
-            if outcome.failure is not None:
-                failure = outcome.failure
+            searched = not concurrency and name == self.spec.workloads[0]
+            came = simulated_load(self.spec, resolved, workload, seed, searched, factor)
+            times_s["ready"], failure = came.startup_s, came.failure
+            if failure is not None:
                 break
-            found = scaled(outcome.metrics, factor)
-            times_s["load"] += float(found["duration"])
+            times_s["load"] += came.load_s
             if concurrency:
-                metrics[name].setdefault(CURVE, []).append({"concurrency": concurrency, **found})
+                metrics[name].setdefault(CURVE, []).append({"concurrency": concurrency, **came.metrics})
             else:
-                metrics[name] = found
+                metrics[name] = came.metrics
         return TrialResult(
             state=State.FAILED if failure else State.COMPLETE,
             evidence=self.evidence,
@@ -89,6 +92,41 @@ class Simulated:
             kind, trial.configuration, resolved.context, trial.command, ReportedKnobs(made.knobs, made)
         )
         return Resolved(comparison.fingerprint, comparison.differs, "the simulated engine", comparison.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLoad:
+    """A workload on a simulated launch.
+
+    Attributes:
+        load_s: virtual seconds of its load, or of all loads of a load search.
+    """
+
+    metrics: Metrics
+    failure: Failure | None
+    startup_s: float
+    load_s: float
+
+
+def simulated_load(
+    spec: StudySpec, resolved: ResolvedCommand, workload: Workload, seed: int, searched: bool, factor: float = 1.0
+) -> SimulatedLoad:
+    """Load a simulated server by a workload as it is, or up to its capacity where the study asks for that.
+
+    Args:
+        searched: whether a load search would be under this workload.
+        factor: by which the node is faster than the one that is simulated.
+    """
+    if spec.find_load is not None and searched:
+        search = LoadSearch.of(spec.find_load, spec.slos, workload, LOOKS_IN_VIRTUAL_TIME, spec.request_limits)
+        came = find_load(resolved, workload, seed, search, factor)
+        metrics = came.found.metrics if came.found is not None else {}
+        return SimulatedLoad(metrics, came.failure, came.startup_s, came.load_s)
+    # On a node that is faster by a factor a latency keeps a limit where it keeps one larger by that factor here.
+    limits = [slo.model_copy(update={"limit": slo.limit * factor}) for slo in spec.request_limits]
+    outcome = resolved.simulate(workload, seed, limits)
+    metrics = scaled(outcome.metrics, factor)
+    return SimulatedLoad(metrics, outcome.failure, outcome.startup_s, float(metrics.get("duration", 0.0)))
 
 
 @dataclass(frozen=True, slots=True)

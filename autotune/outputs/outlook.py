@@ -10,6 +10,7 @@ from typing import Any
 
 from autotune.errors import BadInput
 from autotune.evaluate.launched import EMULATOR_STARTUP_S
+from autotune.evaluate.offline import simulated_load
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.ladder import on_ladder
 from autotune.metrics.derived import with_derived
@@ -69,13 +70,14 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
         resolved = resolve_command(trial.command, prepared.library, context, trial.engine_version)
         for name, concurrency in trial.loads:
             load = on_ladder(loads[name], concurrency) if concurrency else loads[name]
-            outcome = resolved.simulate(load, spec.seed, spec.request_limits)
-            if outcome.failure is not None:
-                return Prediction(failure=outcome.failure.kind.value)
-            start_s = EMULATOR_STARTUP_S if spec.on == "emulator" else outcome.startup_s
-            seconds = (seconds or start_s) + float(outcome.metrics["duration"])
+            searched = not concurrency and name == spec.workloads[0]
+            came = simulated_load(spec, resolved, load, spec.seed, searched)
+            if came.failure is not None:
+                return Prediction(failure=came.failure.kind.value)
+            start_s = EMULATOR_STARTUP_S if spec.on == "emulator" else came.startup_s
+            seconds = (seconds or start_s) + came.load_s
             gpus = gpus_of(trial.configuration, spec.gpus)
-            metrics.setdefault(name, with_derived(outcome.metrics, gpus, spec.gpu_hour_price))
+            metrics.setdefault(name, with_derived(came.metrics, gpus, spec.gpu_hour_price))
     except BadInput:
         return Prediction()
     value = objective.achieved(spec, Launch(trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics)))

@@ -104,6 +104,9 @@ class Progress:
         """The value with its evidence, the gain over the baseline, the limits that are broken; or how it failed."""
         result, value, mine = launch.result, objective.achieved(self._spec, launch), objective.score(self._spec, launch)
         if value is None or mine is None:
+            if objective.too_slow(self._spec, launch):
+                limits = "; ".join(broken_slos(self._spec, launch))
+                return [f"breaks {limits} at the lightest load", result.evidence.value]
             failure = result.failure
             kind = failure.kind.value if failure else "unknown"
             return [result.state.value, f"{kind} ({failure.phase.value})" if failure and failure.phase else kind]

@@ -16,6 +16,7 @@ from autotune.engines import Engine, engine, recognise, settings_in_front, split
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
+from autotune.loadgen.capacity.search import check as check_load_search
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.traces import with_speedup
 from autotune.machine.gpu import has
@@ -70,6 +71,8 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     goals = goals_of(options, asked["workloads"])
     ladder, told = ladder_of(goals, options, asked, library)
     notes = (*goals.notes, *asked.pop("notes"), *told)
+    if options.find_load is not None and not replayed:
+        check_load_search(load_workload(asked["workloads"][0], library), goals.slos)
     return StudySpec(
         study=_study_name(options, model, hardware),
         model=model,
@@ -82,6 +85,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         goodput=goals.goodput,
         ladder=ladder,
         gpu_hour_price=goals.gpu_hour_price,
+        find_load=options.find_load,
         min_context=_min_context(options, model),
         allow=tuple(dict.fromkeys(options.allow)),
         launches=options.launches,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,6 +23,8 @@ _WEIGHT = re.compile(r"\s*(?P<workload>.+?)\s*=(?P<weight>[^,=]*)(?:,|$)")
 _CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
 DEFAULT_LADDER = (1, 4, 16, 64, 256)
 """Where the front is over the loads of a ladder and none was given."""
+CAPACITY = "capacity_total_token_throughput"
+"""The objective where every server is loaded to its capacity."""
 _FORM = "write workload=weight,… with numbers above 0, e.g. sharegpt=2,long=1"
 
 
@@ -42,7 +44,8 @@ class Goals:
 
 def goals_of(options: RunOptions, workloads: Sequence[str]) -> Goals:
     """Parse the goals; raises `BadInput` for unknown metrics and for options that contradict each other."""
-    objective = _goal(options.objective, "objective")
+    usual = "total_token_throughput" if options.find_load is None else CAPACITY
+    objective = _goal(options.objective or usual, "objective")
     weights = _weights(options.weights, workloads)
     pareto = None if options.pareto is None else _goal(options.pareto, "--pareto")
     if pareto == objective:
@@ -55,9 +58,12 @@ def goals_of(options: RunOptions, workloads: Sequence[str]) -> Goals:
         notes.append(f"{alone}: the front against {pareto} is that of what it came upon; gp looks for the front")
     slos, goodput, price = slos_of(options.slos), parse_goodput(options.goodput), check_price(options.gpu_hour_price)
     _check_money(objective, pareto, slos, price)
+    _check_find_load(options, (objective, pareto, *(slo.metric for slo in slos)), weights)
     if objective == GOODPUT and not goodput and not any(slo.metric.endswith("_ms") for slo in slos):
         notes.append(f"without --goodput every request counts in {GOODPUT}; e.g. --goodput 'ttft:2000 tpot:50'")
-    ladder = _ladder(options.ladder) if pareto != PER_USER or options.ladder is not None else DEFAULT_LADDER
+    # A load search has a curve of its own.
+    usual_ladder = DEFAULT_LADDER if pareto == PER_USER and options.find_load is None else ()
+    ladder = usual_ladder if options.ladder is None else _ladder(options.ladder)
     return Goals(objective, weights, pareto, slos, goodput, ladder, price, tuple(notes))
 
 
@@ -75,6 +81,19 @@ def _ladder(text: str | None) -> tuple[int, ...]:
     if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
         raise BadInput(f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. 1,4,16,64,256")
     return tuple(sorted({int(word) for word in words}))
+
+
+def _check_find_load(options: RunOptions, metrics: Sequence[str | None], weights: Mapping[str, float]) -> None:
+    """Raise `BadInput` for a capacity that is not searched for, or one of several workloads."""
+    measured_by = {"capacity_concurrency": ("concurrency",), "capacity_request_rate": ("rate",)}
+    for metric in metrics:
+        by = measured_by.get(metric or "", ("concurrency", "rate"))
+        if metric is not None and metric.startswith("capacity_") and options.find_load not in by:
+            raise BadInput(f"{metric} is measured with --find-load {' or '.join(by)}: ask for that too")
+    if options.find_load is not None and options.ladder is not None:
+        raise BadInput("--ladder: the load search has a curve of its own; leave out --ladder or --find-load")
+    if options.find_load is not None and weights:
+        raise BadInput("--weights: the load search is of one workload, the first; leave out --weights or --find-load")
 
 
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:

@@ -41,6 +41,7 @@ _NOTHING_SEARCHED = {
     "pins": "--set",
     "speedup": "--speedup",
     "ladder": "--ladder",
+    "find_load": "--find-load",
     "sampler": "--sampler",
     "sources": "--from",
     "executor": "--executor",
@@ -85,6 +86,7 @@ def of_bundle(options: RunOptions, bundle: Bundle, library: Library) -> StudySpe
     asked = replace(
         options,
         objective=options.objective if options.says("objective") else taken.objective,
+        find_load=taken.find_load,
         weights=options.weights if options.says("weights") else weights or None,
         pareto=options.pareto if options.says("pareto") else taken.pareto,
         slos=options.slos if options.says("slos") else [str(slo) for slo in taken.slos],

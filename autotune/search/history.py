@@ -35,7 +35,8 @@ class Entry:
         out_of_memory: it did because memory did not suffice.
         cause: of its failure: the kind and the telling line; of a lack of memory, which engines word in many ways, the
             kind alone. Empty where it did not fail.
-        cut_short: an earlier version ended its load as hopeless: no score, but no reason to launch it again.
+        cut_short: it breaks an SLO at the lightest load, or an earlier version ended its load as hopeless: no score,
+            but no reason to launch it again.
         pending: not finished.
         seconds: that it took.
         began_s: when, on the study's own clock (`timeline.start_times`).
@@ -284,7 +285,7 @@ def _entry_of(
         broke=objective.broke(launch),
         out_of_memory=objective.broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
         cause=_cause(failure) if objective.broke(launch) and failure is not None else "",
-        cut_short=bool(launch.result.shortened),
+        cut_short=bool(launch.result.shortened) or objective.too_slow(spec, launch),
         seconds=timeline.seconds(launch),
         began_s=began_s,
         node=launch.result.node or launch.trial.node,

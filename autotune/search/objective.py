@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from autotune.metrics.derived import CURVE, counts
-from autotune.metrics.formulas import METRICS, check_metric
+from autotune.metrics.formulas import METRICS, check_metric, without_capacity
 from autotune.metrics.goodput import GOODPUT
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Metrics, Role, State
@@ -143,6 +143,23 @@ def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:
     """SLO to how far the launch was beyond its limit (<= 0 keeps it), for the SLOs that were measured."""
     measured = {slo: value(launch, slo.metric, spec.workloads[0]) for slo in spec.slos}
     return {str(slo): slo.violation(number) for slo, number in measured.items() if number is not None}
+
+
+def too_slow(spec: StudySpec, launch: Launch) -> bool:
+    """Whether a launch was measured and has no capacity: the lightest load breaks an SLO."""
+    measured = launch.result.state is State.COMPLETE and spec.find_load is not None
+    return measured and without_capacity(launch.result.metrics.get(spec.workloads[0], {}))
+
+
+def lightest_load(spec: StudySpec, launch: Launch) -> float | None:
+    """The lightest load of a load search; None where there was none."""
+    curve = launch.result.metrics.get(spec.workloads[0], {}).get("curve") if spec.find_load else None
+    return float(curve[0][load_key(spec)]) if curve else None
+
+
+def load_key(spec: StudySpec) -> str:
+    """The key of a load in a row of the curve."""
+    return "concurrency" if spec.find_load == "concurrency" else "request_rate"
 
 
 def broke(launch: Launch) -> bool:

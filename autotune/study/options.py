@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,14 @@ class RunOptions:
     engines: Sequence[str] = ()
     workloads: Sequence[str] = ()
     speedup: float | None = None
-    objective: str = "total_token_throughput"
+    objective: str | None = None
     weights: str | None = None
     pareto: str | None = None
     slos: Sequence[str] = ()
     goodput: Sequence[str] = ()
     ladder: str | None = None
     gpu_hour_price: float | None = None
+    find_load: Literal["concurrency", "rate"] | None = None
     baseline: str | None = None
     pins: Sequence[str] = ()
     min_context: int | None = None

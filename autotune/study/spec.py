@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -57,6 +57,7 @@ class StudySpec(_Value):
             empty: the limits of `slos` on latencies.
         ladder: concurrencies at which the first workload is measured besides, from the lightest; empty: none.
         gpu_hour_price: of one GPU, in any currency; None: nothing is said in money.
+        find_load: what is raised, on the first workload, as far as every SLO is kept; None: the workload's own load.
         baseline: an engine command line, or None for the default baseline.
         recipe: the engine whose vendor's recipe the baseline is; None where it is none.
         baseline_files: the files that the baseline's command names, where it brings them: name to content.
@@ -91,6 +92,7 @@ class StudySpec(_Value):
     goodput: dict[str, float] = {}
     ladder: tuple[int, ...] = ()
     gpu_hour_price: float | None = Field(default=None, gt=0)
+    find_load: Literal["concurrency", "rate"] | None = None
     baseline: str | None = None
     recipe: str | None = None
     baseline_files: dict[str, str] = {}

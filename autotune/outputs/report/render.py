@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from autotune.outputs.report import StudyRecord, curves, outcome, setup, tables, text, words
+from autotune.outputs.report import StudyRecord, capacity, curves, outcome, setup, tables, text, words
 from autotune.outputs.report.page import page
 from autotune.outputs.report.pictures import Part, Picture, launches, speed
 from autotune.outputs.report.pictures import outcome as before_after
@@ -31,6 +31,7 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("Believed, not tried", (outcome.untried,)),
     ("How long do users wait?", (before_after.latencies,)),
     ("Before and after", (outcome.comparison,)),
+    ("What load does it carry within the limits?", (capacity.capacities,)),
     ("What happens under other loads?", (before_after.curves, curves.curves)),
     ("Does it hold on every workload?", (before_after.workloads, outcome.matrix)),
     ("What failed, and what would help?", (launches.failures, tables.failures)),

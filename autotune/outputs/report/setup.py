@@ -45,6 +45,7 @@ def setup(study: StudyRecord) -> list[str]:
         *([("Second goal", f"{text.title(spec.pareto)} on {text.code(spec.workloads[0])}")] if spec.pareto else []),
         ("Limits (SLOs)", limits),
         *_besides(spec),
+        *([("Load", f"raised as far as the limits are kept, by {spec.find_load}")] if spec.find_load else []),
         ("Pinned knobs", pins),
         ("Baseline", text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)"),
         ("Budget", f"{spec.launches} launches" + (f", {spec.hours:g} hours" if spec.hours else "")),
@@ -79,12 +80,16 @@ def _hardware(card: HardwareCard, gpus: int) -> str:
 
 
 def _loads(study: StudyRecord) -> list[str]:
-    rows = [(text.code(name), _described(name), *_means(study, name)) for name in study.spec.workloads]
+    searched = study.spec.workloads[0] if study.spec.find_load else None
+    rows = [
+        (text.code(name), _described(name, name == searched), *_means(study, name)) for name in study.spec.workloads
+    ]
     headings = ("Workload", "What is sent, and how", "Requests", "Mean input tokens", "Mean output tokens")
     return ["Workloads, with what the client counted:", text.table(headings, rows, "  rrr")]
 
 
-def _described(name: str) -> str:
+def _described(name: str, searched: bool) -> str:
+    """What a workload sends, and how: as it says, or as the load search sends it."""
     try:
         workload = load_workload(name)
     except BadInput:  # a file that is gone, or a name of a library of one's own
@@ -93,7 +98,8 @@ def _described(name: str) -> str:
     streaming = "streamed" if workload.streaming else "not streamed"
     # A form such as random:IN:OUT says itself where it comes from.
     origin = "" if ":" in name else f"; from: {text.plain(workload.origin)}"
-    return f"{text.plain(workload.description)}. Offered: {'; '.join(offered)}, {streaming}{origin}"
+    how = "timed anew by the load search" if searched else "; ".join(offered)
+    return f"{text.plain(workload.description)}. Offered: {how}, {streaming}{origin}"
 
 
 def _means(study: StudyRecord, workload: str) -> tuple[str, str, str]:

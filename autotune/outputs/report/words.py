@@ -94,7 +94,8 @@ def _sentence(outcome: Recommendation) -> str:
         return f"{nothing} {missed(outcome.nearest_miss)}" if outcome.nearest_miss else nothing
     figure = f"{choice.engine} {choice.engine_version} reaches {_value(outcome, choice.objective)} {where}"
     if baseline is None:
-        return f"{figure}. The baseline could not run, so there is nothing to compare it with."
+        could = "carry any load within the limits" if choice.objective.metric.startswith("capacity_") else "run"
+        return f"{figure}. The baseline could not {could}, so there is nothing to compare it with."
     if choice.fingerprint == baseline.fingerprint:
         return f"{figure}. This is the baseline itself: nothing was found that is shown to be better."
     if outcome.verdict is Verdict.INDISTINGUISHABLE:
@@ -108,7 +109,9 @@ def _sentence(outcome: Recommendation) -> str:
 def missed(miss: NearestMiss) -> str:
     """Which limit the nearest miss breaks, and by how much."""
     over = 100 * Slo.parse(miss.slo).excess(miss.value)
-    return f"The nearest miss has a {text.measure(miss.metric, miss.value)}, {over:.0f} % beyond the limit {miss.slo}."
+    value = text.measure(miss.metric, miss.value)
+    at = "" if miss.load is None else f" at the lightest load, {miss.load:g},"
+    return f"The nearest miss has a {value}{at or ','} {over:.0f} % beyond the limit {miss.slo}."
 
 
 def _of(outcome: Recommendation, baseline: Choice) -> str:

@@ -34,6 +34,8 @@ _APPROXIMATION = {"tpot": 0.15, "ttft": 0.2, "e2el": 0.1}
 """Standard deviation of ln(simulator / its fast prediction) of latencies, from ``benchmarks/priors.py``."""
 _OF_RATES = 0.1
 """The same of everything else."""
+_OF_CAPACITY = 0.35
+"""The same of the capacity within limits on latencies, of 47 random candidates of the main job (0.17 to 0.39)."""
 _UNSEEN_SHARE = 1 / 3
 """Of what an unmeasured version, GPU or model adds to a prediction's error, how much each candidate has for itself: a
 choice. Most of it is alike for all candidates of an engine, and moves none above another."""
@@ -83,7 +85,9 @@ def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
 def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setups, loads: Shares) -> Prior | None:
     """What physics says with these figures, and what it says with others that they might be; None: nothing."""
     spec = prepared.spec
-    nodes = [SteadyNode(spec.model, spec.hardware, spec.gpus, load, calibration) for load, _ in loads]
+    where = (spec.model, spec.hardware, spec.gpus)
+    limits = spec.slos if spec.find_load is not None else ()
+    nodes = [SteadyNode(*where, load, calibration, slos=limits) for load, _ in loads]
     predicted = [[None if setup is None else _predicted(node, setup) for setup in setups] for node in nodes]
     mean = _means(spec, predicted, setups, loads)
     if not np.isfinite(mean).any():
@@ -186,7 +190,9 @@ def _spread(spec: StudySpec, calibration: Calibration, candidate: Candidate, wor
     errors = errors_for(setup)
     latency = _latency(metric)
     known_as = metric if latency is None else f"median_{latency}_ms"
+    of_capacity = metric.startswith("capacity_")
+    known_as = HEADLINE if of_capacity else known_as
     missing = subject_of(setup, workload).unseen(errors)
     unseen = math.hypot(*(errors.unseen.get(name, 0.0) for name in missing))
-    approximation = _OF_RATES if latency is None else _APPROXIMATION[latency]
+    approximation = _OF_CAPACITY if of_capacity else _OF_RATES if latency is None else _APPROXIMATION[latency]
     return math.hypot(spread_of(errors, engine_name, known_as).row, _UNSEEN_SHARE * unseen, approximation)

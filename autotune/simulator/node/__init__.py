@@ -13,6 +13,7 @@
     sessions.py      the client of a load of sessions
     batching.py      the loop over the scheduler in virtual time, and when tokens came
     fluid.py         the summary of a load point, and the load without the loop: ramp, full batch, drain
+    carried.py       what is carried within limits, with it
     steady.py        a fast prediction of all candidates with it, the search's prior
 
 Its numbers are *simulated*: never to be mixed with measured ones.
@@ -58,6 +59,7 @@ class SimulatedOutcome:
         memory: the memory plan; None when a rule failed before.
         preemptions: sequences thrown out of a full KV pool and computed anew.
         knobs_read: names of the knobs that the arithmetic asked for, set or not.
+        runs: what a client would have seen, by load point.
     """
 
     metrics: Metrics = field(default_factory=dict)
@@ -66,6 +68,7 @@ class SimulatedOutcome:
     memory: MemoryPlan | None = None
     preemptions: int = 0
     knobs_read: frozenset[str] = frozenset()
+    runs: tuple[RequestRecords, ...] = ()
 
 
 def simulate(server: ServerSetup, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
@@ -108,7 +111,7 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Seq
     metrics = summarize_loads(runs, slos)
     metrics["cache_hit_rate"] = cached / read
     metrics["client_bound"] = False
-    return SimulatedOutcome(metrics, None, startup_s(server, plan), plan, preemptions)
+    return SimulatedOutcome(metrics, None, startup_s(server, plan), plan, preemptions, runs=tuple(runs))
 
 
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import Workload
+from autotune.metrics.formulas import Slo
 from autotune.metrics.records import QUANTILES
 from autotune.simulator.node import beyond_step, too_long
 from autotune.simulator.node.calibration import (
@@ -26,6 +27,7 @@ from autotune.simulator.node.calibration import (
     coefficients_of,
     packaged_calibration,
 )
+from autotune.simulator.node.carried import IN_FLIGHT, carried
 from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.fluid import Flow, LoadSummary, flow_of, sequences_held
 from autotune.simulator.node.memory import plan_memory, startup_s
@@ -67,6 +69,7 @@ class SteadyNode:
 
     Args:
         moved: by how much the logarithms of factors are off, shape (draws,).
+        slos: limits within which the server is loaded to its capacity; empty: by the workload as it is.
     """
 
     def __init__(
@@ -77,11 +80,13 @@ class SteadyNode:
         workload: Workload,
         calibration: Calibration | None = None,
         moved: Mapping[Factor, Floats] | None = None,
+        slos: Sequence[Slo] = (),
     ) -> None:
-        self._moved = moved
+        self._moved, self._slos = moved, tuple(slos)
         self._model, self._hardware, self._gpus = model, hardware, gpus
         self._calibration = calibration or packaged_calibration()
-        self._workload = workload
+        self._asked, self._workload = workload, workload.with_concurrencies(IN_FLIGHT) if slos else workload
+        workload = self._workload
         self._loads = [LoadSummary.of(workload.draw(position, 0)) for position in range(len(workload.points))]
         self._coefficients = _Memo(self._compute_coefficients)
         self._starts = _Memo(self._compute_start)
@@ -97,6 +102,8 @@ class SteadyNode:
     def draws(self, candidates: Sequence[Candidate], moved: Mapping[Factor, Floats]) -> dict[str, Floats]:
         """Predict candidates with drawn figures: ln of metrics, each of shape (draws, candidates).
 
+        Of a server that is loaded to its capacity, the total token throughput there.
+
         They are the total token throughput and means of latencies; NaN where the layout needs more GPUs than there are,
         or a latency is not foreseen. All is said as if a candidate starts: its odds are those of `predict`.
 
@@ -106,7 +113,8 @@ class SteadyNode:
         Raises:
             UnknownName: the simulator does not know an engine.
         """
-        drawn = SteadyNode(self._model, self._hardware, self._gpus, self._workload, self._calibration, moved)
+        where = (self._model, self._hardware, self._gpus)
+        drawn = SteadyNode(*where, self._asked, self._calibration, moved, self._slos)
         count = len(next(iter(moved.values())))
         logs = {name: np.full((count, len(candidates)), np.nan) for name in _DRAWN}
         for place, one in enumerate(candidates):
@@ -158,12 +166,21 @@ class SteadyNode:
     def _compute_flows(
         self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
     ) -> dict[str, float]:
-        return _metrics(self._loads, self._flows_of(knobs, engine, version, running))
+        flows = self._flows_of(knobs, engine, version, running)
+        metrics = _metrics(self._loads, flows)
+        if self._slos:
+            speed, place = (float(np.exp(one)) for one in carried(self._loads, flows, self._slos))
+            metrics |= {"capacity_total_token_throughput": speed, "capacity_concurrency": place}
+            metrics["capacity_request_rate"] = speed / (self._loads[0].read + self._loads[0].written)
+        return metrics
 
     def _compute_logs(
         self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
     ) -> dict[str, Floats]:
-        metrics = _central(self._loads, self._flows_of(knobs, engine, version, running))
+        flows = self._flows_of(knobs, engine, version, running)
+        if self._slos:
+            return {HEADLINE: carried(self._loads, flows, self._slos)[0]}
+        metrics = _central(self._loads, flows)
         return {name: np.log(value) for name, value in metrics.items()}
 
     def _flows_of(self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]) -> list[Flow]:

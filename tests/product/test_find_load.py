@@ -1,0 +1,163 @@
+"""`autotune run --find-load` on the simulated node: the capacity as objective, its curve, and nothing that keeps it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.evaluate.offline import Simulated
+from autotune.loadgen.capacity.search import LoadSearch
+from autotune.loadgen.workloads import load_workload
+from autotune.metrics.formulas import Slo
+from autotune.prepare.build_spec import build_spec
+from autotune.prepare.candidates import prepare
+from autotune.search.priors.simulated import physical
+from autotune.simulator.find_load import find_load
+from autotune.simulator.resolve_command import resolve_command
+from autotune.space.context import Context
+from autotune.study.options import RunOptions
+from autotune.study.user_library import library_for
+from autotune.trial import Role, State, Trial
+
+from .cli import autotune
+
+SPACE = Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml"
+MODEL = "deepseek-ai/DeepSeek-V3.2"
+WORKLOAD = "random:500:50:200"
+RUN = ["run", "--model", MODEL, "--hw", "h200", "--space", str(SPACE), "--study", "s", "--workload", WORKLOAD]
+
+
+def rows(home: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (home / "studies" / "s" / "results.jsonl").read_text().splitlines()]
+
+
+def test_a_study_finds_the_command_of_the_highest_capacity(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    limits = ["--slo", "p90_ttft_ms<=1000", "--slo", "p90_tpot_ms<=40", "--workload", "random:500:50:50"]
+    done = autotune(*RUN, "--find-load", "concurrency", *limits, "--launches", "8", "--json", home=home)
+    assert done.code == 0, done.err
+    outcome = done.json
+    assert outcome["objective"]["metric"] == "capacity_total_token_throughput"
+    for row in rows(home):
+        if row["state"] != "complete":
+            continue
+        metrics = row["metrics"][WORKLOAD]
+        at = [point for point in metrics["curve"] if point["concurrency"] == metrics["capacity_concurrency"]]
+        assert len(at) == 1
+        assert at[0]["kept"]
+        assert at[0]["steady_total_token_throughput"] == metrics["capacity_total_token_throughput"]
+        assert metrics["p90_ttft_ms"] <= 1000
+        assert metrics["p90_tpot_ms"] <= 40
+        assert metrics["capacity_broken_at"] is None or metrics["capacity_broken_at"] <= max(
+            1.1 * metrics["capacity_concurrency"], metrics["capacity_concurrency"] + 1
+        )
+        # A further workload runs as it is.
+        further = row["metrics"].get("random:500:50:50", {})
+        assert "curve" not in further
+        assert further.get("completed", 50) == 50
+    best = max(
+        row["metrics"][WORKLOAD]["capacity_total_token_throughput"] for row in rows(home) if row["state"] == "complete"
+    )
+    assert 0.8 * best <= outcome["objective"]["value"] <= best
+    report = (home / "studies" / "s" / "report.md").read_text()
+    assert "## What load does it carry within the limits?" in report
+    assert "Capacity: " in report
+    assert "timed anew by the load search" in report
+    again = autotune("resume", "s", "--json", home=home)
+    assert again.json["objective"] == outcome["objective"]
+    assert "find_load: concurrency" in (home / "studies" / "s" / "study.yaml").read_text()
+
+
+def test_where_the_lightest_load_breaks_a_limit_the_nearest_miss_is_told(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    done = autotune(*RUN, "--find-load", "rate", "--slo", "p90_ttft_ms<=1", "--launches", "4", "--json", home=home)
+    assert done.code == 3, done.err
+    miss = done.json["nearest_miss"]
+    assert (miss["slo"], miss["metric"], miss["limit"]) == ("p90_ttft_ms<=1", "p90_ttft_ms", 1)
+    assert miss["value"] > 1
+    assert miss["load"] > 0
+    assert miss["argv"]
+    assert "at the lightest load" in done.err
+    launched = [row["fingerprint"] for row in rows(home)]
+    assert len(launched) == len(set(launched)), "what is too slow is not launched again"
+    assert all(row["metrics"][WORKLOAD]["capacity_request_rate"] == 0 for row in rows(home))
+
+
+def spec_of(**more: Any) -> Any:
+    asked = {"slos": ("p90_ttft_ms<=1000",), "find_load": "concurrency", "workloads": [WORKLOAD], "noise": 0.0}
+    return build_spec(RunOptions(MODEL, "h200", on="simulator", study="s", space=SPACE, **{**asked, **more}))
+
+
+@pytest.mark.parametrize("by", ["concurrency", "rate"])
+def test_noise_is_a_node_s_clock(by: Any) -> None:
+    """One draw per launch, shared by its loads: twice as fast within half the limits, a node carries twice as much."""
+    library = library_for(SPACE)
+    spec = spec_of()
+    prepared = prepare(spec, library)
+    candidate = prepared.candidates.items[prepared.candidates.baseline]
+    context = Context(spec.model, spec.hardware, spec.gpus, candidate.engine_version)
+    resolved = resolve_command(prepared.command_of(candidate), library, context)
+    workload, found = load_workload(WORKLOAD), []
+    for factor in (1.0, 2.0):
+        search = LoadSearch.of(by, [Slo.parse(f"p90_ttft_ms<={800 / factor}")], workload, 1)
+        came = find_load(resolved, workload, 0, search, factor)
+        assert came.found is not None
+        found.append((came.found.capacity, came.found.metrics["capacity_total_token_throughput"], came.load_s))
+    (load, speed, seconds), (faster_load, faster_speed, faster_seconds) = found
+    assert faster_load == pytest.approx(load if by == "concurrency" else 2 * load, rel=0.01)
+    assert faster_speed == pytest.approx(2 * speed, rel=0.02)
+    assert faster_seconds == pytest.approx(seconds / 2, rel=0.05)
+
+
+def test_the_prior_orders_the_candidates_as_the_capacity_does() -> None:
+    spec = spec_of(slos=("p90_ttft_ms<=1000", "p90_tpot_ms<=30"))
+    prepared = prepare(spec, library_for(SPACE))
+    prior = physical(prepared)[0]
+    items, command_of = prepared.candidates.items, prepared.command_of
+    places = list(range(0, len(items), max(1, len(items) // 12)))
+    simulated, predicted = [], []
+    for place in places:
+        one = items[place]
+        trial = Trial(0, Role.SEARCH, one.configuration, one.engine_version, command_of(one), (WORKLOAD,))
+        result = Simulated(spec, library_for(SPACE))(trial)
+        if result.state is State.COMPLETE and result.metrics[WORKLOAD]["capacity_concurrency"]:
+            simulated.append(result.metrics[WORKLOAD]["capacity_total_token_throughput"])
+            predicted.append(float(prior.mean[place]))
+    best = max(range(len(simulated)), key=simulated.__getitem__)
+    assert predicted[best] >= sorted(predicted)[-3]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--find-load", "concurrency"], "without an SLO on a latency"),
+        (["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--workload", "sweep"], None),
+        (["--objective", "capacity_total_token_throughput"], "is measured with --find-load concurrency or rate"),
+        (
+            ["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--objective", "capacity_concurrency"],
+            "capacity_concurrency is measured with --find-load concurrency",
+        ),
+        (
+            ["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--weights", f"{WORKLOAD}=1"],
+            "the load search is of one workload",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_input(tmp_path: Path, more: list[str], words: str | None) -> None:
+    done = autotune(*RUN, *more, "--dry-run", home=tmp_path / "home")
+    if words is None:
+        assert done.code == 0, "a further workload runs as it is, whatever its load"
+        return
+    assert done.code == 2
+    assert words in done.err
+
+
+def test_a_workload_that_fixes_its_load_is_refused(tmp_path: Path) -> None:
+    words = ["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--workload", "sharegpt-c4", "--dry-run"]
+    done = autotune("run", "--model", MODEL, "--hw", "h200", *words, home=tmp_path / "home")
+    assert done.code == 2
+    assert "sharegpt-c4: it fixes a load: 4 at a time" in done.err
