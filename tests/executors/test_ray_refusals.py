@@ -30,7 +30,7 @@ def asked(home: Path, executor: str) -> Finished:
 @pytest.mark.parametrize(
     ("executor", "said"),
     [
-        ("slurm", "unknown executor 'slurm'. Known: local, ray, ray:ADDRESS."),
+        ("slurm", "unknown executor 'slurm'. Known: local, local:N, ray, ray:ADDRESS."),
         ("ray:", "HOST:PORT"),
         ("ray:head:99999", "HOST:PORT"),
         ("ray:ray://head:10001", "HOST:PORT"),

@@ -33,11 +33,6 @@ _COUNTS = (
     ("Peak output token throughput (tok/s)", "max_output_tokens_per_s", ".2f"),
     ("Peak concurrent requests", "max_concurrent_requests", ".2f"),
     ("Total token throughput (tok/s)", "total_token_throughput", ".2f"),
-    ("Total token throughput per GPU (tok/s)", "total_token_throughput_per_gpu", ".2f"),
-    ("Output tokens per second per user", "output_tokens_per_s_per_user", ".2f"),
-    ("Cost per million tokens", "cost_per_million_tokens", ".4f"),
-    ("Cost per million input tokens", "cost_per_million_input_tokens", ".4f"),
-    ("Cost per million output tokens", "cost_per_million_output_tokens", ".4f"),
 )
 _OF_A_SWEEP = ("completed", "failed", "duration", "total_input_tokens", "total_output_tokens")
 """What adds up over load points; a throughput or a latency is of one of them, and stands in the curve."""
@@ -46,6 +41,13 @@ _LATENCIES = (
     ("tpot", "Time per Output Token (excl. 1st token)", "TPOT"),
     ("itl", "Inter-token Latency", "ITL"),
     ("e2el", "End-to-end Latency", "E2EL"),
+)
+_DERIVED = (
+    ("Total token throughput per GPU (tok/s)", "total_token_throughput_per_gpu", ".2f"),
+    ("Output tokens per second per user", "output_tokens_per_s_per_user", ".2f"),
+    ("Cost per million tokens", "cost_per_million_tokens", ".4f"),
+    ("Cost per million input tokens", "cost_per_million_input_tokens", ".4f"),
+    ("Cost per million output tokens", "cost_per_million_output_tokens", ".4f"),
 )
 _CLIENT = (
     ("Share of a core", "cpu_share", ".2f"),
@@ -81,6 +83,8 @@ def table(result: Mapping[str, Any]) -> list[str]:
         lines.append(heading.center(_WIDTH, "-"))
         for statistic in ("mean", "median", "p90", "p99"):
             lines.append(_line(f"{statistic.capitalize()} {short} (ms)", f"{result[f'{statistic}_{name}_ms']:.2f}"))
+    derived = [] if sweep else _figures(result, _DERIVED)
+    lines += ["Per GPU, per user, in money".center(_WIDTH, "-"), *derived] if derived else []
     lines += [*_workload(result, sweep), *_repeats(result["repeats"], sweep), "Client".center(_WIDTH, "-")]
     lines += [*_figures(result["client"], _CLIENT), _line("Kept up", "no" if result["client_bound"] else "yes")]
     return [*lines, "=" * _WIDTH]
