@@ -123,7 +123,7 @@ def test_a_server_that_is_away_for_some_launches_has_each_of_them_once(tmp_path:
         tracker.finish(small_study.recommendation(), folder)
     assert len(said) == 3
     assert children(server.url, "away") == EVERY_LAUNCH
-    assert artifacts(server.url, "away") == {*ARTIFACTS, "exports"}
+    assert artifacts(server.url, "away") == {*ARTIFACTS, "exports", "report"}
     exports = {f"exports/{path.name}" for path in (folder / "exports").iterdir()}
     assert "exports/compose.yaml" in exports
     assert artifacts(server.url, "away", "exports") == exports
@@ -153,7 +153,7 @@ def test_a_server_that_never_came_gets_the_study_by_resume(
     assert capsys.readouterr().out == still_away.out
     assert f"mlflow   {server.url}\n" in still_away.out
     assert children(server.url, "never") == EVERY_LAUNCH
-    assert artifacts(server.url, "never") == {*ARTIFACTS, "exports"}
+    assert artifacts(server.url, "never") == {*ARTIFACTS, "exports", "report"}
     server.seen.clear()
     resume("never", home, as_json=False)
     assert server.seen == [], "what is there is not sent again"
@@ -235,7 +235,7 @@ def test_a_store_that_takes_no_files_holds_up_no_runs(tmp_path: Path, server: Se
         tracker.sync(LAUNCHES[:4])
         tracker.finish(small_study.recommendation(study=folder.name), folder)
         assert tracker.has_everything
-    assert artifacts(server.url, folder.name) == {*ARTIFACTS, "exports"}
+    assert artifacts(server.url, folder.name) == {*ARTIFACTS, "exports", "report"}
 
 
 @pytest.mark.parametrize("uri", ["http://me:my-own#secret@host", "http://me:my-own/secret@host/", "http://my-own@[::1"])
