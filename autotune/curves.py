@@ -14,14 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.formulas import HEADLINE, METRICS
 from autotune.search import objective
 from autotune.search.decide.estimate import FEW_DEGREES, LAUNCH_NOISE, Spread, Z, mean, percent
 from autotune.study.curve import Crossing, LadderComparison, LadderPoint, Side
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Metrics
-
-HEADLINE = "total_token_throughput"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,11 @@ def crossings(differences: Sequence[Difference]) -> list[Crossing]:
 
 
 def _zero(way: Sequence[Difference], heights: Sequence[float]) -> float:
-    """The first concurrency at which heights that begin above zero reach it."""
+    """Concurrency at which a curve that starts above zero first reaches zero, log-interpolated; else the last.
+
+    Args:
+        heights: of the curve at each of the differences' concurrencies.
+    """
     for (a, b), (one, other) in zip(pairwise(way), pairwise(heights), strict=True):
         if other <= 0:
             share = one / (one - other)

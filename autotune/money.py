@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autotune.metrics.derived import COSTS, PER_GPU
+from autotune.metrics.formulas import HEADLINE
 from autotune.search import timeline
 from autotune.study.curve import StudyCost
 from autotune.study.recommendation import Verdict, WorkloadComparison
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch
 
-HEADLINE = "total_token_throughput"
 _RATES = (
     *(HEADLINE, "steady_total_token_throughput", "output_throughput", "request_throughput", "request_goodput"),
     *("capacity_total_token_throughput", PER_GPU, *COSTS),

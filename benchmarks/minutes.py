@@ -23,6 +23,7 @@ from landscape import layout_of
 from landscapes_simulated import SIMULATED, _prepared, drawn_away
 
 from autotune.loadgen.workloads import load_workload
+from autotune.metrics.formulas import HEADLINE
 from autotune.prepare.candidates import Prepared
 from autotune.search.acquisition import suggest
 from autotune.search.gp.encoding import Encoding
@@ -31,7 +32,6 @@ from autotune.search.history import Entry, History
 from autotune.search.priors import priors_of
 from autotune.search.priors.simulated import _launch_s, _predicted
 from autotune.simulator.node.steady import SteadyNode
-from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.space.enumeration import CandidateSet
 from autotune.trial import Role
 

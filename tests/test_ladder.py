@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from autotune.curves import Difference, compare, crossings
 from autotune.errors import BadInput
-from autotune.evaluate.derived import Derived
+from autotune.evaluate.checked import Checked
 from autotune.evaluate.offline import Replayed, Simulated
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.ladder import how_fixed, on_ladder
@@ -194,7 +194,7 @@ def test_the_simulated_node_measures_the_ladder_on_one_launch() -> None:
         workloads=ready.spec.workloads,
         ladder=(1, 8),
     )
-    result = Derived(Simulated(ready.spec, ready.library), ready.spec)(trial)
+    result = Checked(Simulated(ready.spec, ready.library), ready.spec)(trial)
     metrics = result.metrics[ready.spec.workloads[0]]
     assert [row["concurrency"] for row in metrics["curve"]] == [1, 8]
     one, eight = metrics["curve"]

@@ -9,7 +9,6 @@ import pytest
 
 from autotune.errors import BadInput
 from autotune.evaluate.checked import Checked
-from autotune.evaluate.derived import Derived
 from autotune.metrics.derived import COSTS, DERIVED, with_derived
 from autotune.metrics.formulas import METRICS, Slo, summarize
 from autotune.metrics.goodput import goodput_limits, parse_goodput
@@ -68,7 +67,7 @@ def test_every_row_has_them_of_the_gpus_that_its_server_takes() -> None:
     question = spec(workloads=("chat",), objective="cost_per_million_tokens", gpu_hour_price=3.6)
     configuration = CANDIDATES.items[0].configuration.with_knobs(tensor_parallel=2, data_parallel=2)
     trial = Trial(0, Role.BASELINE, configuration, "1", Command(("vllm",)), ("chat",))
-    result = Checked(Derived(Says(), question), question)(trial)
+    result = Checked(Says(), question)(trial)
     assert result.state is State.COMPLETE
     whole = result.metrics["chat"]
     assert (whole["total_token_throughput_per_gpu"], whole["cost_per_million_tokens"]) == (2000, pytest.approx(0.5))

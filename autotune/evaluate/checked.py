@@ -1,4 +1,4 @@
-"""A check around every evaluator: a result with an impossible figure is no measurement.
+"""Around every evaluator: metrics that follow from the measured ones are added, and impossible figures are refused.
 
 A figure that is not finite, or below zero where nothing can be, comes from a fault: of the engine's own counts, of a
 replay file, of somebody else's evaluator. Nothing after this sees one: neither the search nor Optuna, MLflow or a file.
@@ -13,9 +13,10 @@ from numbers import Integral, Real
 from typing import Any
 
 from autotune.evaluate import Evaluator
-from autotune.metrics.derived import CURVE
+from autotune.metrics.derived import CURVE, with_derived
 from autotune.metrics.formulas import METRICS, without_capacity
 from autotune.metrics.goodput import GOODPUT
+from autotune.space.context import gpus_of
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
 
@@ -24,7 +25,7 @@ _NOT_JSON = object()
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An evaluator whose complete results have the objective, and no impossible figure.
+    """An evaluator whose results have the derived metrics, complete ones the objective, and none an impossible figure.
 
     A complete result with an impossible figure becomes ``invalid``, with the first one in its message. Such figures are
     left out whatever the state, so that a row is always JSON.
@@ -40,7 +41,7 @@ class Checked:
 
     def __call__(self, trial: Trial) -> TrialResult:
         """See `Evaluator`."""
-        result = self.evaluator(trial)
+        result = self._derived(trial, self.evaluator(trial))
         problem = next(self._problems(trial, result), None) if result.state is State.COMPLETE else None
         result = replace(
             result,
@@ -51,6 +52,12 @@ class Checked:
             return result
         message = f"{problem}. The measurement says nothing about the configuration."
         return replace(result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message))
+
+    def _derived(self, trial: Trial, result: TrialResult) -> TrialResult:
+        """The result with the metrics of `autotune.metrics.derived`, of the GPUs that a server takes."""
+        gpus, price = gpus_of(trial.configuration, self.spec.gpus), self.spec.gpu_hour_price
+        metrics = {name: with_derived(measured, gpus, price) for name, measured in result.metrics.items()}
+        return replace(result, metrics=metrics)
 
     def _problems(self, trial: Trial, result: TrialResult) -> Iterator[str]:
         """List the problems of a complete result, the objective's first."""

@@ -14,7 +14,6 @@ from typing import Protocol
 from autotune.errors import CannotGoOn
 from autotune.evaluate import Evaluator
 from autotune.evaluate.checked import Checked
-from autotune.evaluate.derived import Derived
 from autotune.notify import Notify
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
@@ -42,7 +41,7 @@ class EvaluationSetup:
     def evaluator(self) -> Evaluator:
         """Make the study's evaluator, whose results have the derived metrics and are checked."""
         made = self.make(self.spec, self.library, self.folder, self.notify)
-        return Checked(Derived(made, self.spec), self.spec)
+        return Checked(made, self.spec)
 
 
 class Executor(Protocol):

@@ -1,4 +1,4 @@
-"""Which GPUs of this machine launches may share out among themselves."""
+"""Division of this machine's GPUs into disjoint shares, one for each launch that runs side by side with others."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class FoundCapacity:
 
     @property
     def logs(self) -> list[LoadLog]:
-        """Every load that was sent, in order."""
+        """Request logs of all probes, in the order in which they were sent."""
         return [log for _, measurement in self.probes for log in measurement.logs]
 
 

@@ -77,7 +77,7 @@ class Requests:
 
     @property
     def begins_s(self) -> Floats:
-        """When each stream of a closed loop begins, seconds since the start, shape (concurrency,)."""
+        """First request of each stream of a closed loop, seconds after the load's start, shape (concurrency,)."""
         return np.arange(self.concurrency, dtype=np.float64) * (self.ramp_s / max(self.concurrency, 1))
 
     def __len__(self) -> int:

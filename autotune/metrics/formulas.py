@@ -41,6 +41,9 @@ class Metric:
 _SLO = re.compile(r"\s*(?P<metric>[A-Za-z][\w-]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[^\s<>=]+)\s*")
 _RATE, _TIME, _COUNT = Metric(True, 1), Metric(False, -1), Metric(True)
 
+HEADLINE = "total_token_throughput"
+"""The metric that a study improves unless it says otherwise, and of which predictions' errors are known best."""
+
 METRICS: dict[str, Metric] = {
     "duration": _TIME,
     "completed": _COUNT,
@@ -108,7 +111,7 @@ class Slo(BaseModel):
 
 
 def without_capacity(metrics: Mapping[str, object]) -> bool:
-    """Whether a load search found that the lightest load breaks an SLO."""
+    """Whether the metrics are those of a load search whose lightest load broke an SLO: their capacity is 0."""
     return 0 in (metrics.get("capacity_concurrency"), metrics.get("capacity_request_rate"))
 
 

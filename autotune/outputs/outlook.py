@@ -14,13 +14,13 @@ from autotune.evaluate.offline import simulated_load
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.ladder import on_ladder
 from autotune.metrics.derived import with_derived
+from autotune.metrics.formulas import HEADLINE
 from autotune.outputs.report import text
 from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
 from autotune.search import objective
 from autotune.search.priors import priors_of, sources_of
 from autotune.search.study import Study
-from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.simulator.prediction_intervals import intervals
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context, gpus_of

@@ -103,7 +103,7 @@ def _of_csv(table: Table, ladder: tuple[int, ...]) -> tuple[Table, tuple[int, ..
 
 
 def _groups(table: Table, column: str) -> dict[Hashable, dict[object, list[Row]]]:
-    """Configurations without the column, each with its rows by what stands there."""
+    """Group a table's rows: configuration without the concurrency column → concurrency → rows."""
     groups: dict[Hashable, dict[object, list[Row]]] = {}
     for row in table.rows:
         knobs = dict(row.configuration.knobs)

@@ -22,7 +22,7 @@ from autotune.search.decide.estimate import LAUNCH_NOISE, mean, percent
 from autotune.study.places import is_alone, is_beside
 
 ERROR_RATE = 0.05
-"""How often launches that do not slow each other are said to, where a launch has the usual noise."""
+"""False alarms: share of studies without interference that are said to have it, at the usual launch noise."""
 LIMIT = float(-ndtri(ERROR_RATE))
 _BESIDE = 0.5
 """The share of its time that a launch must have run beside others to tell what they do to it."""

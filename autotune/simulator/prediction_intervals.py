@@ -8,9 +8,10 @@ from typing import Any
 from packaging.version import Version
 
 from autotune.loadgen.workloads import Workload
+from autotune.metrics.formulas import HEADLINE
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import packaged_calibration
-from autotune.simulator.node.uncertainty import HEADLINE, PredictionErrors, Subject, interval90, sigma, sigma_of_ratio
+from autotune.simulator.node.uncertainty import PredictionErrors, Subject, interval90, sigma, sigma_of_ratio
 
 _LATENCIES = ("median_ttft_ms", "median_tpot_ms")
 

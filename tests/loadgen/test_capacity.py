@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.bracket import TOLERANCE, Bracket
-from autotune.loadgen.capacity.judge import ERROR, LOOKS, judge, least_requests, mean_kept, share_kept
+from autotune.loadgen.capacity.judge import error_per_look, judge, least_requests, mean_kept, share_kept
 from autotune.loadgen.capacity.search import LoadSearch, check
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo, summarize_loads
@@ -23,8 +23,8 @@ P99 = (Slo.parse("p99_ttft_ms<=1000"),)
 def test_what_is_promised() -> None:
     """The figures that the documentation states."""
     assert TOLERANCE == 0.1
-    assert ERROR == 0.05
-    assert LOOKS == 2
+    # 5 % in all, of two looks: ln(0.025) / ln(0.99) requests, and with two limits ln(0.0125) / ln(0.99).
+    assert error_per_look(P99) == 0.025
     assert least_requests(P99) == 368
     assert least_requests([*P99, Slo.parse("p99_tpot_ms<=50")]) == 437
     assert least_requests([Slo.parse("mean_ttft_ms<=1000")]) == 20
@@ -143,14 +143,14 @@ def test_a_verdict_on_a_quantile_is_wrong_as_seldom_as_stated(share: float) -> N
     draw, wrong, rounds = np.random.default_rng(1), 0, 300
     for _ in range(rounds):
         values = np.empty(0)
-        for look in range(LOOKS):
+        for look in range(2):
             more = least_requests(P99) if not look else len(values)
             values = np.concatenate([values, 2000.0 * (draw.random(more) < share)])
-            kept = share_kept(values, 1000.0, 0.01, ERROR / LOOKS)
+            kept = share_kept(values, 1000.0, 0.01, error_per_look(P99))
             if kept is not None:
                 break
         wrong += kept is not None and kept is not (share < 0.01)
-    assert wrong <= ERROR * rounds
+    assert wrong <= 0.05 * rounds
 
 
 def test_requests_that_fare_alike_count_for_fewer() -> None:
@@ -158,8 +158,8 @@ def test_requests_that_fare_alike_count_for_fewer() -> None:
     draw = np.random.default_rng(2)
     alone = draw.random(500)
     waves = np.repeat(draw.random(10), 50)
-    assert share_kept(alone, 1.0, 0.01, ERROR / LOOKS) is True
-    assert share_kept(waves, 1.0, 0.01, ERROR / LOOKS) is None
+    assert share_kept(alone, 1.0, 0.01, error_per_look(P99)) is True
+    assert share_kept(waves, 1.0, 0.01, error_per_look(P99)) is None
 
 
 def test_a_mean_is_judged_by_its_spread() -> None:

@@ -153,7 +153,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror}); give two result files") from error
+        raise BadInput(f"{path}: cannot be read ({error.strerror}); give two result files, or two studies") from error
     except (ValueError, RecursionError) as error:
         raise MalformedFile(path, _FORM) from error
     if not isinstance(result, dict):

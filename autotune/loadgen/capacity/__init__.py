@@ -1,4 +1,4 @@
-"""Search for the highest load that keeps every SLO on a warm server: the client's and the simulated node's.
+"""Search for the highest load at which a warm server keeps every SLO, on a real server and on the simulated node.
 
     judge    whether a load keeps or breaks the limits, with stated odds, or must be sent on
     bracket  which load comes next: doubling, then bisection, to `bracket.TOLERANCE`

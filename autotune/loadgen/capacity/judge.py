@@ -99,7 +99,7 @@ def judge(
     last: bool,
     looks: int = LOOKS,
 ) -> Judgement:
-    """Judge a load by the requests that were sent at it.
+    """Decide whether a load keeps every SLO, by the latencies of the requests that were sent at it.
 
     Args:
         runs: what the client saw, one for each time that the load was sent.

@@ -165,7 +165,7 @@ class LoadSearch:
     def of(
         cls, by: By, slos: Sequence[Slo], workload: Workload, looks: int = LOOKS, limits: Sequence[Slo] = ()
     ) -> LoadSearch:
-        """The search under a workload: no more in flight than it has prompts. Raises `BadInput`, see `check`."""
+        """Make the search; the workload's prompts bound the concurrency. Raises `BadInput` as `check` does."""
         check(workload, slos)
         prompts = workload.points[0].prompts
         return cls(by, slos, prompts, prompts if workload.has_text else MOST_REQUESTS, looks, limits)

@@ -51,7 +51,7 @@ _SWEPT = (("lengths", "input_tokens"), ("lengths", "output_tokens"), ("prompts",
 """Where a load point may have a list in place of a number; the last changes first."""
 
 _TEXTS = (ShareGPTLengths, FileLengths, SessionLengths, LibraryTextLengths)
-"""Lengths of prompts that are text."""
+"""Kinds of `lengths` whose prompts are text; the others send random token ids."""
 
 _LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concurrency": "c"}
 """The prefix of each swept number in a label, in its order."""

@@ -6,9 +6,9 @@ from autotune.loadgen.workloads import Workload
 from autotune.loadgen.workloads.lengths import SessionLengths
 
 LEAST_PROMPTS = 32
-"""Of the lightest loads: mean latencies of fewer say little."""
+"""Prompts of the lightest loads: a mean latency of fewer has too wide an interval."""
 PER_PLACE = 8
-"""Prompts per request in flight: the steady state needs three (`autotune.metrics.steady`)."""
+"""Prompts of a load per unit of its concurrency; a steady state is found from three on (`autotune.metrics.steady`)."""
 
 
 def how_fixed(workload: Workload) -> str:

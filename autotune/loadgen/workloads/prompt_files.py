@@ -42,6 +42,24 @@ def file_version(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
+def json_object(path: Path, number: int, line: str, form: str) -> dict[str, Any]:
+    """A line of a file as a JSON object.
+
+    Args:
+        form: how to write one, the end of the message.
+
+    Raises:
+        MalformedFile: it is none.
+    """
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise MalformedFile(path, f"not JSON; {form}", number) from error
+    if not isinstance(row, dict):
+        raise MalformedFile(path, f"not an object; {form}", number)
+    return row
+
+
 class Row(NamedTuple):
     """One request of a file.
 
@@ -89,12 +107,7 @@ def _read_rows(path: Path, *_: int) -> tuple[Row, ...]:
 
 
 def _row(path: Path, number: int, line: str) -> Row:
-    try:
-        row: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise MalformedFile(path, f"not JSON; {_ROW_FORM}", number) from error
-    if not isinstance(row, dict):
-        raise MalformedFile(path, f"not an object; {_ROW_FORM}", number)
+    row = json_object(path, number, line, _ROW_FORM)
     if "output_tokens" not in row:
         raise MalformedFile(path, 'no output_tokens; add "output_tokens": M, how many tokens to generate', number)
     content, stated, written = row.get("prompt", row.get("messages")), row.get("input_tokens"), row["output_tokens"]

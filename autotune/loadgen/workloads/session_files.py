@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.tokenizers import Tokenizer
-from autotune.loadgen.workloads.prompt_files import file_version, is_text
+from autotune.loadgen.workloads.prompt_files import file_version, is_text, json_object
 
 _TURN_FORM = '{"user": "text", "output_tokens": N, "think_s": S} or {"input_tokens": N, "output_tokens": N}'
 _FORM = f'{{"turns": [{_TURN_FORM}, …], "system": "text", "tools": […]}}'
@@ -95,11 +95,8 @@ def _sessions(path: Path, text: str) -> Iterator[Session]:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        try:
-            row: Any = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise MalformedFile(path, f"not JSON; write {_FORM}", number) from error
-        if not isinstance(row, dict) or not row.keys() & {"turns", "system", "tools"}:
+        row = json_object(path, number, line, f"write {_FORM}")
+        if not row.keys() & {"turns", "system", "tools"}:
             raise MalformedFile(path, f"no session; write {_FORM}", number)
         its_system, its_tools = row.get("system", system), row.get("tools", tools)
         if not is_text(its_system) or not isinstance(its_tools, list):

@@ -13,7 +13,6 @@ Azure's LLM inference traces (https://github.com/Azure/AzurePublicDataset), CSV:
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ import numpy as np
 
 from autotune.arrays import Floats, Ints
 from autotune.errors import BadInput, MalformedFile
-from autotune.loadgen.workloads.prompt_files import file_version
+from autotune.loadgen.workloads.prompt_files import file_version, json_object
 
 BLOCK_TOKENS = 512
 """Prompt tokens of one of Mooncake's hash ids."""
@@ -125,12 +124,7 @@ def _parser(path: Path, number: int, line: str) -> tuple[Callable[[Path, int, st
 
 
 def _mooncake(path: Path, number: int, line: str) -> _Row:
-    try:
-        row: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise MalformedFile(path, f"not JSON; write {_MOONCAKE_FORM}", number) from error
-    if not isinstance(row, dict):
-        raise MalformedFile(path, f"not an object; write {_MOONCAKE_FORM}", number)
+    row = json_object(path, number, line, f"write {_MOONCAKE_FORM}")
     at_ms = row.get("timestamp")
     if not isinstance(at_ms, int | float) or isinstance(at_ms, bool) or not 0 <= at_ms < _MOST_MS:
         problem = f"timestamp {_told(at_ms)} is no number of milliseconds from 0 on; write {_MOONCAKE_FORM}"

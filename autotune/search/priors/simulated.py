@@ -12,7 +12,7 @@ from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.derived import DERIVED, PER_USER, with_derived
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.formulas import HEADLINE, METRICS
 from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
 from autotune.search.gp.kernels import Prior
@@ -21,7 +21,7 @@ from autotune.search.priors.draws import DRAWS, MOST, Draws
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import Calibration, calibration_of, nothing_learned
 from autotune.simulator.node.steady import SteadyNode, SteadyPrediction
-from autotune.simulator.node.uncertainty import HEADLINE, spread_of
+from autotune.simulator.node.uncertainty import spread_of
 from autotune.simulator.prediction_intervals import errors_for, subject_of
 from autotune.space.context import Context, gpus_of
 from autotune.space.enumeration import Candidate

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from autotune.arrays import Floats
+from autotune.metrics.formulas import HEADLINE
 from autotune.notify import Notify
 from autotune.simulator.fit.errors import METRICS, Missed, errors_of
 from autotune.simulator.fit.points import MeasuredPoint, alone, groups
 from autotune.simulator.fit.solving import UNCERTAIN, FitTarget, Predictor, Problem, fit, without
 from autotune.simulator.node.calibration import Calibration, Learned, nothing_learned, packaged_calibration
-from autotune.simulator.node.uncertainty import HEADLINE, Covered, interval90, sigma
+from autotune.simulator.node.uncertainty import Covered, interval90, sigma
 from autotune.simulator.prediction_intervals import subject_of
 
 

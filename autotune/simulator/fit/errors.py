@@ -17,7 +17,8 @@ from itertools import combinations
 
 import numpy as np
 
-from autotune.simulator.node.uncertainty import HEADLINE, UNKNOWN, Z90, Covered, ErrorSpread, PredictionErrors
+from autotune.metrics.formulas import HEADLINE
+from autotune.simulator.node.uncertainty import UNKNOWN, Z90, Covered, ErrorSpread, PredictionErrors
 
 METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")
 _LEAST = 0.03

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.metrics.formulas import HEADLINE
 from autotune.simulator.fit.calibrate import Predicted
 from autotune.simulator.fit.points import MeasuredPoint, model_name
-from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.simulator.resolve_command import ResolvedCommand
 
 _NOTHING = "–"

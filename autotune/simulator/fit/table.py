@@ -19,10 +19,9 @@ from autotune.engines.installed_options import as_measured
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.loadgen.workloads import Workload, load_workload, workload_names
 from autotune.loadgen.workloads.arrivals import arrival_of
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.formulas import HEADLINE, METRICS
 from autotune.metrics.records import LATENCIES
 from autotune.simulator.fit.points import LeftOut, MeasuredRow
-from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.simulator.resolve_command import resolve_for
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context

@@ -111,7 +111,7 @@ class SimulatedServer:
         self.graph_batch = 0 if eager else self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
 
     def gain_of(self, is_text: bool) -> float:
-        """Tokens that a running sequence gains per decode step, by what its prompt is."""
+        """Tokens per sequence and decode step, accepted drafts included; text accepts more than random ids."""
         return self.text_tokens_per_step if is_text else self.tokens_per_step
 
     def _gain(self, acceptance: float) -> float:

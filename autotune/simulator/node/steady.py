@@ -18,7 +18,7 @@ import numpy as np
 
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.formulas import Slo
+from autotune.metrics.formulas import HEADLINE, Slo
 from autotune.metrics.records import QUANTILES
 from autotune.simulator.node import beyond_step, too_long
 from autotune.simulator.node.calibration import (
@@ -33,7 +33,6 @@ from autotune.simulator.node.fluid import Flow, LoadSummary, flow_of, sequences_
 from autotune.simulator.node.memory import plan_memory, startup_s
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.simulator.node.steptime import Seconds
-from autotune.simulator.node.uncertainty import HEADLINE
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.enumeration import Candidate
 from autotune.trial import Scalar

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
+from autotune.metrics.formulas import HEADLINE
 from autotune.space.entry import Entry
 
 Z90 = 1.645
@@ -19,8 +20,6 @@ Z90 = 1.645
 
 _NEAR = math.log(2.0)
 """Loads within a factor of 2 in lengths and requests in flight count as one that was measured."""
-
-HEADLINE = "total_token_throughput"
 
 
 class ErrorSpread(Entry):
