@@ -15,7 +15,7 @@ def bundle(study: str, output: Path, prompts: bool, home: Path, as_json: bool) -
 
     content = content_of(Home(home), study, say, prompts=prompts)
     try:
-        write_atomically(output, content)
+        write_atomically(output, content, mode=0o600 if prompts else 0o644)
     except OSError as error:
         raise BadInput(f"-o {output}: cannot be written ({error.strerror})") from error
     told = {"study": study, "file": str(output), "bytes": len(content)}

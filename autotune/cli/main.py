@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import click
 from autotune import __version__, redact
 from autotune.cli import shared
 from autotune.cli.help import EXAMPLES, GroupedCommand
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, BadInput
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -322,3 +323,8 @@ def main() -> None:
     except BrokenPipeError:
         # The reader of our output went away (`autotune list | head`); nothing is wrong.
         sys.stderr.close()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        click.echo(f"autotune: no file can have a name as long as {str(error.filename)[:60]!r} …", err=True)
+        sys.exit(BadInput.exit_code)

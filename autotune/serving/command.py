@@ -89,8 +89,8 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
-        with log.open("ab"):
-            pass
+        # For its user alone: engines print the prompts that they were sent.
+        os.close(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
     except OSError as error:
         where = error.filename or folder
         raise BadInput(

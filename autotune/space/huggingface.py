@@ -71,6 +71,8 @@ _ATTENTION_KINDS = {
     "attention",
     "linear_attention",
 }
+_MOST_LAYERS = 10_000
+"""Of more, what each layer is would not be listed in reasonable time."""
 
 
 def model_from_file(path: Path) -> ModelCard:
@@ -112,6 +114,8 @@ def _refuse_others(config: ConfigJson) -> None:
 
 def _architecture(config: ConfigJson) -> Architecture:
     layers, hidden, heads = (config.number(key) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    if layers > _MOST_LAYERS:
+        config.refuse(f"num_hidden_layers is {layers}; a number up to {_MOST_LAYERS:,} is needed")
     latent = config.number("kv_lora_rank")
     if latent:
         config.required("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
@@ -187,6 +191,8 @@ def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
         return [layer in chosen for layer in range(layers)]
     every = config.number("interleave_moe_layer_step", "decoder_sparse_step", default=1)
     only_dense = config.get("mlp_only_layers") or []
+    if not isinstance(only_dense, list):
+        config.refuse(f"mlp_only_layers is {only_dense!r}; a list of layers is needed")
     first = config.number("first_k_dense_replace", "moe_layer_start_index")
     step = config.number("moe_layer_freq", "moe_layer_interval", default=1)
     return [

@@ -22,7 +22,7 @@ from autotune.trial import Launch
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with draft.open("wb") as stream:
+    with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
         stream.flush()
         os.fsync(stream.fileno())

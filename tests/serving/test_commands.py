@@ -50,6 +50,11 @@ def test_relative_paths_are_anchored(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert absolute_paths(words, {"engine.yaml": ""}) == expected
 
 
+def test_only_its_user_may_read_a_servers_log(tmp_path: Path) -> None:
+    """An engine prints prompts."""
+    assert prepare_folder(tmp_path / "trial", {}).stat().st_mode & 0o777 == 0o600
+
+
 def test_programs_are_found_on_the_path_of_the_command(tmp_path: Path) -> None:
     program = tmp_path / "engine"
     program.write_text("#!/bin/sh\n")

@@ -1,0 +1,37 @@
+"""Readers of other people's input refuse what is broken; `benchmarks.fuzz` tries thousands of cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fuzz import attempt, fuzz
+from benchmarks.fuzz_targets import targets
+
+SLOW = {"engine card": 4, "command line": 8, "narrowing": 10, "server log": 10, "engine command": 10, "workload": 10}
+FOUND = {
+    "config.json": [
+        b'{"num_hidden_layers": 4, "hidden_size": 8, "num_attention_heads": 2, "num_experts": 4, "mlp_only_layers": 7}',
+        b'{"num_hidden_layers": 48000000000, "hidden_size": 8, "num_attention_heads": 2, "num_experts": 4}',
+    ],
+    "MLflow URI": [b"://user:hunter2@db/x"],
+    "command line": [b"compare a.json " + b"9" * 400, b"space check x --space " + b"a/" * 9 + b"b" * 300],
+}
+"""Inputs that were once read wrongly."""
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda target: target.name)
+def test_a_mutated_input_is_read_or_refused(target, tmp_path: Path) -> None:
+    assert fuzz(target, SLOW.get(target.name, 25), seed=0).findings == {}
+    for content in FOUND.get(target.name, []):
+        assert attempt(target, content, tmp_path)[1] == "", content[:80]
+
+
+def test_what_a_reader_must_not_do_is_seen(tmp_path: Path) -> None:
+    """The watch itself works."""
+    target = targets()[0]
+    writes = type(target)("writes", [b"x"], lambda content, folder: Path("/tmp/outside").write_bytes(content) * 0)
+    raises = type(target)("raises", [b"x"], lambda content, folder: [][1])
+    assert "opens /tmp/outside" in attempt(writes, b"", tmp_path)[1]
+    assert attempt(raises, b"", tmp_path)[1].startswith("IndexError")
