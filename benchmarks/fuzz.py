@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +44,20 @@ class Target:
     """A reader to be fuzzed.
 
     Attributes:
-        seeds: valid inputs, from which all others are made.
+        make_seeds: makes valid inputs, from which all others are made.
         read: takes an input and an empty folder to work in.
         tree: parses an input into lists, dictionaries and scalars, and writes such a tree; None: bytes only.
     """
 
     name: str
-    seeds: list[bytes]
+    make_seeds: Callable[[], list[bytes]]
     read: Callable[[bytes, Path], object]
     tree: tuple[Callable[[bytes], Any], Callable[[Any], bytes]] | None = None
+
+    @cached_property
+    def seeds(self) -> list[bytes]:
+        """What `make_seeds` made."""
+        return self.make_seeds()
 
 
 @dataclass

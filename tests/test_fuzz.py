@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,11 +12,24 @@ from benchmarks.fuzz import attempt, fuzz
 from benchmarks.fuzz_targets import targets
 
 SLOW = {"engine card": 4, "command line": 8, "narrowing": 10, "server log": 10, "engine command": 10, "workload": 10}
+
+
+def config(odd: dict[str, Any]) -> bytes:
+    """A `config.json` with odd values in it."""
+    sizes = {"num_hidden_layers": 4, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 9}
+    return json.dumps(sizes | {"vocab_size": 9, "max_position_embeddings": 9} | odd).encode()
+
+
 FOUND = {
     "config.json": [
-        b'{"num_hidden_layers": 4, "hidden_size": 8, "num_attention_heads": 2, "num_experts": 4, "mlp_only_layers": 7}',
-        b'{"num_hidden_layers": 48000000000, "hidden_size": 8, "num_attention_heads": 2, "num_experts": 4}',
+        config({"num_experts": 4, "mlp_only_layers": 7}),
+        config({"num_experts": 4, "num_hidden_layers": 48 * 10**9}),
+        config({"model_type": [1]}),
+        config({"num_attention_heads": 32, "head_dim": 0, "quantization_config": {"quant_method": "fp8"}}),
+        config({"quantization_config": {"quant_method": "fp8", "weight_block_size": ["x", 128]}}),
+        b"[" * 100_000,
     ],
+    "hardware card": [b"a: " + b"[" * 100_000, b"- " * 100_000 + b"a"],
     "MLflow URI": [b"://user:hunter2@db/x"],
     "command line": [b"compare a.json " + b"9" * 400, b"space check x --space " + b"a/" * 9 + b"b" * 300],
 }
@@ -31,7 +46,9 @@ def test_a_mutated_input_is_read_or_refused(target, tmp_path: Path) -> None:
 def test_what_a_reader_must_not_do_is_seen(tmp_path: Path) -> None:
     """The watch itself works."""
     target = targets()[0]
-    writes = type(target)("writes", [b"x"], lambda content, folder: Path("/tmp/outside").write_bytes(content) * 0)
-    raises = type(target)("raises", [b"x"], lambda content, folder: [][1])
+    writes = type(target)(
+        "writes", lambda: [b"x"], lambda content, folder: Path("/tmp/outside").write_bytes(content) * 0
+    )
+    raises = type(target)("raises", lambda: [b"x"], lambda content, folder: [][1])
     assert "opens /tmp/outside" in attempt(writes, b"", tmp_path)[1]
     assert attempt(raises, b"", tmp_path)[1].startswith("IndexError")

@@ -41,6 +41,8 @@ class ConfigJson:
         for nested in _NESTED:
             if isinstance(keys.get(nested), Mapping):
                 keys = {**keys, **keys[nested]}
+        if not isinstance(keys.get("model_type", ""), str | None):
+            raise MalformedFile(path, f"model_type is {keys['model_type']!r}; the name of an architecture is needed")
         return cls(path, {**defaults.get(str(keys.get("model_type")), {}), **keys})
 
     def refuse(self, problem: str) -> NoReturn:
@@ -86,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; raises `MalformedFile`."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise MalformedFile(path, f"not JSON: {error}") from error
     if not isinstance(document, dict):
         raise MalformedFile(path, "the top level is not an object")
@@ -194,7 +196,7 @@ def _schemes(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
 
 def _named(config: ConfigJson, method: str, q: Mapping[str, Any]) -> Scheme:
     """Methods that say by their name what they do."""
-    block = _block(q.get("weight_block_size"))
+    block = _block(config, q.get("weight_block_size"))
     known = {
         "fp8": Scheme(1.0, "fp8", block),
         "fbgemm-fp8": Scheme(1.0, "fp8"),
@@ -217,8 +219,12 @@ def _named(config: ConfigJson, method: str, q: Mapping[str, Any]) -> Scheme:
     return known[method]
 
 
-def _block(shape: Any) -> int:
-    return int(shape[0]) if isinstance(shape, list) and shape else 0
+def _block(config: ConfigJson, shape: Any) -> int:
+    """Rows of weights that share a scale; 0 where they all do."""
+    rows = shape[0] if isinstance(shape, list) and shape else 0
+    if not isinstance(rows, int):
+        config.refuse(f"quantization_config: weight_block_size is {shape!r}; whole numbers are needed")
+    return rows
 
 
 def _bytes(bits: float, group: int, scale_bits: float) -> float:
@@ -244,7 +250,7 @@ def _group(config: ConfigJson, group: Mapping[str, Any]) -> Scheme:
     scaled = _bytes(bits, size, 8 if floating else 16) if isinstance(size, int) and size > 0 else bits / 8
     activations = (group.get("input_activations") or {}).get("num_bits") or 16
     kind: MatrixType = "bf16" if activations >= 16 else "fp4" if max(bits, activations) <= 4 else "fp8"
-    block = _block(weights.get("block_structure"))
+    block = _block(config, weights.get("block_structure"))
     everything = not {"Linear", "FusedMoE"}.isdisjoint(targets)
     return Scheme(scaled, kind, block, None if everything else _pattern(config, [str(t) for t in targets]))
 

@@ -116,6 +116,8 @@ def _architecture(config: ConfigJson) -> Architecture:
     layers, hidden, heads = (config.number(key) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     if layers > _MOST_LAYERS:
         config.refuse(f"num_hidden_layers is {layers}; a number up to {_MOST_LAYERS:,} is needed")
+    if heads > hidden:
+        config.refuse(f"num_attention_heads is {heads}, more than hidden_size, {hidden}")
     latent = config.number("kv_lora_rank")
     if latent:
         config.required("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")

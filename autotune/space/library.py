@@ -16,6 +16,7 @@ from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.huggingface import CONFIG, model_from_file
 from autotune.space.schema import EngineCard, NarrowedEngine, Narrowing
+from autotune.space.yaml_text import parse_yaml
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -63,7 +64,7 @@ def read_document(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise MalformedFile(path, "is not UTF-8 text") from error
     try:
-        document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        document = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise MalformedFile(path, f"not YAML: {error.problem}", mark.line + 1 if mark else None) from error

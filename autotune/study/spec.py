@@ -13,6 +13,7 @@ from autotune.metrics.derived import PER_USER
 from autotune.metrics.formulas import Slo
 from autotune.metrics.goodput import goodput_limits
 from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.yaml_text import parse_yaml
 from autotune.trial import Scalar
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -136,9 +137,7 @@ class StudySpec(_Value):
     @classmethod
     def from_yaml(cls, text: str) -> StudySpec:
         """The inverse of `to_yaml`; raises ``pydantic.ValidationError`` or ``yaml.YAMLError``."""
-        # The C parser is eight times as fast, which `autotune list` of many studies needs.
-        document: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        return cls.model_validate(document)
+        return cls.model_validate(parse_yaml(text))
 
 
 def check_study_name(name: str) -> str:
