@@ -13,6 +13,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.derived import DERIVED, PER_USER, with_derived
 from autotune.metrics.formulas import HEADLINE, METRICS
+from autotune.metrics.goodput import GOODPUT
 from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
 from autotune.search.gp.kernels import Prior
@@ -20,7 +21,7 @@ from autotune.search.objective import weights
 from autotune.search.priors.draws import DRAWS, MOST, Draws
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import Calibration, calibration_of, nothing_learned
-from autotune.simulator.node.steady import SteadyNode, SteadyPrediction
+from autotune.simulator.node.steady import Limits, SteadyNode, SteadyPrediction
 from autotune.simulator.node.uncertainty import spread_of
 from autotune.simulator.prediction_intervals import errors_for, subject_of
 from autotune.space.context import Context, gpus_of
@@ -36,6 +37,9 @@ _OF_RATES = 0.1
 """The same of everything else."""
 _OF_CAPACITY = 0.35
 """The same of the capacity within limits on latencies, of 47 random candidates of the main job (0.17 to 0.39)."""
+_OF_GOODPUT = 0.5
+"""The same of requests within limits of their own, of 37 to 54 random candidates of V3.2 under seven loads and limits
+(0.03 to 1.2: the more, the fewer requests are good)."""
 _UNSEEN_SHARE = 1 / 3
 """Of what an unmeasured version, GPU or model adds to a prediction's error, how much each candidate has for itself: a
 choice. Most of it is alike for all candidates of an engine, and moves none above another."""
@@ -86,8 +90,11 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
     """What physics says with these figures, and what it says with others that they might be; None: nothing."""
     spec = prepared.spec
     where = (spec.model, spec.hardware, spec.gpus)
-    limits = spec.slos if spec.find_load is not None else ()
-    nodes = [SteadyNode(*where, load, calibration, slos=limits) for load, _ in loads]
+    limits = Limits(
+        capacity=spec.slos if spec.find_load is not None else (),
+        request=spec.request_limits if spec.objective == GOODPUT else None,
+    )
+    nodes = [SteadyNode(*where, load, calibration, limits=limits) for load, _ in loads]
     predicted = [[None if setup is None else _predicted(node, setup) for setup in setups] for node in nodes]
     mean = _means(spec, predicted, setups, loads)
     if not np.isfinite(mean).any():
@@ -194,5 +201,6 @@ def _spread(spec: StudySpec, calibration: Calibration, candidate: Candidate, wor
     known_as = HEADLINE if of_capacity else known_as
     missing = subject_of(setup, workload).unseen(errors)
     unseen = math.hypot(*(errors.unseen.get(name, 0.0) for name in missing))
-    approximation = _OF_CAPACITY if of_capacity else _OF_RATES if latency is None else _APPROXIMATION[latency]
+    of_rates = {GOODPUT: _OF_GOODPUT}.get(metric, _OF_CAPACITY if of_capacity else _OF_RATES)
+    approximation = of_rates if latency is None else _APPROXIMATION[latency]
     return math.hypot(spread_of(errors, engine_name, known_as).row, _UNSEEN_SHARE * unseen, approximation)

@@ -19,6 +19,7 @@ import numpy as np
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import HEADLINE, Slo
+from autotune.metrics.goodput import GOODPUT
 from autotune.metrics.records import QUANTILES
 from autotune.simulator.node import beyond_step, too_long
 from autotune.simulator.node.calibration import (
@@ -30,6 +31,7 @@ from autotune.simulator.node.calibration import (
 from autotune.simulator.node.carried import IN_FLIGHT, carried
 from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.fluid import Flow, LoadSummary, flow_of, sequences_held
+from autotune.simulator.node.good import good_share
 from autotune.simulator.node.memory import plan_memory, startup_s
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.simulator.node.steptime import Seconds
@@ -63,12 +65,27 @@ class SteadyPrediction:
     startup_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on latencies within which a metric counts.
+
+    Attributes:
+        capacity: the server is loaded as far as they are kept; empty: by the workload as it is.
+        request: what a request keeps to count in ``request_goodput``; None: that is not asked for.
+    """
+
+    capacity: tuple[Slo, ...] = ()
+    request: tuple[Slo, ...] | None = None
+
+
+NO_LIMITS = Limits()
+
+
 class SteadyNode:
     """Predicts configurations of any engine under one workload on one node.
 
     Args:
         moved: by how much the logarithms of factors are off, shape (draws,).
-        slos: limits within which the server is loaded to its capacity; empty: by the workload as it is.
     """
 
     def __init__(
@@ -79,13 +96,14 @@ class SteadyNode:
         workload: Workload,
         calibration: Calibration | None = None,
         moved: Mapping[Factor, Floats] | None = None,
-        slos: Sequence[Slo] = (),
+        limits: Limits = NO_LIMITS,
     ) -> None:
-        self._moved, self._slos = moved, tuple(slos)
+        self._moved, self._limits = moved, limits
         self._model, self._hardware, self._gpus = model, hardware, gpus
         self._calibration = calibration or packaged_calibration()
-        self._asked, self._workload = workload, workload.with_concurrencies(IN_FLIGHT) if slos else workload
-        workload = self._workload
+        self._asked, self._workload = workload, workload
+        if limits.capacity:
+            self._workload = workload = workload.with_concurrencies(IN_FLIGHT)
         self._loads = [LoadSummary.of(workload.draw(position, 0)) for position in range(len(workload.points))]
         self._coefficients = _Memo(self._compute_coefficients)
         self._starts = _Memo(self._compute_start)
@@ -113,7 +131,7 @@ class SteadyNode:
             UnknownName: the simulator does not know an engine.
         """
         where = (self._model, self._hardware, self._gpus)
-        drawn = SteadyNode(*where, self._asked, self._calibration, moved, self._slos)
+        drawn = SteadyNode(*where, self._asked, self._calibration, moved, self._limits)
         count = len(next(iter(moved.values())))
         logs = {name: np.full((count, len(candidates)), np.nan) for name in _DRAWN}
         for place, one in enumerate(candidates):
@@ -167,18 +185,22 @@ class SteadyNode:
     ) -> dict[str, float]:
         flows = self._flows_of(knobs, engine, version, running)
         metrics = _metrics(self._loads, flows)
-        if self._slos:
-            speed, place = (float(np.exp(one)) for one in carried(self._loads, flows, self._slos))
+        if self._limits.capacity:
+            speed, place = (float(np.exp(one)) for one in carried(self._loads, flows, self._limits.capacity))
             metrics |= {"capacity_total_token_throughput": speed, "capacity_concurrency": place}
             metrics["capacity_request_rate"] = speed / (self._loads[0].read + self._loads[0].written)
+        elif (request := self._limits.request) is not None:
+            shares = [good_share(load, flow, request) for load, flow in zip(self._loads, flows, strict=True)]
+            good = [share * load.requests for load, share in zip(self._loads, shares, strict=True) if share is not None]
+            metrics |= {GOODPUT: sum(good) / metrics["duration"]} if len(good) == len(shares) else {}
         return metrics
 
     def _compute_logs(
         self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
     ) -> dict[str, Floats]:
         flows = self._flows_of(knobs, engine, version, running)
-        if self._slos:
-            return {HEADLINE: carried(self._loads, flows, self._slos)[0]}
+        if self._limits.capacity:
+            return {HEADLINE: carried(self._loads, flows, self._limits.capacity)[0]}
         metrics = _central(self._loads, flows)
         return {name: np.log(value) for name, value in metrics.items()}
 

@@ -71,6 +71,13 @@ def test_less_is_better_of_a_latency():
     assert not _of("process", objective="std_itl_ms")
 
 
+def test_goodput_is_foreseen_within_its_limits():
+    wide, tight = (_of("process", objective="request_goodput", goodput={"tpot": limit}) for limit in (1000.0, 10.0))
+    assert len(wide) == 2
+    assert wide[0].mean[0] > wide[0].mean[1]  # four requests at a time
+    assert all((one.mean > other.mean).all() for one, other in zip(wide, tight, strict=True))
+
+
 def test_draws_of_the_figures_vary_what_rests_on_them():
     calibrated, bare = _of("process")
     assert calibrated.draws.shape == bare.draws.shape == (DRAWS, 2)

@@ -12,10 +12,11 @@ from scipy.stats import spearmanr
 
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
+from autotune.metrics.formulas import Slo
 from autotune.simulator.node import ServerSetup, simulate
 from autotune.simulator.node.calibration import drawn_factors, groups_of, nothing_learned, packaged_calibration
 from autotune.simulator.node.coefficients import speed_card
-from autotune.simulator.node.steady import SteadyNode
+from autotune.simulator.node.steady import Limits, SteadyNode
 from autotune.space.enumeration import Candidate
 from autotune.space.library import Library
 from autotune.trial import Configuration, Scalar
@@ -105,6 +106,40 @@ def test_what_a_closed_loop_does_not_foresee_is_not_said():
     metrics = SteadyNode(R1, NODE, 8, workload).predict("vllm", "0.13.0", TP8).metrics
     assert "mean_ttft_ms" not in metrics
     assert metrics["mean_tpot_ms"] > 0
+
+
+GOOD = tuple(Slo(metric=name, sense="<=", limit=limit) for name, limit in (("ttft_ms", 8000), ("tpot_ms", 40)))
+
+
+def goodput(workload, knobs, *limits: Slo) -> float | None:
+    node = SteadyNode(R1, NODE, 8, workload, limits=Limits(request=limits))
+    return node.predict("vllm", "0.13.0", knobs).metrics.get("request_goodput")
+
+
+def test_goodput_ranks_configurations_as_the_full_simulation_does():
+    full, fast = [], []
+    for knobs in CASES:
+        outcome = simulate(ServerSetup("vllm", "0.13.0", knobs, R1, NODE, 8), WORKLOAD, 0, GOOD)
+        full.append(outcome.metrics["request_goodput"])
+        fast.append(goodput(WORKLOAD, knobs, *GOOD))
+    assert max(full) > 5 * min(full)
+    assert spearmanr(full, fast)[0] > 0.85
+
+
+def test_of_goodput_is_said_what_the_limits_leave_of_the_throughput():
+    served = SteadyNode(R1, NODE, 8, WORKLOAD).predict("vllm", "0.13.0", TP8).metrics["request_throughput"]
+    assert goodput(WORKLOAD, TP8) == pytest.approx(served)  # every request is good
+    limits = [Slo(metric="e2el_ms", sense="<=", limit=limit) for limit in (1, 16000, 19000, 10**6)]
+    within = [goodput(WORKLOAD, TP8, limit) for limit in limits]
+    assert within[0] < within[1] < within[2] < within[3]
+    # Of none that is good it says half of one, to have a logarithm.
+    assert (within[0], within[-1]) == (pytest.approx(served / 400), pytest.approx(served))
+
+
+def test_goodput_is_not_said_where_waits_are_not_foreseen():
+    workload = WORKLOAD.with_concurrencies([4, 32])
+    assert goodput(workload, TP8, *GOOD) is None
+    assert goodput(workload, TP8, GOOD[1]) > 0
 
 
 @settings(max_examples=40, deadline=None)
