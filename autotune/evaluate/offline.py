@@ -18,6 +18,7 @@ from autotune.engines import engine
 from autotune.engines.report_back import ReportedKnobs, compare
 from autotune.errors import BadInput
 from autotune.evaluate import PHASES
+from autotune.loadgen.capacity.judge import LOOKS
 from autotune.loadgen.capacity.search import LoadSearch
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.loadgen.workloads.ladder import on_ladder
@@ -118,7 +119,9 @@ def simulated_load(
         factor: by which the node is faster than the one that is simulated.
     """
     if spec.find_load is not None and searched:
-        search = LoadSearch.of(spec.find_load, spec.slos, workload, LOOKS_IN_VIRTUAL_TIME, spec.request_limits)
+        # What is told of a launch on a server before it is one takes as long as there.
+        looks = LOOKS_IN_VIRTUAL_TIME if spec.on == "simulator" else LOOKS
+        search = LoadSearch.of(spec.find_load, spec.slos, workload, looks, spec.request_limits)
         came = find_load(resolved, workload, seed, search, factor)
         metrics = came.found.metrics if came.found is not None else {}
         return SimulatedLoad(metrics, came.failure, came.startup_s, came.load_s)

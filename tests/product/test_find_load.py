@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from autotune.evaluate.launched import EMULATOR_STARTUP_S
 from autotune.evaluate.offline import Simulated
+from autotune.loadgen.capacity.judge import LOOKS
 from autotune.loadgen.capacity.search import LoadSearch
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo
+from autotune.outputs.outlook import predict
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.search.priors.simulated import physical
@@ -87,8 +90,14 @@ def test_where_the_lightest_load_breaks_a_limit_the_nearest_miss_is_told(tmp_pat
 
 
 def spec_of(**more: Any) -> Any:
-    asked = {"slos": ("p90_ttft_ms<=1000",), "find_load": "concurrency", "workloads": [WORKLOAD], "noise": 0.0}
-    return build_spec(RunOptions(MODEL, "h200", on="simulator", study="s", space=SPACE, **{**asked, **more}))
+    asked = {
+        "on": "simulator",
+        "slos": ("p90_ttft_ms<=1000",),
+        "find_load": "concurrency",
+        "workloads": [WORKLOAD],
+        "noise": 0.0,
+    }
+    return build_spec(RunOptions(MODEL, "h200", study="s", space=SPACE, **{**asked, **more}))
 
 
 @pytest.mark.parametrize("by", ["concurrency", "rate"])
@@ -110,6 +119,23 @@ def test_noise_is_a_node_s_clock(by: Any) -> None:
     assert faster_load == pytest.approx(load if by == "concurrency" else 2 * load, rel=0.01)
     assert faster_speed == pytest.approx(2 * speed, rel=0.02)
     assert faster_seconds == pytest.approx(seconds / 2, rel=0.05)
+
+
+@pytest.mark.parametrize(("on", "looks"), [("simulator", 1), ("emulator", LOOKS)])
+def test_a_launch_is_told_to_last_as_long_as_the_looks_that_it_has(on: str, looks: int) -> None:
+    spec = spec_of(on=on, slos=("p99_ttft_ms<=1000", "p99_tpot_ms<=30"))
+    prepared = prepare(spec, library_for(SPACE))
+    candidate = prepared.candidates.items[prepared.candidates.baseline]
+    command = prepared.command_of(candidate)
+    trial = Trial(0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, (WORKLOAD,))
+    resolved = resolve_command(
+        command, prepared.library, Context(spec.model, spec.hardware, spec.gpus, trial.engine_version)
+    )
+    search = LoadSearch.of("concurrency", spec.slos, load_workload(WORKLOAD), looks)
+    came = find_load(resolved, load_workload(WORKLOAD), 0, search)
+    told = predict(prepared, trial)
+    start_s = EMULATOR_STARTUP_S if on == "emulator" else came.startup_s
+    assert told.seconds == pytest.approx(start_s + came.load_s)
 
 
 def test_the_prior_orders_the_candidates_as_the_capacity_does() -> None:
