@@ -122,6 +122,7 @@ def _announce(spec: StudySpec, on: str | None) -> None:
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
     from autotune.outputs.report.words import conclusion, money, price
+    from autotune.outputs.tracking import view_address
     from autotune.study.tracking_uri import ui_command
 
     chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
@@ -133,6 +134,7 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     elif (miss := recommendation.nearest_miss) is not None:
         lines += [f"nearest miss, breaks {miss.slo}:", miss.command, ""]
     lines += [f"report   {folder / 'report.md'}", f"mlflow   {ui_command(home.path)}"]
+    lines += [f"         {view}"] if (view := view_address(home.path, recommendation.study)) else []
     answer(as_json, recommendation.to_json(), lines)
     if chosen is None:
         raise NothingFeasible(f"nothing feasible was found ({recommendation.stop_reason}); see {folder / 'report.md'}")

@@ -8,6 +8,7 @@ workload counts for more because its figures are larger.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from autotune.metrics.derived import CURVE, counts
 from autotune.metrics.formulas import METRICS, check_metric, without_capacity
@@ -137,6 +138,25 @@ def achieved(spec: StudySpec, launch: Launch) -> float | None:
         return None if mean is None else from_score(spec, mean)
     number = value(launch, spec.objective, next(iter(shares)))
     return number if number or (number is not None and spec.objective == GOODPUT) else None
+
+
+def best_so_far(spec: StudySpec, launches: Iterable[Launch]) -> list[tuple[int, float]]:
+    """Number of each launch that may be the best, and the best objective until then.
+
+    Finals, which repeat what is known, are left out, and what breaks a limit.
+
+    Args:
+        launches: by number.
+    """
+    better = max if maximises(spec.objective) else min
+    reached: list[tuple[int, float]] = []
+    for launch in launches:
+        value, beyond = achieved(spec, launch), violations(spec, launch)
+        # A metric that is missing breaks its SLO.
+        broken = any(beyond.get(str(slo), 1.0) > 0 for slo in spec.slos)
+        if value is not None and launch.trial.role is not Role.FINAL and not broken:
+            reached.append((launch.trial.number, better(value, reached[-1][1] if reached else value)))
+    return reached
 
 
 def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:

@@ -20,7 +20,8 @@ _WORTH = {
     "Measure before you rely on it.",
     Evidence.REPLAYED: "No server ran: every figure was read from recorded launches, and is as good as they were.",
 }
-_SHOWN = ("total_token_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+SHOWN = ("total_token_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+"""Metrics that are shown of every workload."""
 
 _WORSE = 1.1  # below, the noise of one launch
 
@@ -129,7 +130,7 @@ def _worse(study: StudyRecord) -> list[str]:
     """What the recommendation costs: the shown metrics that became worse by more than a tenth."""
     costs = []
     for workload, row in study.recommendation.workloads.items():
-        for name in _SHOWN:
+        for name in SHOWN:
             old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
             if old and new and (old / new if maximises(name) else new / old) > _WORSE:
                 costs.append(f"- {text.title(name)} on {text.code(workload)}: {text.change(old, new)}")
@@ -139,7 +140,7 @@ def _worse(study: StudyRecord) -> list[str]:
 def _metrics_table(study: StudyRecord, before: Metrics | None, after: Metrics | None) -> str:
     goals = (study.spec.objective, study.spec.pareto)
     asked = (*(goal for goal in goals if goal), *(slo.metric for slo in study.spec.slos))
-    names = dict.fromkeys((*_SHOWN, *asked, *COSTS))
+    names = dict.fromkeys((*SHOWN, *asked, *COSTS))
     pairs = [(name, (before or {}).get(name), (after or {}).get(name)) for name in names]
     rows = [
         (text.title(name), text.number(old), text.number(new), text.change(old, new))

@@ -22,7 +22,7 @@ from autotune.outputs.tracking.runs import StudyRuns
 from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
-from autotune.study.tracking_uri import database_file, shown, tracking_uri
+from autotune.study.tracking_uri import database_file, is_server, shown, tracking_uri
 from autotune.trial import Launch, Role, State
 
 _STATE = "mlflow.json"
@@ -36,10 +36,12 @@ class SyncState(BaseModel):
 
     Attributes:
         sent_to: the places that have the finished study with everything, as far as was seen from here.
+        pages: place to the address of the launches within MLflow's pages there.
     """
 
     study_id: str = Field(min_length=1)
     sent_to: list[str]
+    pages: dict[str, str] = {}
 
     @classmethod
     def load(cls, folder: Path) -> SyncState:
@@ -54,6 +56,14 @@ class SyncState(BaseModel):
 
     def save(self, folder: Path) -> None:
         write_atomically(folder / _STATE, self.model_dump_json(indent=2) + "\n")
+
+
+def view_address(home: Path, study: str) -> str:
+    """The address in a browser of a finished study's launches, best first; empty where MLflow has none."""
+    uri = tracking_uri(home)
+    page = SyncState.load(home / "studies" / study).pages.get(shown(uri))
+    base = shown(uri).rstrip("/") if is_server(uri) else "http://127.0.0.1:5000"
+    return f"{base}/{page}" if page and base.startswith("http") else ""
 
 
 class Tracker:
@@ -132,9 +142,11 @@ class Tracker:
                     # One that MLflow does not take must not hold up the others.
                     self._note(f"MLflow does not take launch {number}: {reason(error, self._uri)}")
                     self._refused.add(number)
+            self._runs.show_progress(self._without_gap())
             if self._outcome is not None:
                 self._runs.finish(*self._outcome, self._launches.values())
                 self._finished = True
+                self._sync_state.pages[shown(self._uri)] = self._runs.page
                 self._mark_sent(not (self._refused or self._runs.without_files))
         except Exception as error:
             if not is_trouble(error):
@@ -149,12 +161,19 @@ class Tracker:
             why = self._runs.without_files
             self._note(f"MLflow at {shown(self._uri)} lacks logs or reports of this study: they are not taken ({why})")
 
+    def _without_gap(self) -> list[Launch]:
+        """The launches by number, up to the first that is not finished yet; in the end all."""
+        numbers = sorted(self._launches)
+        if self._outcome is None:
+            numbers = [number for place, number in enumerate(numbers) if number == place]
+        return [self._launches[number] for number in numbers]
+
     def _mark_sent(self, whole: bool) -> None:
         """Remember whether MLflow has the whole of the finished study."""
-        place, sent_to = shown(self._uri), self._sync_state.sent_to
-        if (place in sent_to) != whole:
-            self._sync_state.sent_to = [*sent_to, place] if whole else [one for one in sent_to if one != place]
-            self._sync_state.save(self._folder)
+        place = shown(self._uri)
+        others = [one for one in self._sync_state.sent_to if one != place]
+        self._sync_state.sent_to = [*others, place] if whole else others
+        self._sync_state.save(self._folder)
 
     def close(self) -> None:
         """Let go of MLflow; a study that was not finished is shown as killed until it is resumed."""

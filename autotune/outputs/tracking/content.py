@@ -7,21 +7,32 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune import redact
-from autotune.search.objective import achieved, maximises, on_workloads, score, violations
+from autotune.metrics.derived import COST, CURVE, PER_GPU, PER_USER, counts
+from autotune.outputs.report.outcome import SHOWN
+from autotune.outputs.report.render import PICTURES
+from autotune.search.objective import achieved, best_so_far, maximises, on_workloads, score, violations
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
-from autotune.trial import Launch
+from autotune.trial import Launch, Metrics
 
 TEXT_LENGTH = 5000
 """Longest value of a tag or param; MLflow 3.17 takes 8000 and 6000 characters."""
 
 OBJECTIVE = "objective"
 """The metric of every run that has the objective's value, whatever metric that is."""
+
+_OF_THE_FIRST = (
+    *("steady_total_token_throughput", "request_throughput", "request_goodput", PER_GPU, PER_USER, COST),
+    *("median_ttft_ms", "median_tpot_ms", "mean_itl_ms", "p99_itl_ms", "mean_e2el_ms", "p99_e2el_ms"),
+    *("capacity_concurrency", "capacity_request_rate", "capacity_total_token_throughput"),
+    *("completed", "failed", "duration", "cache_hit_rate", "spec_decode_acceptance_rate"),
+)
+"""Metrics that a launch's run has besides of the objective's workload; all others are in ``results.jsonl``."""
 
 UNFINISHED = "unfinished"
 """The parent run's tag ``verdict`` until there is one."""
@@ -57,22 +68,61 @@ def goal_of(spec: StudySpec) -> str:
     return f"{spec.objective} on {on_workloads(spec)}".replace("'", "")[:TEXT_LENGTH]
 
 
+def _figures(spec: StudySpec, metrics: Metrics | None, names: Sequence[str] = SHOWN) -> dict[str, float]:
+    """The named metrics of one load, and those that the study asks about."""
+    asked = (spec.objective, spec.pareto or "", *(slo.metric for slo in spec.slos))
+    return _numbers({name: (metrics or {}).get(name) for name in dict.fromkeys((*names, *asked))})
+
+
 def launch_metrics(spec: StudySpec, launch: Launch, baseline: Launch | None = None) -> dict[str, float]:
-    """Every number of a launch; the objective's value under its metric's name and as `OBJECTIVE`, to sort by.
+    """The telling numbers of a launch; the objective's under its metric's name and as `OBJECTIVE`, to sort by.
 
     Args:
         baseline: a launch of it, over which the gain is taken.
     """
-    metrics = _numbers(launch.result.times_s, "time_s.")
+    metrics = _numbers(dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch)))
     mine, base = score(spec, launch), None if baseline is None else score(spec, baseline)
     if mine is not None and base is not None:
         metrics["gain_percent"] = 100 * math.expm1(mine - base)
-    metrics.update(_numbers(dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch))))
     for workload, values in launch.result.metrics.items():
         if workload in launch.result.shortened:
             continue  # forecasts
-        metrics.update(_numbers(values, f"{workload}."))
-    return metrics
+        names = SHOWN + _OF_THE_FIRST if workload == spec.workloads[0] else SHOWN
+        metrics.update(_numbers(_figures(spec, values, names), f"{workload}."))
+    return {**metrics, **_numbers(launch.result.times_s, "time_s.")}
+
+
+class Point(NamedTuple):
+    """A metric's value at a step; the time is that of what was measured, so that it is the same when sent again."""
+
+    name: str
+    value: float
+    step: int
+    at_ms: int
+
+
+def curve_points(spec: StudySpec, launch: Launch) -> list[Point]:
+    """Figures of a launch at other loads; the step is the concurrency, else the requests per minute."""
+    workload, points = spec.workloads[0], list[Point]()
+    for row in launch.result.metrics.get(workload, {}).get(CURVE) or ():
+        load = row["concurrency"] if "concurrency" in row else 60 * row["request_rate"]
+        figures = _figures(spec, row, (*SHOWN, PER_USER)) if counts(row) else {}
+        at_ms = ended_ms(launch)
+        points += [Point(f"{workload}.curve.{name}", value, round(load), at_ms) for name, value in figures.items()]
+    return points
+
+
+def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
+    """The objective of each launch and the best so far; the step is the launch's number.
+
+    Args:
+        launches: by number.
+    """
+    by_number = {launch.trial.number: launch for launch in launches}
+    values = [(number, achieved(spec, launch)) for number, launch in by_number.items()]
+    rows = [("launch_objective", number, value) for number, value in values if value is not None]
+    rows += [("best_so_far", number, value) for number, value in best_so_far(spec, by_number.values())]
+    return [Point(name, value, number, ended_ms(by_number[number])) for name, number, value in rows]
 
 
 def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
@@ -133,7 +183,7 @@ def study_params(spec: StudySpec) -> dict[str, Any]:
     }
 
 
-def outcome_metrics(outcome: Recommendation) -> dict[str, float]:
+def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float]:
     low, high = outcome.gain_ci95 or (None, None)
     lowest, highest = outcome.gain_interval90_on_a_node or (None, None)
     figures: dict[str, Any] = {
@@ -152,9 +202,32 @@ def outcome_metrics(outcome: Recommendation) -> dict[str, float]:
         goal = outcome.recommended.objective
         metrics.update(_numbers(dict.fromkeys((OBJECTIVE, goal.metric), goal.value)))
     for workload, comparison in outcome.workloads.items():
-        metrics.update(_numbers(comparison.recommended or {}, f"{workload}."))
-        metrics.update(_numbers(comparison.baseline or {}, f"baseline.{workload}."))
+        metrics.update(_numbers(_figures(spec, comparison.recommended), f"{workload}."))
+        metrics.update(_numbers(_figures(spec, comparison.baseline), f"baseline.{workload}."))
     return metrics
+
+
+def ladder_points(outcome: Recommendation, at_ms: int) -> list[Point]:
+    """The curves of the recommended command and of the baseline over the ladder; the step is the concurrency."""
+    if outcome.ladder is None:
+        return []
+    name, points = f"{outcome.ladder.workload}.curve.{outcome.ladder.metric}", list[Point]()
+    for row in outcome.ladder.points:
+        sides = {name: row.recommended, f"baseline.{name}": row.baseline}
+        points += [Point(side, value, row.concurrency, at_ms) for side, value in _numbers(sides).items()]
+    return points
+
+
+def note(report: str, run_id: str) -> str:
+    """The head of ``report.md`` for the page of the study's run: evidence, verdict, command, and what was tried.
+
+    The page folds a text after some five lines, so headings are left out. It shows the run's own pictures by relative
+    links.
+    """
+    opening, *sections = report.split("\n## ")
+    parts = [opening.partition("\n")[2], *(section.partition("\n")[2] for section in sections[:2])]
+    link = f"](get-artifact?run_uuid={run_id}&path={PICTURES}%2F"
+    return "\n".join(parts).strip().replace(f"]({PICTURES}/", link)[:TEXT_LENGTH]
 
 
 def outcome_tags(outcome: Recommendation) -> dict[str, str]:
@@ -163,10 +236,9 @@ def outcome_tags(outcome: Recommendation) -> dict[str, str]:
         return tags
     choice = outcome.recommended
     command = redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
-    note = f"**{outcome.evidence.value.upper()}**: verdict *{outcome.verdict.value}*\n\n```bash\n{command}\n```\n"
     chosen = {"engine": choice.engine, "engine_version": choice.engine_version, "fingerprint": choice.fingerprint}
     chosen["gives_up"] = ", ".join(f"{one.knob}: {one.what}" for one in outcome.gives_up or ()) or "nothing"
-    return {**tags, **chosen, "command": command[:TEXT_LENGTH], "mlflow.note.content": note[:TEXT_LENGTH]}
+    return {**tags, **chosen, "command": command[:TEXT_LENGTH]}
 
 
 def started_ms(launch: Launch) -> int:
@@ -181,6 +253,15 @@ def ended_ms(launch: Launch) -> int:
     return started_ms(launch) + int(sum(launch.result.times_s.values()) * 1000)
 
 
+def view_of(spec: StudySpec, experiment_id: str) -> tuple[str, str]:
+    """Id of the saved view of one goal's launches, and the page's address that shows it.
+
+    The last part of the address leads past the pages for traces, with which MLflow 3.17 begins otherwise.
+    """
+    view_id = f"autotune-{re.sub(r'[^A-Za-z0-9_.-]+', '-', goal_of(spec))}"[:200]
+    return view_id, f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_id}&workflowType=machine_learning"
+
+
 def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str, str]:
     """How an experiment looks in MLflow's pages: a saved view of one goal's launches, and a description.
 
@@ -191,9 +272,10 @@ def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str
         at_ms: when the view is made, milliseconds since 1970.
     """
     goal, metric = goal_of(spec), f"metrics.`{spec.objective}`"
-    view_id = f"autotune-{re.sub(r'[^A-Za-z0-9_.-]+', '-', goal)}"[:200]
-    tags = (f"tags.`{tag}`" for tag in ("engine", "verdict", "study", "role", "evidence"))
-    columns = [metric, "metrics.`gain_percent`", *tags]
+    view_id, link = view_of(spec, experiment_id)
+    tags = [f"tags.`{tag}`" for tag in ("engine", "verdict", "role", "study", "evidence")]
+    latencies = (f"metrics.`{spec.workloads[0]}.{name}`" for name in ("mean_ttft_ms", "mean_tpot_ms"))
+    columns = [metric, "metrics.`gain_percent`", *tags[:3], *latencies, *tags[3:]]
     # The launches that ran, the best one first: those of one goal, as a column of two would hold different quantities.
     state = {
         "searchFilter": f"tags.kind = 'launch' and tags.state = 'complete' and tags.goal = '{goal}'",
@@ -203,7 +285,6 @@ def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str
         "columnOrder": columns,
     }
     view = {"name": f"{goal}, best first", "createdAt": at_ms, "state": json.dumps(state)}
-    link = f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_id}"
     # Markdown above the list of runs. The page shows the first line; the rest unfolds.
     description = (
         f"[Launches by {goal}, best first]({link}): this view is in the menu *Views*, too. By hand: filter by "

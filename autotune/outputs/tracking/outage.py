@@ -46,7 +46,12 @@ def is_refusal(error: Exception) -> bool:
 
     A run or an experiment that somebody has just deleted is another matter: it is made again.
     """
-    return getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE" and not _DELETED.search(str(error))
+    return getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE" and not is_deleted(error)
+
+
+def is_deleted(error: Exception) -> bool:
+    """Whether somebody has deleted the run or the experiment."""
+    return _DELETED.search(str(error)) is not None
 
 
 def reason(error: Exception, uri: str) -> str:

@@ -5,6 +5,7 @@ Everything here may be repeated: a run is found again by its tags, and a second 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from autotune import redact
 from autotune.outputs.artefacts import EXPORTS
 from autotune.outputs.report.render import PICTURES
 from autotune.outputs.tracking import content, database
-from autotune.outputs.tracking.outage import is_trouble, may_pass, reason
+from autotune.outputs.tracking.outage import is_deleted, is_trouble, may_pass, reason
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import is_server
@@ -30,7 +31,8 @@ ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "res
 """Files of a study's folder that the parent run carries, where they exist."""
 
 _PARENT = "mlflow.parentRunId"
-_BATCH = 100  # MLflow takes 100 params or tags in one call
+_NOTE = "mlflow.note.content"
+_BATCH = 100  # MLflow takes 100 params and 1000 metrics in one call
 
 
 class StudyRuns:
@@ -52,11 +54,18 @@ class StudyRuns:
         """Why a file could not be stored; empty where all of them were."""
         self._skips_files = False
         self._files_failed = 0
+        self._shown = 0
+        """Number of the first launch that `show_progress` has not written."""
 
     @property
     def connected(self) -> bool:
         """Whether the parent run is known."""
         return "_parent" in self.__dict__
+
+    @property
+    def page(self) -> str:
+        """The address within MLflow's pages of the launches, the best one first."""
+        return content.view_of(self._spec, self._experiment)[1]
 
     def keep_only(self, numbers: Iterable[int]) -> None:
         """Delete the child runs of other numbers: what was tracked but not stored is made again."""
@@ -82,7 +91,8 @@ class StudyRuns:
         run_id = child.info.run_id
         knobs = {"engine": trial.configuration.engine, **trial.configuration.knobs}
         # The time stamp is the launch's own, so that writing a metric again does not add a second point.
-        self._log_batch(run_id, content.launch_metrics(self._spec, launch, baseline), knobs, child.info.start_time)
+        metrics = _metrics(content.launch_metrics(self._spec, launch, baseline), child.info.start_time)
+        self._log_batch(run_id, metrics + _stepped(content.curve_points(self._spec, launch)), knobs)
         log = self._folder / "trials" / f"{trial.number:04d}" / "server.log"
         if log.is_file():
             secrets = redact.secrets_in(trial.command.argv, trial.command.env)
@@ -94,20 +104,38 @@ class StudyRuns:
         self._tag(self._parent, {"evidence": result.evidence.value})
         return True
 
+    def show_progress(self, launches: Iterable[Launch]) -> None:
+        """Write each launch's objective and the best until then to the parent run, as far as they are not there.
+
+        Args:
+            launches: by number, without a gap: an earlier one that comes later would change the best until then.
+        """
+        points = content.progress_points(self._spec, launches)
+        new = [point for point in points if point.step >= self._shown]
+        try:
+            self._log_batch(self._parent.info.run_id, _stepped(new), {})
+        except Exception as error:
+            if not is_deleted(error):  # one that is, is made again in the end
+                raise
+        self._shown = max([self._shown, *(point.step + 1 for point in new)])
+
     def finish(self, recommendation: Recommendation, folder: Path, launches: Iterable[Launch]) -> None:
         """Write the outcome to the parent run: figures, verdict, nodes, and the files of the study's folder."""
         nodes = dict.fromkeys(launch.result.node for launch in launches if launch.result.node)
-        run_id = self._parent.info.run_id
+        run_id, start_ms = self._parent.info.run_id, self._parent.info.start_time
         logged = self._client.get_run(run_id).data.metrics
-        figures = content.outcome_metrics(recommendation).items()
+        figures = content.outcome_metrics(self._spec, recommendation).items()
         # Only what differs, so that finishing twice leaves one point.
-        if changed := {name: value for name, value in figures if logged.get(content.metric_name(name)) != value}:
-            self._client.log_batch(run_id, metrics=_metrics(changed, int(time.time() * 1000)))
+        changed = {name: value for name, value in figures if logged.get(content.metric_name(name)) != value}
+        points = _stepped(content.ladder_points(recommendation, start_ms))
+        self._log_batch(run_id, _metrics(changed, int(time.time() * 1000)) + points, {})
         self._tag(self._parent, {**content.outcome_tags(recommendation), "nodes": ", ".join(nodes)})
         self._tag_decisive(recommendation)
-        for name in ARTIFACTS:
-            if (folder / name).is_file():
-                self._log_text(run_id, redact.text((folder / name).read_text(encoding="utf-8")), name)
+        texts = {name: redact.text(path.read_text("utf-8")) for name in ARTIFACTS if (path := folder / name).is_file()}
+        if "report.md" in texts:
+            self._tag(self._parent, {_NOTE: content.note(texts["report.md"], run_id)})
+        for name, text in texts.items():
+            self._log_text(run_id, text, name)
         for path in sorted([*(folder / EXPORTS).glob("*"), *(folder / PICTURES).glob("*")]):
             if path.is_file():
                 self._log_text(run_id, path.read_text(encoding="utf-8"), f"{path.parent.name}/{path.name}")
@@ -127,6 +155,7 @@ class StudyRuns:
 
     def disconnect(self) -> None:
         """Close what is open and forget what was read."""
+        self._shown = 0
         client = self.__dict__.pop("_client", None)
         for name in ("_experiment", "_parent", "_children"):
             self.__dict__.pop(name, None)
@@ -182,8 +211,17 @@ class StudyRuns:
             tags = {**content.study_tags(self._spec), "study_id": self._study_id}
             run = self._client.create_run(self._experiment, run_name=self._spec.study, tags=tags)
         if not run.data.params:  # new, or cut off before it had them
-            self._log_batch(run.info.run_id, {}, content.study_params(self._spec), 0)
+            self._log_datasets(run.info.run_id)
+            self._log_batch(run.info.run_id, [], content.study_params(self._spec))
         return run
+
+    def _log_datasets(self, run_id: str) -> None:
+        """Name the workloads in the column *Dataset*, the telling one of those that a list of runs begins with."""
+        from mlflow.entities import Dataset, DatasetInput
+
+        digests = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in self._spec.workloads}
+        datasets = [Dataset(name[:500], digest, "autotune workload", name) for name, digest in digests.items()]
+        self._client.log_inputs(run_id, [DatasetInput(dataset, []) for dataset in datasets])
 
     def _add_view(self) -> None:
         """Give the experiment a view of the goal and a description, unless a person or a study did."""
@@ -258,22 +296,28 @@ class StudyRuns:
                 self._client.set_tag(run.info.run_id, name, value)
                 run.data.tags[name] = value
 
-    def _log_batch(self, run_id: str, metrics: Mapping[str, float], params: Mapping[str, Any], at_ms: int) -> None:
+    def _log_batch(self, run_id: str, metrics: list[Metric], params: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
         values = [
             Param(name, "engine decides" if value is None else redact.text(str(value))[: content.TEXT_LENGTH])
             for name, value in _named(params).items()
         ]
-        self._client.log_batch(run_id, metrics=_metrics(metrics, at_ms), params=values[:_BATCH])
-        for start in range(_BATCH, len(values), _BATCH):
-            self._client.log_batch(run_id, params=values[start : start + _BATCH])
+        for start in range(0, max(len(values), len(metrics)), _BATCH):
+            part = slice(start, start + _BATCH)
+            self._client.log_batch(run_id, metrics=metrics[part], params=values[part])
 
 
 def _metrics(values: Mapping[str, float], at_ms: int) -> list[Metric]:
     from mlflow.entities import Metric
 
     return [Metric(name, value, at_ms, 0) for name, value in _named(values).items()]
+
+
+def _stepped(points: Iterable[content.Point]) -> list[Metric]:
+    from mlflow.entities import Metric
+
+    return [Metric(content.metric_name(point.name), point.value, point.at_ms, point.step) for point in points]
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:

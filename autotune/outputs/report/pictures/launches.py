@@ -8,7 +8,7 @@ from autotune import redact
 from autotune.outputs.report import StudyRecord, tables, text, words
 from autotune.outputs.report.pictures import Bar, Block, Line, Panel, Picture, Point, Values
 from autotune.outputs.report.pictures.expected import expected
-from autotune.search.objective import achieved, maximises
+from autotune.search.objective import achieved, best_so_far, maximises
 from autotune.study.recommendation import Choice
 from autotune.trial import Launch, Role
 
@@ -21,9 +21,7 @@ _LONGEST_NAME = 30
 def tried(study: StudyRecord) -> Picture | None:
     """Every launch in its order with the best so far, what was expected of it, and what failed."""
     spec, looks, guesses = study.spec, looks_of(study), expected(study)
-    best = max if maximises(spec.objective) else min
     marks: list[Point] = []
-    reached: list[tuple[int, float]] = []
     for launch in study.launches:
         number, value = launch.trial.number, achieved(spec, launch)
         look, shape = looks[launch.trial.configuration.engine]
@@ -35,14 +33,12 @@ def tried(study: StudyRecord) -> Picture | None:
             look, shape = "bad", "x"
         else:
             data["value"] = value
-            if launch.trial.role is not Role.FINAL and not broken:
-                reached.append((number, best(value, reached[-1][1] if reached else value)))
         look = "bad" if broken else look
         told = f"{_launch(launch)}: {_outcome(launch, value, broken)}\n{command(launch)}"
         marks.append(Point(f"launch-{number}", told, data, look, number, value or 0.0, shape))
     if not marks:
         return None
-    lines = _levels(study, reached)
+    lines = _levels(study, best_so_far(spec, study.launches))
     panel = Panel(
         "launch",
         text.title(spec.objective),
