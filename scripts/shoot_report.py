@@ -42,7 +42,7 @@ def shoot(page: Path, out: Path) -> None:
         try:
             driver.get(page.resolve().as_uri())
             for name, view in VIEWS.items():
-                _save(_view(driver, view), out / f"report-{name}.png")
+                save(_view(driver, view), out / f"report-{name}.png")
         finally:
             driver.quit()
 
@@ -61,7 +61,8 @@ def _view(driver: Any, view: dict[str, Any]) -> bytes:
     return base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"])
 
 
-def _save(picture: bytes, path: Path) -> None:
+def save(picture: bytes, path: Path) -> None:
+    """Write a picture in few colours, which makes it small."""
     # Not the most frequent colours: those of the marks are rare.
     few = Image.open(io.BytesIO(picture)).convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE)
     few.save(path, optimize=True)

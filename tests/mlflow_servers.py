@@ -1,4 +1,4 @@
-"""MLflow servers on loopback: the real one as a process, and its application in this process, which can misbehave."""
+"""Dashboards on loopback: MLflow and optuna-dashboard as processes, and MLflow in this process, which can misbehave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as reply:
+        with urllib.request.urlopen(url, timeout=5) as reply:
             return bool(reply.status == 200)
     except (urllib.error.URLError, OSError):
         return False
@@ -39,6 +39,8 @@ class ServerProcess:
         store: the database's address.
         folder: takes the artifacts and the server's log.
     """
+
+    health = "health"
 
     def __init__(self, store: str, folder: Path) -> None:
         self._log = folder / "mlflow-server.log"
@@ -60,11 +62,11 @@ class ServerProcess:
         self._process = process
         waited = threading.Event()
         for _ in range(4 * WAIT_S):
-            if answers(self.url):
+            if answers(f"{self.url}/{self.health}"):
                 return
             assert process.poll() is None, self._log.read_text()
             waited.wait(0.25)
-        raise AssertionError(f"mlflow server did not answer; see {self._log}")
+        raise AssertionError(f"the server did not answer; see {self._log}")
 
     def stop(self) -> None:
         """Stop it with everything that it started."""
@@ -77,6 +79,23 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(30)
+
+
+class DashboardProcess(ServerProcess):
+    """`optuna-dashboard`, the installed command, on a study's journal.
+
+    Args:
+        journal: the file that it opens.
+        folder: takes its log.
+    """
+
+    health = "api/studies"
+
+    def __init__(self, journal: Path, folder: Path) -> None:
+        super().__init__("", folder)
+        command = "from importlib.metadata import entry_points as e; e(name='optuna-dashboard')['optuna-dashboard']"
+        self._command = [sys.executable, "-c", f"{command}.load()()", str(journal)]
+        self._command += ["--host", "127.0.0.1", "--port", str(self.port), "--quiet"]
 
 
 Answer = tuple[str, list[tuple[str, str]], bytes]

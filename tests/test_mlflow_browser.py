@@ -16,8 +16,8 @@ from autotune.evaluate import Evaluator
 from autotune.evaluate.factory import evaluator_for
 from autotune.outputs.progress import Progress
 from autotune.outputs.report import StudyRecord
-from autotune.outputs.report.render import render
-from autotune.outputs.tracking import Tracker
+from autotune.outputs.report.render import files_of
+from autotune.outputs.tracking import Tracker, view_address
 from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.runs import ARTIFACTS
 from autotune.prepare.build_spec import build_spec
@@ -42,8 +42,9 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, s
     (folder / "trials" / "0003").mkdir(parents=True)
     (folder / "trials" / "0003" / "server.log").write_text("INFO: the server's own log\n")
     study = StudyRecord(small_study.spec(), small_study.launches(), small_study.recommendation(), folder)
-    (folder / "report.md").write_text(render(study, "md"))
-    (folder / "report.html").write_text(render(study, "html"))
+    (folder / "report").mkdir()
+    for name, content in files_of(study).items():
+        (folder / name).write_text(content)
     (folder / "exports").mkdir()
     (folder / "exports" / "compose.yaml").write_text("services: {}\n")
     with Tracker(home, small_study.spec()) as tracker:
@@ -133,7 +134,7 @@ def test_the_experiment_lists_parent_and_children_and_sorts_by_throughput(
     url = f"{address}/#/experiments/{tracked[1]['experiment']}/runs"
     see(browser, url, experiment_name(small_study.spec()), "small", "10 matching runs")
     unfold(browser)
-    wait_for(browser, "0000 baseline vllm", "0003 search sglang", "0008 final vllm")
+    wait_for(browser, "0000 baseline vllm", "0003 search sglang", "0008 final vllm", "Dataset", "sharegpt (")
     browser.save_screenshot(str(tmp_path / "experiment.png"))
     condition = "tags.kind = 'launch' and tags.state = 'complete'"
     found = runs_in_order(browser, url, condition, "0007 final sglang", "7 matching runs")
@@ -160,6 +161,16 @@ def test_the_view_by_the_objective_shows_its_column_the_best_launch_first(
     assert names == ["0007", "0003", "0005", "0001", "0006", "0000", "0008"]
 
 
+def test_the_printed_address_opens_the_launches_with_the_columns_that_matter(
+    browser: Any, address: str, tracked: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    """Past the pages for traces, with which MLflow 3.17 begins otherwise."""
+    page = view_address(tracked[0], "small").removeprefix("http://127.0.0.1:5000")
+    see(browser, address + page, "7 matching runs", "total_token_throughput", "gain_percent", "verdict", "better")
+    browser.save_screenshot(str(tmp_path / "printed.png"))
+    assert names_in_order(browser)[0].startswith("0007")
+
+
 def test_a_child_shows_params_metrics_tags_and_its_log(
     browser: Any, address: str, tracked: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:
@@ -167,13 +178,22 @@ def test_a_child_shows_params_metrics_tags_and_its_log(
     see(browser, base, "0003 search sglang", "data_parallel", "sharegpt.total_token_throughput", "9100", "simulated")
     browser.save_screenshot(str(tmp_path / "child.png"))
     see(browser, f"{base}/artifacts/server.log", "server.log", "INFO: the server's own log")
+    both, experiment = f'["{tracked[1]["winner"]}","{tracked[1]["parent"]}"]', tracked[1]["experiment"]
+    see(
+        browser, f'{address}/#/compare-runs?runs={both}&experiments=["{experiment}"]', "Comparing 2 Runs", "0003 search"
+    )
+    browser.save_screenshot(str(tmp_path / "comparison.png"))
 
 
 def test_the_parent_shows_the_outcome_and_the_report(
     browser: Any, address: str, tracked: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
     base = f"{address}/#/experiments/{tracked[1]['experiment']}/runs/{tracked[1]['parent']}"
-    see(browser, base, "small", "gain_percent", "51.7", "better", "sglang.launch_server")
+    see(browser, base, "small", "gain_percent", "51.7", "better", "sglang.launch_server", "Gain over the baseline")
+    pictures = "return [...document.images].filter(i => i.src.includes('tried.svg') && i.naturalWidth > 0).length"
+    WebDriverWait(browser, WAIT_S).until(lambda page: page.execute_script(pictures) == 1)
     browser.save_screenshot(str(tmp_path / "parent.png"))
     see(browser, f"{base}/artifacts/report.md", "report.md", "report.html", "exports", "Verdict")
     browser.save_screenshot(str(tmp_path / "report.png"))

@@ -150,7 +150,9 @@ def test_a_server_that_never_came_gets_the_study_by_resume(
     assert "does not answer" in still_away.err
     server.start()
     resume("never", home, as_json=False)
-    assert capsys.readouterr().out == still_away.out
+    sent = capsys.readouterr().out
+    assert sent.startswith(still_away.out)
+    assert f"\n         {server.url}/#/experiments/" in sent, "where its launches are, once they are there"
     assert f"mlflow   {server.url}\n" in still_away.out
     assert children(server.url, "never") == EVERY_LAUNCH
     assert artifacts(server.url, "never") == {*ARTIFACTS, "exports", "report"}

@@ -96,7 +96,7 @@ def test_the_filters_of_the_documents_find_what_they_say(tracker: Tracker) -> No
     tracker.sync(small_study.launches())
     tracker.finish(small_study.recommendation(), tracker.home)
     page = (Path(__file__).parents[1] / "docs" / "mlflow.md").read_text()
-    filters = page.split("```text\n")[1].split("```")[0].splitlines()
+    filters = page.split("```sql\n")[1].split("```")[0].splitlines()
     client = client_of(tracker)
     (experiment,) = client.search_experiments(filter_string=f"name = '{experiment_name(small_study.spec())}'")
     order = ["metrics.total_token_throughput DESC"]

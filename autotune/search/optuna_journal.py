@@ -106,12 +106,16 @@ class Journal:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spec, self._candidates, self._command_of, self._sampler = spec, candidates, command_of, sampler
         self._encoding, self._backend = sampler.encoding, _Backend(path)
+        storage = JournalStorage(self._backend)
         self._study = optuna.create_study(
             study_name=spec.study,
-            storage=JournalStorage(self._backend),
+            storage=storage,
             sampler=sampler,
             direction="maximize" if objective.maximises(spec.objective) else "minimize",
         )
+        # What optuna-dashboard calls the objective; its own function for that comes with the package alone.
+        study_id = storage.get_study_id_from_name(spec.study)
+        storage.set_study_system_attr(study_id, "dashboard:objective_names", [spec.objective])
         self._asked: dict[int, optuna.Trial] = {}
         self._begun: Counter[str] = Counter()
 
