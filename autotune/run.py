@@ -136,7 +136,7 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
     def ask() -> Trial | None:
         trial = study.ask(executor.nodes, executor.busy)
         if trial is not None:
-            progress.started(trial, study.launches)
+            progress.started(trial, study.launches, study.phase)
         return trial
 
     # Of this run: what failed before a study was resumed may have been repaired.

@@ -10,14 +10,15 @@ from __future__ import annotations
 import argparse
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-COLUMNS = 80
+import pyte
+
+COLUMNS, ROWS = 80, 400
 MODEL = "--model deepseek-ai/DeepSeek-V3.2 --hw h200"
 SCENES = [
     ("The main job", f"autotune run {MODEL} --study demo", None),
@@ -33,40 +34,28 @@ SCENES = [
     ("What there is", "autotune list", None),
 ]
 """Heading, command, and the text after which Ctrl-C is pressed."""
-_TOKENS = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b[=>]|([\r\n])|([^\x1b\r\n]+)")
+AT_A_GLANCE = ("24/30", 7)
+"""The launch of the first scene after which the screen is recorded, too, and how many of its last lines."""
 
 
-def shown(text: str) -> str:
-    """What stands on the screen in the end, lines that were drawn over left out; folded as the terminal folds."""
-    lines, row = [""], 0
-    at_start = True
-    for token in _TOKENS.finditer(text):
-        count, letter, move, words = token.groups()
-        if letter == "A":
-            row = max(0, row - int(count or 1))
-        elif letter == "K":
-            lines[row] = ""
-        elif move == "\n":
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
-        elif words:
-            lines[row] = words if at_start else lines[row] + words
-        at_start = move is not None or (at_start and not words)
-    kept = [line.rstrip()[i : i + COLUMNS] for line in lines for i in range(0, max(len(line.rstrip()), 1), COLUMNS)]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip("\n")
+def shown(screen: pyte.Screen) -> list[str]:
+    """What stands on the screen, without the empty lines at its end."""
+    return "\n".join(line.rstrip() for line in screen.display).rstrip("\n").split("\n")
 
 
-def record(command: str, home: Path, stop_after: str | None) -> str:
-    """Run a command in a terminal and return what it showed."""
+def record(command: str, home: Path, stop_after: str | None) -> tuple[str, str]:
+    """Run a command in a terminal and return what it showed in the end, and what in the middle of it."""
     words = command.replace("autotune", f"{sys.executable} -m autotune", 1).split()
     main, terminal = pty.openpty()
     environment = {**os.environ, "AUTOTUNE_HOME": str(home), "COLUMNS": str(COLUMNS), "TERM": "xterm"}
+    environment["LINES"] = str(ROWS)
     # A session of its own, so that Ctrl-C goes to it alone.
     child = subprocess.Popen(
         words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, start_new_session=True
     )
     os.close(terminal)
-    seen = b""
+    screen = pyte.Screen(COLUMNS, ROWS)
+    stream, seen, glance = pyte.ByteStream(screen), b"", ""
     while True:
         try:
             part = os.read(main, 65536)
@@ -75,12 +64,16 @@ def record(command: str, home: Path, stop_after: str | None) -> str:
         if not part:
             break
         seen += part
+        stream.feed(part)
         if stop_after is not None and f"{stop_after} ".encode() in seen:
             child.send_signal(signal.SIGINT)
             stop_after = None
+        after, rows = AT_A_GLANCE
+        if not glance and f"{after} ".encode() in seen and "running" in "".join(shown(screen)[-rows:]):
+            glance = "\n".join(shown(screen)[-rows:])
     os.close(main)
-    text = shown(seen.decode()).replace(str(home), "mlruns")
-    return f"$ {command}\n{text}\n[exit code {child.wait()}]"
+    text = "\n".join(shown(screen)).replace(str(home), "mlruns")
+    return f"$ {command}\n{text}\n[exit code {child.wait()}]", glance
 
 
 def main() -> None:
@@ -93,7 +86,10 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory() as folder:
         for heading, command, stop_after in SCENES:
-            parts.append(f"## {heading}\n\n```text\n{record(command, Path(folder) / 'mlruns', stop_after)}\n```\n")
+            whole, glance = record(command, Path(folder) / "mlruns", stop_after)
+            parts.append(f"## {heading}\n\n```text\n{whole}\n```\n")
+            if glance:
+                parts.append(f"While it runs, the last lines of the screen:\n\n```text\n{glance}\n```\n")
     out.write_text("\n".join(parts), encoding="utf-8")
 
 

@@ -6,9 +6,12 @@ import time
 from io import StringIO
 from pathlib import Path
 
+import pyte
 from rich.console import Console
 
 from autotune.metrics.formulas import Slo
+from autotune.notify import Stage
+from autotune.outputs.live import LiveBlock
 from autotune.outputs.outlook import Prediction, cost_line, first_trials, predict
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking.content import launch_tags
@@ -24,15 +27,28 @@ ROOT = Path(__file__).resolve().parents[1]
 LAUNCHES = small_study.launches()
 
 
-def lines(spec: StudySpec) -> list[str]:
-    """What is printed of the small study, launch by launch."""
-    shown = StringIO()
+def shown(spec: StudySpec, console: Console) -> str:
+    """What is printed of the small study, launch by launch; and what stands there in the end, a launch under way."""
     items = {one.trial.configuration.fingerprint: Candidate(one.trial.configuration, "1.0") for one in LAUNCHES}
-    with Progress(spec, Console(file=shown, width=80)) as progress:
+    with Progress(spec, console) as progress:
         progress.opened(Path("folder"), CandidateSet(tuple(items.values()), 0, (0, 1)))
         for number, launch in enumerate(LAUNCHES):
-            progress.finished(launch, LAUNCHES[:number])
-    return shown.getvalue().splitlines()[1:]
+            progress.started(launch.trial, LAUNCHES[:number], launch.trial.role.value)
+            progress.note(Stage(launch.trial.number, "loaded with sharegpt", "a-node"))
+            if number < len(LAUNCHES) - 1:
+                progress.finished(launch, LAUNCHES[:number])
+        progress.note("the last line")
+        assert isinstance(console.file, StringIO)
+        seen = console.file.getvalue()
+    progress.finished(LAUNCHES[-1], LAUNCHES[:-1])
+    return seen
+
+
+def lines(spec: StudySpec) -> list[str]:
+    console = Console(file=StringIO(), width=80)
+    shown(spec, console)
+    assert isinstance(console.file, StringIO)
+    return [line for line in console.file.getvalue().splitlines()[1:] if line != "the last line"]
 
 
 def test_a_line_says_what_was_tried_and_what_came_of_it() -> None:
@@ -86,15 +102,48 @@ def test_a_launch_that_takes_time_says_how_much_is_left() -> None:
     assert short[0] == "at most about 16 min left"
 
 
+def test_a_terminal_shows_the_study_at_a_glance() -> None:
+    """The best counts by its launches, with the interval of its gain; ``NO_COLOR`` takes nothing of it away."""
+    console = Console(file=StringIO(), force_terminal=True, no_color=True, width=100, height=40, _environ={})
+    screen = pyte.Screen(100, 40)
+    pyte.Stream(screen).feed(shown(small_study.spec(slos=()), console).replace("\n", "\r\n"))
+    *_, phase, running, best = "\n".join(line.rstrip() for line in screen.display).rstrip("\n").splitlines()
+    assert phase == "final       8/9 · SIMULATED · 2 failed · at most about 0 s left"
+    assert running == "running     loaded with sharegpt 0 s · a-node · vllm  its defaults"
+    assert best == "best        9,099.6 · +50.4 % (+41.7 to +59.7) · sglang  tensor_parallel=1 data_parallel=8"
+    assert not screen.cursor.hidden
+
+
+def test_as_many_launches_are_shown_as_there_is_room_for() -> None:
+    for height, expected in ((40, 8), (11, 5), (7, 1), (4, 1)):
+        console = Console(file=StringIO(), force_terminal=True, width=40, height=height, _environ={})
+        block = LiveBlock(console)
+        block.facts, block.best = ["0/30"], ["nothing yet"]
+        for number in range(12):
+            block.begin(number, "vllm  its defaults", "starting", f"node-{number}")
+        drawn = console.render_lines(block, pad=False)
+        rows = ["".join(part.text for part in line) for line in drawn]
+        assert sum("running" in one for one in rows) == expected
+        assert any(f"and {12 - expected} more" in one for one in rows) == (height > 4)
+        assert len(rows) < height
+        assert max(map(len, rows)) <= 40
+
+
+def test_what_is_no_terminal_with_a_cursor_gets_the_lines_alone() -> None:
+    spec, piped = small_study.spec(slos=()), Console(file=StringIO(), width=80)
+    dumb = Console(file=StringIO(), force_terminal=True, width=80, _environ={"TERM": "dumb"})
+    assert shown(spec, dumb) == shown(spec, piped)
+
+
 def test_a_child_process_has_the_terminal_for_itself() -> None:
-    shown = StringIO()
-    with Progress(small_study.spec(), Console(file=shown, force_terminal=True, width=80)) as progress:
+    screen = StringIO()
+    with Progress(small_study.spec(), Console(file=screen, force_terminal=True, width=80, _environ={})) as progress:
         with progress.paused():
-            written = shown.tell()
+            written = screen.tell()
             time.sleep(0.3)
-            assert shown.tell() == written
+            assert screen.tell() == written
         time.sleep(0.3)
-        assert shown.tell() > written
+        assert screen.tell() > written
 
 
 def test_what_a_study_takes_and_tries_first_is_told_before_it() -> None:

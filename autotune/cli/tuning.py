@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -46,7 +47,7 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     Home(home).check_free(spec.study)
     from autotune.run import run as run_study
 
-    with _progress(spec) as progress:
+    with _progress(spec, as_json) as progress:
         recommendation = run_study(spec, Home(home), progress)
     if (bundle := bundle_of(spec.on, spec.table_sha256)) is not None:
         say(bundle.agreement(recommendation))
@@ -64,17 +65,29 @@ def resume(study: str, home: Path, as_json: bool) -> None:
         from autotune.run import run as run_study
 
         _announce(spec, None)
-        with _progress(spec) as progress:
+        with _progress(spec, as_json) as progress:
             done = run_study(spec, folder, progress)
     _conclude(done, folder, as_json)
 
 
-def _progress(spec: StudySpec) -> Progress:
+def _progress(spec: StudySpec, as_json: bool) -> Progress:
     from autotune.outputs.progress import Progress
+
+    # FORCE_COLOR makes no terminal of a pipe.
+    progress = Progress(spec, MESSAGES, live=sys.stderr.isatty() and not as_json)
+
+    def suspend(*_: object) -> None:
+        with progress.paused():
+            # Its default, not SIGSTOP: where no shell could wake us, the kernel does not obey it.
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTSTP)
+            signal.signal(signal.SIGTSTP, suspend)
 
     # A polite kill is an interruption like Ctrl-C: finish the row, say how to resume.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return Progress(spec, MESSAGES)
+    # By Ctrl-Z: what the shell prints meanwhile is not ours to draw over.
+    signal.signal(signal.SIGTSTP, suspend)
+    return progress
 
 
 def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home) -> None:

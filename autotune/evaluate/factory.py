@@ -7,18 +7,18 @@ from pathlib import Path
 from autotune.errors import UnknownName
 from autotune.evaluate import Evaluator
 from autotune.evaluate.offline import Recorded, Replayed, Simulated
-from autotune.notify import Notify, silent
+from autotune.notify import Watch, silent
 from autotune.replay.bundle import bundle_of
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
 
 
-def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Notify = silent) -> Evaluator:
+def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
     """Make the evaluator that a study names; raises `UnknownName`.
 
     Args:
         folder: the study's, for what launches leave behind.
-        notify: called when a launch is tried again.
+        notify: called when a launch is tried again, and with its stages.
     """
     if spec.on == "simulator":
         return Simulated(spec, library)

@@ -34,7 +34,7 @@ from autotune.loadgen.speculation import DraftReader
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.ladder import on_ladder
 from autotune.metrics.derived import CURVE, INVALID
-from autotune.notify import Notify, silent
+from autotune.notify import Stage, Watch, silent
 from autotune.prepare.weights import weights_failure
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.command import cache_variables
@@ -79,7 +79,7 @@ class Launched:
         ports: those that servers may be given; None: any of `autotune.serving.ports.RANGE`.
         waits_s: before each further try of a launch that failed for a reason that is not the configuration's.
         pause: waits so many seconds.
-        notify: called before each wait.
+        notify: called before each wait, and with the stages of launches.
         node: the machine that is looked at before and after each launch; None: this one, as far as `spec` needs it.
     """
 
@@ -90,7 +90,7 @@ class Launched:
     shutdown: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
     waits_s: tuple[float, ...] = (1.0, 10.0, 60.0)
     pause: Callable[[float], None] = time.sleep
-    notify: Notify = silent
+    notify: Watch = silent
     ports: Sequence[int] | None = None
     node: Node | None = None
 
@@ -119,6 +119,7 @@ class Launched:
                 break
             tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
             self.notify(f"launch {trial.number}: {failure.message} ({tries})")
+            self.notify(Stage(trial.number, "waiting for the next try"))
             with measured(times_s, "launch"):
                 self.pause(wait_s)
         # Where the next trial would fare no better, the study stops; this trial is made again on resuming.
@@ -149,6 +150,7 @@ class Launched:
         folder = self.folder / "trials" / f"{trial.number:04d}"
         kind = engine(trial.configuration.engine, self.library)
         memory_before = node.used()
+        self.notify(Stage(trial.number, "starting"))
         try:
             with measured(times_s, "launch"):
                 if self._ours:
@@ -164,6 +166,7 @@ class Launched:
                 pids = server.pids
                 resolved = None if failure else read_back(server, kind, trial, self._context(trial), folder)
             result = self._failed(failure) if failure else self._load(server, trial, kind.card, folder, times_s)
+            self.notify(Stage(trial.number, "stopping"))
             with measured(times_s, "stop"):
                 report = server.stop()
                 quarantine = report.left_behind() or node.left_behind(memory_before)
@@ -209,6 +212,7 @@ class Launched:
         for name, concurrency in trial.loads:
             workload = load_workload(name, self.library)
             workload = on_ladder(workload, concurrency) if concurrency else workload
+            self.notify(Stage(trial.number, f"loaded with {workload.name}"))
             with measured(times_s, "load"), ServerClient(Target.parse(server.url, server.api_key)) as client:
                 options = LoadOptions(
                     api_key=server.api_key,

@@ -14,7 +14,7 @@ from typing import Protocol
 from autotune.errors import CannotGoOn
 from autotune.evaluate import Evaluator
 from autotune.evaluate.checked import Checked
-from autotune.notify import Notify
+from autotune.notify import Watch
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, State, Trial, TrialResult
@@ -36,7 +36,7 @@ class EvaluationSetup:
     spec: StudySpec
     library: Library
     folder: Path
-    notify: Notify
+    notify: Watch
 
     def evaluator(self) -> Evaluator:
         """Make the study's evaluator, whose results have the derived metrics and are checked."""

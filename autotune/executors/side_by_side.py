@@ -26,7 +26,7 @@ from autotune.child import IMPORT_FOLDER, die_with_parent
 from autotune.errors import AutotuneError, CannotGoOn
 from autotune.executors import EvaluationSetup
 from autotune.executors.shares import Share, visible_to
-from autotune.notify import silent
+from autotune.notify import Stage, on_node, silent
 from autotune.study.places import alone, is_alone, share_name
 from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
 
@@ -158,8 +158,8 @@ class SideBySideExecutor:
             message = self._worker(place).connection.recv()
         except (EOFError, ConnectionError):
             return self._lost(place)
-        if isinstance(message, str):
-            self._setup.notify(message)
+        if isinstance(message, str | Stage):
+            self._setup.notify(on_node(message, place))
             return None
         trial = self._running.pop(place)
         if isinstance(message, TrialResult):

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: launches done, phase, best so far, time left. All on stderr."""
+"""What a person sees while a study runs: a line per launch and, on a terminal, a live block below. All on stderr."""
 
 from __future__ import annotations
 
@@ -10,42 +10,51 @@ from pathlib import Path
 from statistics import fmean
 
 from rich.console import Console
-from rich.status import Status
 
+from autotune.notify import Stage
+from autotune.outputs.live import LiveBlock
 from autotune.outputs.report import text
 from autotune.outputs.report.tables import broken_slos
 from autotune.replay import file_of
 from autotune.search import objective
 from autotune.search.budget import capacity
+from autotune.search.decide.estimate import percent, percents
 from autotune.search.decide.verdict import default_of
 from autotune.search.history import History
+from autotune.search.nodes import contrast
 from autotune.space.enumeration import CandidateSet
 from autotune.study.places import at_once
 from autotune.study.spec import StudySpec, is_local
-from autotune.trial import Configuration, Launch, Scalar, Trial
+from autotune.trial import Configuration, Launch, Scalar, State, Trial
 
 _MOST_KNOBS = 3
 """Knobs that a launch's line names; of those beyond it gives the number."""
+_EVIDENCE = {"simulator": "SIMULATED", "emulator": "EMULATED", "replay": "REPLAYED"}
+"""What the block says of its numbers, by `StudySpec.on`."""
 
 
 class Progress:
-    """One line per launch and, on a terminal, a status line that is kept up to date."""
+    """One line per launch and, on a terminal, the study at a glance below them.
 
-    def __init__(self, spec: StudySpec, console: Console) -> None:
+    Args:
+        live: whether the lines are to have that block where the console can show it.
+    """
+
+    def __init__(self, spec: StudySpec, console: Console, live: bool = True) -> None:
         self._spec, self._console = spec, console
-        self._status: Status | None = console.status("") if console.is_terminal else None
+        self._block = LiveBlock(console) if live and console.is_interactive else None
         self._started_s = 0.0
         self._done_before: int | None = None
         self._candidates: CandidateSet
 
     def __enter__(self) -> Progress:
-        if self._status is not None:
-            self._status.start()
+        if self._block is not None:
+            self._block.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+        if self._block is not None:
+            self._block.__exit__()
 
     def opened(self, folder: Path, candidates: CandidateSet) -> None:
         """Say where everything will lie, and take up the candidates that launches will be of."""
@@ -55,8 +64,7 @@ class Progress:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leave the terminal to a child process meanwhile."""
-        if self._status is not None:
-            self._status.stop()
+        self.__exit__()
         try:
             yield
         finally:
@@ -64,22 +72,29 @@ class Progress:
 
     def phase(self, text: str) -> None:
         """Show a phase that is no launch."""
-        if self._status is not None:
-            self._status.update(text)
+        if self._block is not None:
+            self._block.enter_phase(text)
 
-    def note(self, text: str) -> None:
-        """Print a line: about what takes care of itself, or what is done before the first launch and may take long."""
-        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+    def note(self, message: str | Stage) -> None:
+        """Print a line: about what takes care of itself, or what is done before the first launch and may take long.
 
-    def started(self, trial: Trial, launches: Sequence[Launch]) -> None:
-        """Show what is being launched after the finished launches."""
-        done = len(launches)
+        The stage of a launch is shown in its row alone.
+        """
+        if not isinstance(message, Stage):
+            self._console.print(message, highlight=False, soft_wrap=True, markup=False)
+        elif self._block is not None:
+            self._block.reach(message)
+
+    def started(self, trial: Trial, launches: Sequence[Launch], phase: str) -> None:
+        """Show what is being launched after the finished launches, in a phase of the study."""
         if self._done_before is None:
-            self._done_before, self._started_s = done, time.monotonic()
-        self.phase(
-            f"launch {done + 1} of at most {self._spec.launches} · {trial.role.value} · "
-            f"{trial.configuration.engine} · {self._best_line(launches)} · {self._time_left(launches)}"
-        )
+            self._done_before, self._started_s = len(launches), time.monotonic()
+        if self._block is not None:
+            what = described(self._history(launches), trial.configuration)
+            doing = "" if self._is_virtual else "waiting"
+            self._block.begin(trial.number, f"{trial.configuration.engine}  {what}", doing, trial.node)
+            self._block.phase = phase
+            self._picture(self._block, launches)
 
     def finished(self, launch: Launch, before: Sequence[Launch]) -> None:
         """Print one line: what was tried after the launches before, what came of it, and the best so far."""
@@ -90,7 +105,33 @@ class Progress:
         parts += [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
         parts += [self._best_line(launches), *([] if self._is_virtual else [self._time_left(launches)])]
         line = "  ".join([f"{len(launches):>3}/{self._spec.launches}", *parts])
+        if self._block is not None:
+            self._block.end(trial.number)
+            self._picture(self._block, launches)
         self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def _picture(self, block: LiveBlock, launches: Sequence[Launch]) -> None:
+        """Bring the block up to the finished launches."""
+        failed = sum(launch.result.state is not State.COMPLETE for launch in launches)
+        evidence = _EVIDENCE.get(self._spec.on.partition(":")[0], "")
+        left_s = self._left_s(launches)
+        block.ends_s = None if left_s is None else time.monotonic() + left_s
+        block.facts = [f"{len(launches)}/{self._spec.launches}", evidence, f"{failed} failed" if failed else ""]
+        history = self._history(launches)
+        best = best_of(history)
+        block.best = [self._best_line(launches)] if best is None else self._best_row(history, best)
+
+    def _best_row(self, history: History, best: int) -> Sequence[str]:
+        """The best so far: its value, its gain over the baseline with the 95 % interval, and how it differs."""
+        mine, base = history.candidates.items[best].configuration, history.candidates.baseline
+        value = f"{objective.from_score(self._spec, fmean(history.scores(best))):,.1f}"
+        both, gain = [history.node_scores(position) for position in (best, base)], ""
+        half = history.spread.half_width([len(scores) for scores in both])
+        if best != base and half is not None:
+            difference, _ = contrast(*both)
+            low, high = percents(difference, half)
+            gain = f"{text.percent(percent(difference))} ({low:+.1f} to {high:+.1f})"
+        return [value, gain, f"{mine.engine}  {described(self._history(()), mine)}"]
 
     @property
     def _is_virtual(self) -> bool:
@@ -125,6 +166,10 @@ class Progress:
         return "nothing keeps the limits yet" if history.measured and self._spec.slos else "no launch has run yet"
 
     def _time_left(self, launches: Sequence[Launch]) -> str:
+        left_s = self._left_s(launches)
+        return "time left unknown" if left_s is None else text.time_left(left_s)
+
+    def _left_s(self, launches: Sequence[Launch]) -> float | None:
         """The time of the rest of the budget, by the mean of the launches that ran, on as many nodes as until now."""
         done = len(launches)
         took = [sum(one.result.times_s.values()) for one in launches if one.result.metrics]
@@ -133,8 +178,7 @@ class Progress:
         if self._is_virtual:
             here = done - (self._done_before or 0)
             each_s = (time.monotonic() - self._started_s) / here if here else 0.0
-        left_s = max(0, capacity(self._history(launches)) - done) * each_s
-        return f"at most about {text.seconds(left_s)} left" if each_s else "time left unknown"
+        return max(0, capacity(self._history(launches)) - done) * each_s if each_s else None
 
 
 def best_of(history: History) -> int | None:

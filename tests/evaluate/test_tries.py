@@ -13,6 +13,7 @@ import pytest
 
 from autotune.errors import BadInput, CannotGoOn
 from autotune.evaluate.launched import Launched, node_of
+from autotune.notify import Stage
 from autotune.serving import ShutdownTimeouts
 from autotune.serving.ports import lease_port
 from autotune.serving.preflight import Node
@@ -33,6 +34,13 @@ class Waits:
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.told: list[str] = []
+        self.stages: list[str] = []
+
+    def hear(self, message: str | Stage) -> None:
+        if isinstance(message, Stage):
+            self.stages.append(message.doing)
+        else:
+            self.told.append(message)
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def launched(tmp_path: Path, waits: Waits, **more: Any) -> Launched:
     spec = SPEC.model_copy(update={"on": "process"})
     node = more.pop("node", Node(gpus=tuple))
-    more |= {"shutdown": ShutdownTimeouts(2.0, 10.0), "pause": waits.seconds.append, "notify": waits.told.append}
+    more |= {"shutdown": ShutdownTimeouts(2.0, 10.0), "pause": waits.seconds.append, "notify": waits.hear}
     return Launched(spec, LIBRARY, tmp_path, node=node, **more)
 
 
@@ -72,6 +80,8 @@ def test_a_port_that_was_taken_is_tried_again(tmp_path: Path, waits: Waits) -> N
     assert waits.seconds == [1.0, 10.0]
     assert "Errno 98" in waits.told[0]
     assert waits.told[0].endswith("(try 2 of 4 in 1 s)")
+    again = ["starting", "stopping", "waiting for the next try"]
+    assert waits.stages == [*again, *again, "starting", f"loaded with {SPEC.workloads[0]}", "stopping"]
     log = (tmp_path / "trials" / "0003" / "server.log").read_text()
     assert log.count("Errno 98") == 2, "one log tells of every try"
 

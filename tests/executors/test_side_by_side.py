@@ -17,7 +17,7 @@ from autotune.executors import EvaluationSetup
 from autotune.executors.shares import Share, shares_of, visible_to
 from autotune.executors.side_by_side import SideBySideExecutor
 from autotune.machine.gpu import Gpu
-from autotune.notify import Notify, silent
+from autotune.notify import Stage, Watch, silent
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Configuration, Evidence, Launch, Role, State, Trial, TrialResult
@@ -81,7 +81,7 @@ def test_a_share_is_shown_by_the_variable_that_is_in_use() -> None:
 class Told:
     """An evaluator that tells what its process sees; the engine of a trial says what else it does."""
 
-    notify: Notify
+    notify: Watch
     evidence: Evidence = Evidence.EMULATED
 
     def __call__(self, trial: Trial) -> TrialResult:
@@ -94,10 +94,11 @@ class Told:
         time.sleep(0.3)
         seen = {"began": began_s, "ended": time.monotonic(), "total_token_throughput": 1000.0}
         self.notify(f"{trial.number} sees {os.environ['CUDA_VISIBLE_DEVICES']}")
+        self.notify(Stage(trial.number, "stopping"))
         return TrialResult(State.COMPLETE, self.evidence, metrics={"w": seen})
 
 
-def told(_: StudySpec, __: Library, ___: Path, notify: Notify) -> Told:
+def told(_: StudySpec, __: Library, ___: Path, notify: Watch) -> Told:
     return Told(notify)
 
 
@@ -107,9 +108,9 @@ def trials(*asked: tuple[str, str]) -> Iterator[Trial]:
         yield Trial(number, Role.SEARCH, Configuration(kind, {}), "1", command, ("w",), node=node)
 
 
-def executed(tmp_path: Path, *asked: tuple[str, str], said: list[str] | None = None) -> Sequence[Launch]:
+def executed(tmp_path: Path, *asked: tuple[str, str], said: list[str | Stage] | None = None) -> Sequence[Launch]:
     """The launches of some trials, by number; each is asked for as soon as a place is free."""
-    heard: list[str] = [] if said is None else said
+    heard: list[str | Stage] = [] if said is None else said
     setup = EvaluationSetup(told, spec(), Library(), tmp_path, heard.append)
     waiting = trials(*asked)
     with closing(SideBySideExecutor(setup, HALVES)) as executor:
@@ -123,11 +124,12 @@ def overlap(one: Launch, other: Launch) -> bool:
 
 
 def test_a_launch_sees_its_share_and_one_that_is_alone_has_no_neighbour(tmp_path: Path) -> None:
-    said: list[str] = []
+    said: list[str | Stage] = []
     one, two, three, four = executed(tmp_path, ("a", ALONE), ("a", FIRST), ("a", SECOND), ("a", ""), said=said)
     assert [x.result.node for x in (one, two, three)] == [ALONE, FIRST, SECOND]
     assert [x.result.gpu_ids for x in (one, three)] == [tuple("0123"), tuple("4567")]
     assert {"0 sees 0,1,2,3", "1 sees 0,1,2,3", "2 sees 4,5,6,7"} <= set(said)
+    assert {Stage(0, "stopping", ALONE), Stage(1, "stopping", FIRST)} <= set(said), "with the place"
     assert not overlap(one, two)
     assert not overlap(one, three)
     assert overlap(two, three)

@@ -26,7 +26,7 @@ from autotune.executors.ray.cluster import Cluster, head_is_gone
 from autotune.executors.ray.node_pool import Node, NodePool
 from autotune.executors.ray.result_queue import Ended, Event, Started, create_queue, unpack
 from autotune.executors.ray.searcher import Task, TuneThread, run_trial
-from autotune.notify import silent
+from autotune.notify import Stage, silent
 from autotune.space.context import gpus_of
 from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
 
@@ -175,7 +175,7 @@ class RayExecutor:
         self._tune.searcher.tasks.put(task)
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, str):
+        if isinstance(event, str | Stage):
             self._setup.notify(event)
             return
         running = self._running.get(event.key)

@@ -20,6 +20,7 @@ from typing import Any
 
 import ray
 
+from autotune.notify import Stage
 from autotune.trial import TrialResult
 
 TRIAL_FOLDER, TUNE_FOLDER = "autotune-trial", "autotune-ray"
@@ -52,7 +53,7 @@ class Ended:
     bug: str = ""
 
 
-Event = str | Started | Ended
+Event = str | Stage | Started | Ended
 """A text is a line to show to a person."""
 
 

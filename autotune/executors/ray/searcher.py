@@ -25,6 +25,7 @@ from autotune.errors import AutotuneError
 from autotune.executors import EvaluationSetup
 from autotune.executors.ray.node_pool import Node
 from autotune.executors.ray.result_queue import TRIAL_FOLDER, TUNE_FOLDER, Ended, Started, own_folder, pack
+from autotune.notify import on_node
 from autotune.trial import Trial
 
 _THREADS = "OMP_NUM_THREADS"
@@ -163,7 +164,7 @@ def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder
     task: Task = config["task"]
     queue.put.remote(Started(task.key))
     with environment_of_ray_start(), own_folder(TRIAL_FOLDER, task.node.name) as own:
-        setup = replace(setup, folder=Path(own), notify=lambda text: queue.put.remote(text))
+        setup = replace(setup, folder=Path(own), notify=lambda text: queue.put.remote(on_node(text, task.node.name)))
         (setup.folder / "trials").mkdir()
         with contextlib.chdir(folder if os.path.isdir(folder) else own):
             gpu_ids = tuple(str(index) for index in ray.get_gpu_ids())

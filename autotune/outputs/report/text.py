@@ -149,3 +149,8 @@ def seconds(value: float) -> str:
     if value < 120:
         return f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def time_left(seconds_left: float) -> str:
+    """The time until the budget is spent, in words."""
+    return f"at most about {seconds(seconds_left)} left"
