@@ -61,7 +61,7 @@ class Rows:
 
     Attributes:
         launches: the finished launches, in the order in which they ended; line ``i + 1`` holds the launch at ``i``.
-        torn: why the last line is no launch: a crash cut it off; None where every line is one.
+        torn: why what follows the launches is none: a crash cut it off; None where every line is one.
         size: bytes of the lines that hold launches.
     """
 
@@ -77,7 +77,7 @@ def parse_rows(path: Path, content: bytes) -> Rows:
         path: for messages.
 
     Raises:
-        MalformedFile: a line before the last one is no launch.
+        MalformedFile: a line is no launch, and another row follows.
     """
     lines = content.rstrip().split(b"\n") if content.strip() else []
     launches: list[Launch] = []
@@ -87,9 +87,10 @@ def parse_rows(path: Path, content: bytes) -> Rows:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             problem = f"not a launch of a study ({_reason(error)}); remove the line to go on without it"
             torn = MalformedFile(path, problem, number)
-            if number < len(lines):
+            # What a crash leaves of one row may hold line breaks; no other row can stand behind it.
+            if any(line.lstrip().startswith(b"{") for line in lines[number:]):
                 raise torn from None
-            return Rows(launches, torn, sum(len(line) + 1 for line in lines[:-1]))
+            return Rows(launches, torn, sum(len(line) + 1 for line in lines[: number - 1]))
     return Rows(launches, None, sum(len(line) + 1 for line in lines))
 
 
