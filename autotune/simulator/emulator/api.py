@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import perf_counter, time
 from typing import Any
 
@@ -14,6 +15,8 @@ from autotune.simulator.emulator.http import HttpExchange
 from autotune.simulator.emulator.launch import EmulatedLaunch
 from autotune.simulator.emulator.requests import Limits, RequestRefused, read_request
 from autotune.space.entry import in_range
+
+_STREAM_FAULTS = ("close-mid-stream", "reset-mid-stream", "stall-mid-stream", "cut-utf8")
 
 
 class EngineApi:
@@ -110,9 +113,19 @@ class EngineApi:
             _json(exchange, {"error": content} if api.error_nested else {"object": "error", **content}, error.status)
             return
         self._streams += asked.stream
-        every = int(self._faults.get("close-mid-stream", 0))
+        if self._due("error-mid-load"):
+            _json(exchange, {"error": {"message": "EngineCore encountered an issue.", "code": 500}}, 500)
+            return
+        if "wrong-lengths" in self._faults:
+            fewer = int(self._faults["wrong-lengths"])
+            asked = replace(asked, output_tokens=[max(1, tokens - fewer) for tokens in asked.output_tokens])
         completion = Completion(exchange, self._engine, asked, self._launch.models[0], api, self._cached_tokens)
-        completion.start(break_off=asked.stream and bool(every) and self._streams % every == 0)
+        completion.start(next(filter(self._due, _STREAM_FAULTS), "") if asked.stream else "")
+
+    def _due(self, fault: str) -> bool:
+        """Whether a fault that meets every so many-th stream meets this one."""
+        every = int(self._faults.get(fault, 0))
+        return bool(every) and self._streams % every == 0
 
 
 def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:

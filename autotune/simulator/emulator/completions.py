@@ -25,7 +25,7 @@ ANSWER_TOKENS = text_tokens("".join(WORDS))
 """What a history that is sent again makes of them."""
 
 _QUOTED = tuple(json.dumps(word).encode() for word in WORDS)
-_TOKENS_BEFORE_CLOSE = 3
+_TOKENS_BEFORE_FAULT = 3
 
 
 def words(start: int, count: int) -> str:
@@ -68,15 +68,15 @@ class Completion:
         self._generated = [0] * len(asked.prompts)
         self._cached_tokens = 0  # of all prompts
         self._slots: dict[int, int] = {}
-        self._break_off = False
+        self._fault = ""
 
-    def start(self, break_off: bool) -> None:
+    def start(self, fault: str = "") -> None:
         """Hand the prompts to the engine.
 
         Args:
-            break_off: close a stream after a few tokens.
+            fault: what goes wrong with a stream after a few tokens, by its name in `startup.FAULTS`; empty: nothing.
         """
-        self._break_off = break_off
+        self._fault = fault
         self._exchange.on_abandoned = self._abandon
         if self._asked.stream:
             self._exchange.begin_stream()
@@ -105,11 +105,21 @@ class Completion:
                 self._exchange.respond(200, self._whole())
             return
         data = self._events(index, reached, count, last)
+        if self._fault == "cut-utf8":
+            # The first byte of a character of two, without the other.
+            data = data.replace(b'" ', b'"\xc3', 1)
         self._exchange.write(data if self._slots else data + self._end())
         if not self._slots:
             self._exchange.finished()
-        elif self._break_off and self._generated[index] >= _TOKENS_BEFORE_CLOSE:
-            self._exchange.break_off()
+        elif self._fault and self._generated[index] >= _TOKENS_BEFORE_FAULT:
+            self._go_wrong()
+
+    def _go_wrong(self) -> None:
+        """Write nothing more of a stream, which is closed, reset or left as it is."""
+        if self._fault == "stall-mid-stream":
+            self._abandon()
+        elif self._fault != "cut-utf8":
+            self._exchange.break_off(reset=self._fault == "reset-mid-stream")
 
     # What is written
 

@@ -7,6 +7,8 @@ keep-alive, bodies of known length and chunked ones, ``Expect: 100-continue``, r
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,9 +60,12 @@ class HttpExchange:
         self.on_abandoned = None
         self._connection.answered(self._keep_alive)
 
-    def break_off(self) -> None:
-        """Close the connection in the middle of the answer."""
-        self._connection.close()
+    def break_off(self, reset: bool = False) -> None:
+        """Close the connection in the middle of the answer, or reset it."""
+        if reset:
+            self._connection.reset()
+        else:
+            self._connection.close()
 
     def _head(self, status: int, fields: str) -> bytes:
         keep = "" if self._keep_alive else "connection: close\r\n"
@@ -163,6 +168,13 @@ class HttpConnection(asyncio.Protocol):
             self.close()
         elif self._pending:
             asyncio.get_running_loop().call_soon(self._next)
+
+    def reset(self) -> None:
+        """Close at once; what was not sent is lost, and the client is told so (RST, socket(7) ``SO_LINGER``)."""
+        if self._transport is not None:
+            peer: socket.socket = self._transport.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._transport.abort()
 
     def close(self) -> None:
         """Close after what has been written."""

@@ -24,7 +24,7 @@ from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpConnection
 from autotune.simulator.emulator.launch import Died, EmulatedLaunch, Emulation, prepare_launch
 from autotune.simulator.emulator.neighbours import slow_beside_others
-from autotune.simulator.emulator.startup import DIED, Log, fork_away, read_faults, start
+from autotune.simulator.emulator.startup import DIED, Log, fork_away, leak, read_faults, start
 from autotune.space.library import Library
 
 _BACKLOG = 4096
@@ -56,6 +56,8 @@ def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # Held as long as the process lives.
+    leaked = leak(faults["leak"]) if "leak" in faults else None
     log = Log(launch, launch.port, as_json)
     listener = None if "late-bind" in faults else _bind(launch, log)
     if listener is not None:
@@ -64,7 +66,11 @@ def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -
     if listener is not None and "fork-away" in faults:
         listener.listen(_BACKLOG)
         fork_away(listener, faults["fork-away"])
-    return uvloop.run(_until_stopped(launch, faults, log, as_json, listener))
+    try:
+        return uvloop.run(_until_stopped(launch, faults, log, as_json, listener))
+    finally:
+        if leaked is not None:
+            leaked.close()
 
 
 def _bind(launch: EmulatedLaunch, log: Log) -> socket.socket:

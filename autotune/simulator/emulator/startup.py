@@ -7,9 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import chain
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from typing import TextIO
 
 from autotune.errors import BadInput, UnknownName
@@ -27,6 +32,12 @@ FAULTS: Mapping[str, float] = {
     "die-mid-load": 200,
     "unavailable-bursts": 2,
     "close-mid-stream": 10,
+    "reset-mid-stream": 10,
+    "stall-mid-stream": 10,
+    "cut-utf8": 10,
+    "wrong-lengths": 1,
+    "error-mid-load": 10,
+    "leak": 1,
     "ignore-sigterm": 0,
     "fork-away": 300,
     "slow-beside-others": 0.1,
@@ -35,10 +46,14 @@ FAULTS: Mapping[str, float] = {
 
 
 def read_faults(option: str | None) -> dict[str, float]:
-    """Read ``NAME[:VALUE],…`` of the option, else of the environment; raises `UnknownName` or `BadInput`."""
+    """Read ``NAME[:VALUE],…`` of the option, else of the environment; raises `UnknownName` or `BadInput`.
+
+    ``@FILE`` stands for what is in a file, which is removed: its faults are those of one server. No file: no faults.
+    """
     text = option if option is not None else os.environ.get(VARIABLE, "")
     values: dict[str, float] = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
+    parts = [part.strip() for part in text.split(",")]
+    for part in filter(None, chain.from_iterable(_taken(part) for part in parts)):
         name, colon, value = part.partition(":")
         if name not in FAULTS:
             raise UnknownName("fault", name, FAULTS)
@@ -47,6 +62,28 @@ def read_faults(option: str | None) -> dict[str, float]:
         except ValueError as error:
             raise BadInput(f"--fault {part}: {value!r} is not a number; the default is {FAULTS[name]:g}") from error
     return values
+
+
+def _taken(part: str) -> list[str]:
+    """What stands for one part of a list of faults."""
+    if not part.startswith("@"):
+        return [part]
+    path = Path(part[1:])
+    try:
+        faults = path.read_text(encoding="utf-8").split(",")
+        path.unlink()
+    except FileNotFoundError:
+        return []
+    return [fault.strip() for fault in faults]
+
+
+def leak(megabytes: float) -> SharedMemory:
+    """Leave a shared memory and a temporary file that nobody removes, as an engine does that is not asked to end."""
+    # The tracker would remove the memory when this process ends.
+    os.close(tempfile.mkstemp(prefix="autotune-emulated-")[0])
+    memory = SharedMemory(create=True, size=max(1, int(megabytes * 2**20)))
+    resource_tracker.unregister(f"/{memory.name}", "shared_memory")
+    return memory
 
 
 def fork_away(listener: socket.socket, lifetime_s: float) -> None:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import httpx
 import openai
@@ -136,6 +137,49 @@ def test_it_closes_streams_in_the_middle():
             except (openai.APIError, httpx.TransportError):
                 ends.append("closed")
         assert ends == [50, "closed", 50, "closed"]
+
+
+def test_streams_that_are_reset_spoilt_or_answered_with_an_error(tmp_path):
+    """One after the other, each by faults of its own, which one server takes from a file."""
+    faults = tmp_path / "faults"
+    faults.write_text("reset-mid-stream:2, cut-utf8:3,error-mid-load:5,wrong-lengths:4")
+    with serving(*VLLM, env={"AUTOTUNE_EMULATE_FAULT": f"@{faults}"}) as server:
+        assert not faults.exists(), "the next server has none of them"
+        ends = []
+        for i in range(5):
+            body = {"model": V32, "prompt": [i], "stream": True, "max_tokens": 50, "ignore_eos": True}
+            try:
+                with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as reply:
+                    said = b"".join(reply.iter_bytes())
+                    whole = said.count(b'"text"')
+                    ends.append((reply.status_code, whole, b"\xc3t" in said or b"\xc3a" in said))
+            except httpx.TransportError as error:
+                ends.append(type(error).__name__)
+        assert ends == [(200, 46, False), "ReadError", (200, 46, True), "ReadError", (500, 0, False)]
+
+
+def test_a_stream_that_stalls():
+    with serving(*VLLM, options=("--fault", "stall-mid-stream:1")) as server:
+        body = {"model": V32, "prompt": [1], "stream": True, "max_tokens": 50, "ignore_eos": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=1.0) as reply:
+            said = b""
+            with pytest.raises(httpx.ReadTimeout):
+                for part in reply.iter_bytes():
+                    said += part
+        assert said.count(b'"text"') == 3
+        assert server.metric("vllm:num_requests_running") == 0
+
+
+def test_it_leaves_shared_memory_and_a_file(tmp_path):
+    before = set(os.listdir("/dev/shm"))
+    with serving(*VLLM, options=("--fault", "leak:2"), env={"TMPDIR": str(tmp_path)}) as server:
+        server.process.terminate()
+        assert server.ended() == 0
+    (left,) = set(os.listdir("/dev/shm")) - before
+    path = Path("/dev/shm", left)
+    assert path.stat().st_size == 2 * 2**20
+    path.unlink()
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_it_ignores_sigterm():
