@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -30,6 +32,8 @@ from autotune.trial import Command, Failure, FailureKind
 
 _PORT_S = 2.0
 _START_S = 30.0
+_LONGEST_TMPDIR = 60
+"""A socket's path has 107 bytes; vLLM's has a folder, a slash and a UUID (36)."""
 _MARGIN_S = 5.0
 """For the watchdog to answer, and to end once it is asked to."""
 
@@ -204,6 +208,7 @@ class ProcessServer(Server):
         rest = end(members.alive, self._timeouts.terminate_s, self._timeouts.kill_s)
         if report is None:
             mask_file(self.log, self.secrets, self.log_offset)
+            shutil.rmtree(self._request.temporary, ignore_errors=True)
             return rest
         return replace(rest, signals=(*report.signals, *rest.signals))
 
@@ -245,6 +250,12 @@ class ProcessServer(Server):
         return Failure(FailureKind.TIMEOUT, f"{message} {last_words}", last)
 
 
+def _temporary_folder(marker: str) -> str:
+    """Name a folder for a server's temporary files; empty where engines could not name a socket in it (unix(7))."""
+    path = os.path.join(tempfile.gettempdir(), f"autotune-{marker[:12]}")
+    return path if len(path) <= _LONGEST_TMPDIR else ""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessLauncher:
     """Starts each server in a session of its own, under a watchdog, on a leased loopback port.
@@ -279,6 +290,9 @@ class ProcessLauncher:
         secrets = secret_values(asked, command, environment)
         api_key = api_key_of(command.argv, engine_environment, card.serving)
         lease = lease_port(self.ports)
+        temporary = "" if front or "TMPDIR" in command.env else _temporary_folder(marker)
+        if temporary:
+            environment["TMPDIR"] = temporary
         request = Request(
             argv=[*front, *with_serving(argv, card.serving, LOOPBACK, lease.port)],
             env=environment,
@@ -289,6 +303,7 @@ class ProcessLauncher:
             tuner=os.getpid(),
             docker=front[0] if front else "",
             secrets=sorted(secrets),
+            temporary=temporary,
         )
         try:
             return self.server(request, lease, card, self.timeouts, api_key)

@@ -11,7 +11,8 @@ the tuner, which reads the watchdog's standard output, ends the rest.
 Tuner to watchdog, one JSON object per line: a `Request`, later ``{"stop": {"terminate_s": …, "kill_s": …}}``.
 Watchdog to tuner: ``{"started": pid}`` or ``{"refused": reason}``, then ``{"exited": code}`` (negative = signal) when
 the first process ends, and ``{"ended": …}``, a `StopReport`, as its last word.
-Before that it ends the server's container, where it has one, and masks the secrets that stand in the server's log.
+Before that it ends the server's container, where it has one, removes the shared memory and the temporary files that the
+server left, and masks the secrets that stand in its log.
 Standard library only: it starts with every server and must never be the thing that is slow.
 """
 
@@ -21,6 +22,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,9 +33,12 @@ from pathlib import Path
 
 from autotune.child import adopt_orphans, die_with_parent
 from autotune.serving import StopReport
+from autotune.serving.leftovers import remove_shared_memory, shared_memory_of
 from autotune.serving.processes import Membership, end, process_table, remove_container
 
 _TICK_S = 0.5
+_LONGEST_LOOK_S = 60.0
+"""Looks at the server's shared memory are ever further apart: engines make theirs as they start."""
 _ORPHAN_GRACE_S = 1.5
 """A server without a tuner gets less time: nobody waits for its last requests."""
 _KILL_S = 10.0
@@ -56,6 +61,7 @@ class Request:
         tuner: process whose death ends the server.
         docker: path of the docker command, where it runs the server; empty for a process.
         secrets: values that the server was given, to be masked in its log.
+        temporary: folder for its temporary files, made for it and removed when it has ended; empty: none.
     """
 
     argv: list[str]
@@ -67,6 +73,7 @@ class Request:
     tuner: int
     docker: str = ""
     secrets: list[str] = field(default_factory=list, repr=False)
+    temporary: str = ""
 
 
 class Watchdog:
@@ -78,6 +85,8 @@ class Watchdog:
         self._abandoned = False
         self._exit_code: int | None = None
         self._stop: dict[str, float] | None = None
+        self._shared_memory: set[str] = set()
+        self._look_s = (time.monotonic(), _TICK_S)
         # Becomes readable when a child ends.
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -98,7 +107,11 @@ class Watchdog:
         while self._stop is None and not self._abandoned:
             self._wait(_TICK_S)
             self._notice_exit()
+            self._look()
         report = self._end()
+        remove_shared_memory(self._shared_memory)
+        if self._request.temporary:
+            shutil.rmtree(self._request.temporary, ignore_errors=True)
         # What has ended, the first process too: not every init collects it for us at once.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -111,6 +124,7 @@ class Watchdog:
         terminate_s = _ORPHAN_GRACE_S if self._abandoned else float(asked.get("terminate_s", _ORPHAN_GRACE_S))
         members = Membership(self._request.marker, self._leader, os.getpid())
         by_itself = self._exit_code
+        self._shared_memory |= shared_memory_of(process.pid for process in members.alive())
         kill_s = float(asked.get("kill_s", _KILL_S))
         report = end(members.alive, terminate_s, kill_s, self._pause)
         if not self._request.docker:
@@ -118,6 +132,14 @@ class Watchdog:
         # The docker command is ended; it has passed SIGTERM on to the container, but cannot pass on SIGKILL.
         left = remove_container(self._request.docker, self._request.marker, self._request.env, by_itself, kill_s)
         return replace(report, survivors=(*report.survivors, *left))
+
+    def _look(self) -> None:
+        """Note the shared memory that the server has: once it is dead, nobody can tell whose it was."""
+        last_s, pause_s = self._look_s
+        if time.monotonic() - last_s >= pause_s:
+            members = Membership(self._request.marker, self._leader, os.getpid())
+            self._shared_memory |= shared_memory_of(process.pid for process in members.alive())
+            self._look_s = (time.monotonic(), min(2 * pause_s, _LONGEST_LOOK_S))
 
     def _pause(self, seconds: float) -> bool:
         """Wait; True once the tuner has died while its server was being stopped."""
@@ -177,6 +199,8 @@ def _start(request: Request) -> int:
         die_with_parent()
 
     adopt_orphans()
+    if request.temporary:
+        os.mkdir(request.temporary, 0o700)
     with Path(request.log).open("ab") as log:
         # One thread lives here, so a hook between fork and exec is safe.
         server = subprocess.Popen(

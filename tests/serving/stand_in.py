@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+
+SHARED: list[mmap.mmap] = []
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -103,6 +107,15 @@ def forget_environment(name: str) -> None:
     detach(lambda: os.execve(sys.executable, [sys.executable, "-S", "-c", program, name], {}))
 
 
+def share_memory(name: str) -> None:
+    """Map a file in ``/dev/shm`` for as long as the process lives."""
+    file = os.open(f"/dev/shm/{name}", os.O_CREAT | os.O_RDWR, 0o600)
+    os.ftruncate(file, mmap.PAGESIZE)
+    SHARED.append(mmap.mmap(file, mmap.PAGESIZE))
+    os.close(file)
+    os.close(tempfile.mkstemp()[0])
+
+
 def options_given() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", default="0.0.0.0")
@@ -120,6 +133,7 @@ def options_given() -> argparse.Namespace:
     parser.add_argument("--die-after-s", type=float)
     parser.add_argument("--last-words", default="", help="printed before --die-after-s ends it")
     parser.add_argument("--leave-the-port", action="store_true", help="a stranger of a child keeps it listening")
+    parser.add_argument("--share-memory", metavar="NAME", help="and leave it, with a temporary file")
     parser.add_argument("--flood-mib", type=int, default=0)
     parser.add_argument("--hold-token", action="store_true")
     parser.add_argument("--unhealthy", action="store_true")
@@ -136,6 +150,8 @@ def start(options: argparse.Namespace) -> None:
         say(line)
     if options.forget_environment:
         forget_environment(options.forget_environment)
+    if options.share_memory:
+        share_memory(options.share_memory)
     if options.flood_mib:
         block = b"all work and no play\n" * 50_000
         for _ in range(options.flood_mib):

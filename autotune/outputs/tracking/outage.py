@@ -24,6 +24,8 @@ _PLAIN = (
     (re.compile(r"name or service not known|failed to resolve|name resolution", re.IGNORECASE), "no such host"),
     (re.compile(r"connection (?:aborted|reset)|remote end closed", re.IGNORECASE), "it hung up"),
 )
+_AUTOFLUSH = "(raised as a result of Query-invoked autoflush"
+"""SQLAlchemy's first line where the cause stands in the second."""
 _SILENT = {plain for _, plain in _PLAIN}
 _STATUS = (
     re.compile(r"too many (\d{3}) error"),
@@ -72,7 +74,8 @@ def reason(error: Exception, uri: str) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     known = [credentials(uri), *(os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("TOKEN", "PASSWORD"))]
-    lines = redact.text(text, [secret for secret in known if secret]).strip().splitlines()
+    said = redact.text(text, [secret for secret in known if secret]).strip().splitlines()
+    lines = [line for line in said if not line.startswith(_AUTOFLUSH)]
     return re.sub(r"^\(\w+\.\w+\) ", "", lines[0])[:200] if lines else type(error).__name__
 
 

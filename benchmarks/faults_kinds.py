@@ -1,0 +1,349 @@
+"""The kinds of faults: how each is injected, and by which words it is to be named.
+
+A kind is a generator over a study that runs: it says at each step whether it has been injected, and puts right what it
+did when it is closed, at the latest when the tuner has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import sqlite3
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from faults_machine import now, processes_of
+from faults_study import Fault, FaultyStudy, Steps
+
+Inject = Callable[[FaultyStudy, float], Steps]
+BOTH = ("emulator", "simulator")
+EMULATOR = ("emulator",)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes:
+        words: a pattern of what names it, in what tuners say or in a row's failure; empty: there is nobody to say it.
+        absorbed: whether the study may also pass over it without a word, as nothing is lost by it.
+        needs: what the machine must be able to do, see `Machine.can`; empty: nothing.
+        at_end: it comes after the end of the study.
+    """
+
+    inject: Inject
+    words: str = ""
+    absorbed: bool = False
+    on: tuple[str, ...] = BOTH
+    needs: str = ""
+    at_end: bool = False
+
+
+def steps_of(fault: Fault, study: FaultyStudy) -> Steps:
+    return KINDS[fault.kind].inject(study, fault.value)
+
+
+# Processes
+
+
+def signal_tuner(number: int, study: FaultyStudy, value: float) -> Steps:
+    del value
+    assert study.tuner is not None
+    study.tuner.killed = True
+    os.kill(study.tuner.pid, number)
+    yield True
+
+
+def kill_part(part: str, study: FaultyStudy, value: float) -> Steps:
+    """End a process that the tuner has started, a moment after it is there."""
+    while not (found := study.processes(part)):
+        yield False
+    until = now() + value
+    while now() < until:
+        yield False
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            yield True
+
+
+def suspend(study: FaultyStudy, value: float) -> Steps:
+    """The machine stands still; for its processes 1 to 5 minutes pass."""
+    assert study.tuner is not None
+    stopped = [study.tuner.pid, *processes_of(study.token)]
+    for pid in stopped:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    minutes = 60 * (1 + 4 * value)
+    try:
+        yield True
+        study.machine.clocks.jump(minutes, minutes)
+        yield from study.pause(0.3)
+    finally:
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def limit_memory(study: FaultyStudy, value: float) -> Steps:
+    assert study.tuner is not None
+    study.tuner.limit_memory(int(value * 2**22))
+    yield True
+
+
+def second_tuner(study: FaultyStudy, value: float) -> Steps:
+    del value
+    while not (study.study / "study.yaml").exists():
+        yield False
+    other = study.start(["resume", study.name])
+    while other.poll() is None:
+        yield True
+    assert other.code != 0, "two tuners on one study"
+    yield True
+
+
+def hang_up(study: FaultyStudy, value: float) -> Steps:
+    del value
+    assert study.tuner is not None
+    if study.tuner.terminal:
+        study.on_terminal = False
+        study.tuner.hang_up()
+        yield True
+
+
+# Engines
+
+
+def engine(faults: str, study: FaultyStudy, value: float, lasts_s: float = 0.0) -> Steps:
+    """The next engine that starts has a fault; where nothing more happens, so many seconds pass at once."""
+    while study.engine_fault.exists():
+        yield False
+    draft = study.engine_fault.with_suffix(".draft")
+    draft.write_text(faults.replace("VALUE", f"{value:.3f}"))
+    draft.replace(study.engine_fault)
+    try:
+        while study.engine_fault.exists():
+            yield False
+        yield True
+        if lasts_s:
+            yield from passing(study, lasts_s)
+    finally:
+        study.engine_fault.unlink(missing_ok=True)
+
+
+def passing(study: FaultyStudy, seconds: float) -> Steps:
+    """Let time pass at once whenever the launch gets on no more, until it has ended."""
+    reached = len(study.lines())
+    while len(study.lines()) == reached:
+        yield from study.pause(2.5)
+        if len(study.lines()) == reached:
+            study.machine.clocks.jump(seconds, seconds)
+
+
+def thief(answers: bool, study: FaultyStudy, value: float) -> Steps:
+    """Somebody else listens on the port of an engine that starts."""
+    del value
+    with ExitStack() as stack:
+        listener = None
+        while listener is None:
+            yield False
+            for command in processes_of(study.token).values():
+                words = command.split()
+                if "emulate" in words and "--port" in words:
+                    with suppress(OSError):
+                        address = ("127.0.0.1", int(words[words.index("--port") + 1]))
+                        listener = stack.enter_context(socket.create_server(address, backlog=64))
+        listener.setblocking(False)
+        until = now() + 4
+        while now() < until:
+            with suppress(OSError):
+                connection = stack.enter_context(listener.accept()[0])
+                if answers:
+                    connection.setblocking(True)
+                    connection.recv(65536)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+                    connection.close()
+            yield True
+
+
+# Disks and clocks
+
+
+def full_disk(study: FaultyStudy, value: float) -> Steps:
+    """So little room is left that it ends at one of the next files."""
+    with study.machine.room(int(value**2 * 300_000)):
+        yield from study.pause(3.0)
+
+
+def read_only_disk(study: FaultyStudy, value: float) -> Steps:
+    folders = [study.home, study.study, study.study / "trials"]
+    with study.machine.read_only(folders[int(value * len(folders))]):
+        yield from study.pause(3.0)
+
+
+def slow_disk(study: FaultyStudy, value: float) -> Steps:
+    with study.machine.clocks.slow_disk(0.05 + 0.5 * value):
+        yield from study.pause(4.0)
+
+
+def set_clock(direction: int, study: FaultyStudy, value: float) -> Steps:
+    """By a minute to a year."""
+    study.machine.clocks.jump(wall_s=direction * 60 * (365 * 24 * 60) ** value)
+    yield True
+
+
+# Files
+
+
+def spoil(path: Path, value: float) -> None:
+    """Cut off, overwrite, or fill with zeros the end of a file."""
+    draw = random.Random(value)
+    content = path.read_bytes()
+    size = draw.randint(1, max(1, min(400, len(content))))
+    kept, tail = content[:-size], content[-size:]
+    how = draw.randrange(4)
+    ends = [b"", bytes(size), bytes(byte ^ 0xFF for byte in tail), tail + bytes(draw.randrange(256) for _ in range(40))]
+    path.write_bytes(kept + ends[how])
+
+
+def spoil_file(name: str, study: FaultyStudy, value: float) -> Steps:
+    """The machine goes down, and the end of a file is not what was written."""
+    path = study.study / name
+    while not (path.exists() and path.stat().st_size):
+        yield False
+    study.kill_tuner()
+    study.reads_kept()
+    spoil(path, value)
+    yield True
+
+
+def spoil_results(study: FaultyStudy, value: float) -> Steps:
+    """What was written last did not reach the disk whole: that launch is made again."""
+    while not study.lines():
+        yield False
+    study.kill_tuner()
+    study.reads_kept()
+    content = study.results.read_bytes()
+    draw = random.Random(value)
+    start = content.rstrip().rfind(b"\n") + 1
+    cut = draw.randint(start, len(content) - 2)
+    ends = [b"", bytes(len(content) - cut), bytes(draw.randrange(256) for _ in range(len(content) - cut))]
+    study.results.write_bytes(content[:cut] + ends[draw.randrange(3)])
+    study.forgets_last()
+    yield True
+
+
+def spoil_question(study: FaultyStudy, value: float) -> Steps:
+    """``study.yaml`` is spoilt, and put back once that has been said."""
+    path = study.study / "study.yaml"
+    while not path.exists():
+        yield False
+    study.kill_tuner()
+    content = path.read_bytes()
+    path.write_bytes(content[: int(value * len(content) * 0.9)])
+    study.start(["resume", study.name]).wait(60)
+    path.write_bytes(content)
+    yield True
+
+
+def spoil_recommendation(study: FaultyStudy, value: float) -> Steps:
+    """The answer is spoilt, and removed once that has been said."""
+    path = study.study / "recommendation.json"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(value * len(content) * 0.9)])
+    study.start(["resume", study.name]).wait(60)
+    path.unlink()
+    yield True
+
+
+# MLflow
+
+
+def wipe_mlflow(study: FaultyStudy, value: float) -> Steps:
+    del value
+    (study.home / "mlflow.db").unlink()
+    yield True
+
+
+def lock_mlflow(study: FaultyStudy, value: float) -> Steps:
+    """Somebody else holds the database."""
+    with closing(sqlite3.connect(study.home / "mlflow.db", timeout=1)) as database:
+        while True:
+            try:
+                database.execute("begin exclusive")
+                break
+            except sqlite3.Error:
+                yield False
+        yield from study.pause(1 + 7 * value)
+        database.rollback()
+
+
+def spoil_mlflow(study: FaultyStudy, value: float) -> Steps:
+    path = study.home / "mlflow.db"
+    content = bytearray(path.read_bytes())
+    at = int(value * (len(content) - 4096))
+    content[at : at + 4096] = bytes(4096)
+    path.write_bytes(content)
+    yield True
+
+
+ENGINE_DIES = r"illegal memory access|ended|died|exit"
+KINDS: dict[str, Kind] = {
+    "kill-tuner": Kind(partial(signal_tuner, signal.SIGKILL)),
+    "interrupt-tuner": Kind(partial(signal_tuner, signal.SIGINT), r"stopped, \d+ launches are kept|interrupted"),
+    "terminate-tuner": Kind(partial(signal_tuner, signal.SIGTERM), r"stopped, \d+ launches are kept|interrupted"),
+    "terminal-vanishes": Kind(hang_up),
+    "kill-watchdog": Kind(
+        partial(kill_part, "autotune.serving.watchdog"), "process that watches over", on=EMULATOR, absorbed=True
+    ),
+    "kill-load-worker": Kind(
+        partial(kill_part, "autotune.loadgen.client.worker"), "worker process", on=EMULATOR, absorbed=True
+    ),
+    "kill-engine": Kind(partial(kill_part, "emulate"), "SIGKILL|signal 9|killed", on=EMULATOR, absorbed=True),
+    "suspend": Kind(suspend, "stood still|client did not keep up|suspended", absorbed=True, needs="clock"),
+    "memory-limit": Kind(limit_memory, "[Mm]emory", absorbed=True),
+    "two-tuners": Kind(second_tuner, "another tuner .* works on the study"),
+    "engine-dies-at-start": Kind(partial(engine, "die-at-start:VALUE"), ENGINE_DIES, on=EMULATOR),
+    "engine-hangs-at-start": Kind(
+        partial(engine, "hang-at-start:VALUE", lasts_s=300), "printed nothing for", on=EMULATOR, needs="clock"
+    ),
+    "engine-slow-start": Kind(partial(engine, "slow-start:3"), on=EMULATOR),
+    "engine-late-bind": Kind(partial(engine, "late-bind:VALUE"), on=EMULATOR),
+    "engine-dies-mid-load": Kind(partial(engine, "die-mid-load:20"), ENGINE_DIES, on=EMULATOR),
+    "engine-answers-503": Kind(partial(engine, "unavailable-bursts:0.4"), "503", on=EMULATOR, absorbed=True),
+    "engine-answers-500": Kind(partial(engine, "error-mid-load:7"), "500", on=EMULATOR),
+    "engine-closes-streams": Kind(partial(engine, "close-mid-stream:7"), "closed", on=EMULATOR),
+    "engine-resets-streams": Kind(partial(engine, "reset-mid-stream:7"), "closed|reset", on=EMULATOR),
+    "engine-stalls": Kind(
+        partial(engine, "stall-mid-stream:40", lasts_s=300), "stall|nothing came", on=EMULATOR, needs="clock"
+    ),
+    "engine-cuts-utf8": Kind(partial(engine, "cut-utf8:7"), "malformed|UTF-8|not the protocol", on=EMULATOR),
+    "engine-wrong-lengths": Kind(partial(engine, "wrong-lengths:2"), "tokens", on=EMULATOR),
+    "engine-ignores-sigterm": Kind(partial(engine, "ignore-sigterm"), on=EMULATOR),
+    "engine-forks-away": Kind(partial(engine, "fork-away:120"), on=EMULATOR),
+    "engine-leaks": Kind(partial(engine, "leak:2,ignore-sigterm"), on=EMULATOR),
+    "port-thief": Kind(partial(thief, False), "listens on port|address already in use|port", on=EMULATOR),
+    "port-thief-answers": Kind(partial(thief, True), "listens on port|address already in use|port", on=EMULATOR),
+    "disk-full": Kind(full_disk, "No space left|GB of disk|GB free|make room", absorbed=True, needs="disk"),
+    "disk-read-only": Kind(read_only_disk, "Read-only|read-only|readonly", absorbed=True, needs="disk"),
+    "disk-slow": Kind(slow_disk, needs="clock"),
+    "clock-back": Kind(partial(set_clock, -1), needs="clock"),
+    "clock-forward": Kind(partial(set_clock, 1), needs="clock"),
+    "torn-results": Kind(spoil_results),
+    "torn-journal": Kind(partial(spoil_file, "optuna.journal")),
+    "torn-mlflow-json": Kind(partial(spoil_file, "mlflow.json")),
+    "torn-lock": Kind(partial(spoil_file, "lock")),
+    "torn-log": Kind(partial(spoil_file, "trials/0000/server.log"), on=EMULATOR),
+    "torn-requests": Kind(partial(spoil_file, "trials/0000/random:64:8:16.requests.parquet"), on=EMULATOR),
+    "torn-resolved": Kind(partial(spoil_file, "trials/0000/resolved.json"), on=EMULATOR),
+    "torn-study-yaml": Kind(spoil_question, "not a study's specification"),
+    "torn-recommendation": Kind(spoil_recommendation, "not a recommendation; remove it", at_end=True),
+    "mlflow-wiped": Kind(wipe_mlflow, "MLflow at .* (does not answer|cannot be used)", absorbed=True),
+    "mlflow-locked": Kind(lock_mlflow, "MLflow at .* (does not answer|cannot be used)", absorbed=True),
+    "mlflow-spoilt": Kind(spoil_mlflow, "MLflow at .* cannot be used", absorbed=True),
+}

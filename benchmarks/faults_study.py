@@ -1,0 +1,312 @@
+"""A small study that faults meet, and what must be true of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faults_machine import TOKEN, Machine, Tuner, now, processes_of, reap
+
+MODEL = "openai/gpt-oss-120b"
+SPACE = """\
+narrow:
+  vllm:
+    search:
+      tensor_parallel: [8]
+      context_length: [131072, 65536, 32768]
+"""
+BASELINE = f"vllm serve {MODEL} --tensor-parallel-size 8 --max-num-seqs 1"
+"""So slow that every candidate is four times as fast: no noise and no lost launch decides otherwise."""
+LAUNCHES = 4
+"""That a study needs to decide; it has one more for each fault, which may cost one."""
+WITHIN = 0.25
+"""By how much the recommended throughput may differ: launches differ by 3 %, a busy machine slows the emulator."""
+_PATIENCE_S = 150.0
+_RUNS = 14
+_GONE_S = 8.0
+
+Steps = Generator[bool, None, None]
+"""A fault at work: says at each step whether it has been injected yet; what it leaves it puts right when closed."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of a schedule.
+
+    Attributes:
+        after: finished launches before it comes; -1: after the end of the study.
+        delay_s: so much later.
+        value: from 0 to 1; what it means is the kind's.
+    """
+
+    kind: str
+    after: int
+    delay_s: float
+    value: float
+
+    def __str__(self) -> str:
+        when = "after the end" if self.after < 0 else f"{self.delay_s:.2f} s after {self.after} launches"
+        return f"{self.kind} {when} ({self.value:.3f})"
+
+
+@dataclass
+class Outcome:
+    """What became of a study; the lists hold a sentence for each violation.
+
+    Attributes:
+        at: how many launches were finished when a fault was injected.
+    """
+
+    injected: list[bool]
+    at: dict[int, int] = field(default_factory=dict)
+    recovered: bool = False
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    left_behind: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
+    named: list[bool | None] = field(default_factory=list)
+    runs: int = 0
+    seconds: float = 0.0
+
+    @property
+    def problems(self) -> list[str]:
+        never = [] if self.recovered else ["it did not end with exit code 0"]
+        return [*never, *self.lost, *self.doubled, *self.left_behind, *self.changed, *self.unnamed]
+
+
+class FaultyStudy:
+    """A study that is run, and resumed until it ends, while faults are injected.
+
+    Args:
+        on: ``emulator`` or ``simulator``.
+        folder: takes its home; removed and made anew.
+        database: an MLflow database without runs.
+    """
+
+    def __init__(self, machine: Machine, on: str, folder: Path, database: Path, executor: str = "local") -> None:
+        self.machine, self.on = machine, on
+        self.name, self.token, self.launches = "s", uuid.uuid4().hex, LAUNCHES
+        shutil.rmtree(folder, ignore_errors=True)
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
+        shutil.copy(database, self.home / "mlflow.db")
+        (self.home / "space.yaml").write_text(SPACE)
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.said_in = folder / "said"
+        self.engine_fault = folder / "engine-fault"
+        self.study = self.home / "studies" / self.name
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
+            **{"AUTOTUNE_HOME": str(self.home), TOKEN: self.token, "TMPDIR": str(self.temporary)},
+            # The start of an emulated engine takes a tenth of its second.
+            "AUTOTUNE_EMULATE_FAULT": f"slow-start:0.1,@{self.engine_fault}",
+            "COLUMNS": "200",
+        }
+        self._executor = executor
+        self.tuner: Tuner | None = None
+        self.runs = 0
+        self.kept: list[bytes] = []
+        self.on_terminal = False
+        self._shared_memory = set(os.listdir("/dev/shm"))
+
+    # What faults ask and do
+
+    @property
+    def results(self) -> Path:
+        return self.study / "results.jsonl"
+
+    def lines(self) -> list[bytes]:
+        """The whole lines of ``results.jsonl``."""
+        with suppress(OSError):
+            return self.results.read_bytes().split(b"\n")[:-1]
+        return []
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines()]
+
+    @property
+    def said(self) -> str:
+        return self.said_in.read_text(errors="replace") if self.said_in.exists() else ""
+
+    def processes(self, part: str) -> list[int]:
+        """Processes of the study whose command line has this part."""
+        return [pid for pid, command in processes_of(self.token).items() if part in command]
+
+    def kill_tuner(self) -> None:
+        assert self.tuner is not None
+        self.tuner.kill()
+
+    def reads_kept(self) -> None:
+        """Take what is finished now for finished."""
+        self.kept = self.lines()
+
+    def forgets_last(self) -> None:
+        """The last finished launch has been lost on purpose."""
+        self.kept = self.kept[:-1]
+
+    def pause(self, seconds: float) -> Steps:
+        """Wait within a fault that has been injected."""
+        until = now() + seconds
+        while now() < until:
+            yield True
+
+    def start(self, arguments: Sequence[str] | None = None) -> Tuner:
+        """Start a tuner on the study, new or not."""
+        environment = dict(self.environment)
+        return Tuner(arguments or self._arguments(), environment, self.said_in, self.on_terminal)
+
+    def _arguments(self) -> list[str]:
+        if (self.study / "study.yaml").exists():
+            return ["resume", self.name]
+        question = ["--model", MODEL, "--hw", "h200", "--engine", "vllm", "--on", self.on, "--study", self.name]
+        few = ["--workload", "random:64:8:16", "--space", str(self.home / "space.yaml"), "--seed", "3"]
+        few += ["--launches", str(self.launches), "--baseline", BASELINE, "--executor", self._executor]
+        return ["run", *question, *few]
+
+    # The study
+
+    def go(self, faults: Sequence[Fault], steps_of: Callable[[Fault, FaultyStudy], Steps]) -> Outcome:
+        """Run the study to its end."""
+        began, outcome = now(), Outcome([False] * len(faults))
+        self.machine.clocks.reset()
+        self.launches = LAUNCHES + len(faults)
+        waiting = {i: fault for i, fault in enumerate(faults) if fault.after >= 0}
+        self.on_terminal = any(fault.kind == "terminal-vanishes" for fault in faults)
+        while self.runs < _RUNS and not outcome.recovered:
+            self.tuner = self.start()
+            self.runs += 1
+            self._watch(waiting, outcome, steps_of)
+            self._check_kept(outcome)
+            outcome.left_behind += self._left_behind()
+            outcome.recovered = self.tuner.code == 0
+        for i, fault in enumerate(faults):
+            if fault.after < 0 and outcome.recovered:
+                self._after_the_end(i, fault, outcome, steps_of)
+        self.machine.clocks.reset()
+        self._check_end(outcome)
+        outcome.runs, outcome.seconds = self.runs, now() - began
+        return outcome
+
+    def _watch(
+        self, waiting: dict[int, Fault], outcome: Outcome, steps_of: Callable[[Fault, FaultyStudy], Steps]
+    ) -> None:
+        """Inject what is due until the tuner has ended."""
+        assert self.tuner is not None
+        began, reached, since, working = now(), -1, now(), dict[int, Steps]()
+        try:
+            while self.tuner.poll() is None:
+                lines = len(self.lines()) if self.study.is_dir() else 0
+                if lines != reached:
+                    reached, since = lines, now()
+                for i, fault in list(waiting.items()):
+                    late = reached > fault.after or now() - since >= fault.delay_s
+                    if self.study.is_dir() and reached >= fault.after and late:
+                        working[i] = steps_of(waiting.pop(i), self)
+                for i, steps in list(working.items()):
+                    if (step := next(steps, None)) is None:
+                        del working[i]
+                    if step and not outcome.injected[i]:
+                        outcome.injected[i], outcome.at[i] = True, reached
+                if now() - began > _PATIENCE_S:
+                    outcome.unnamed.append(f"a tuner did not end within {_PATIENCE_S:g} s")
+                    self.kill_tuner()
+                time.sleep(0.02)
+        finally:
+            for steps in working.values():
+                steps.close()
+
+    def _after_the_end(
+        self, i: int, fault: Fault, outcome: Outcome, steps_of: Callable[[Fault, FaultyStudy], Steps]
+    ) -> None:
+        for step in steps_of(fault, self):
+            outcome.injected[i] |= step
+        self.tuner = self.start()
+        outcome.recovered = self.tuner.wait(_PATIENCE_S) == 0
+        self._check_kept(outcome)
+
+    # What must be true
+
+    def _check_kept(self, outcome: Outcome) -> None:
+        """Finished launches stay as they are, and none has the number of another."""
+        lines = self.lines()
+        for before, after in zip(self.kept, lines, strict=False):
+            if before != after:
+                outcome.lost.append(f"a finished row was changed: {before[:80]!r}")
+        if len(lines) < len(self.kept):
+            outcome.lost.append(f"{len(self.kept)} launches were finished, {len(lines)} are kept")
+        self.kept = lines
+        with suppress(ValueError):
+            numbers = [row["number"] for row in self.rows()]
+            if doubled := {number for number in numbers if numbers.count(number) > 1}:
+                outcome.doubled.append(f"launches {sorted(doubled)} are there twice")
+
+    def _left_behind(self) -> list[str]:
+        """What is left once the tuner has ended and what it started has had time to."""
+        until = now() + _GONE_S
+        while (alive := processes_of(self.token)) and now() < until:
+            reap()
+            time.sleep(0.1)
+        reap()
+        left = [f"process {pid}: {command[:100]}" for pid, command in alive.items()]
+        for pid in alive:
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        return left
+
+    def _check_end(self, outcome: Outcome) -> None:
+        new = sorted(set(os.listdir("/dev/shm")) - self._shared_memory)
+        outcome.left_behind += [f"shared memory {name}" for name in new]
+        for name in new:
+            Path("/dev/shm", name).unlink(missing_ok=True)
+        outcome.left_behind += [f"temporary file {path.name}" for path in self.temporary.iterdir()]
+        outcome.left_behind += [f"draft {path.name}" for path in self.study.rglob("*.tmp")]
+        if "Traceback (most recent call last)" in self.said:
+            outcome.unnamed.append("a traceback")
+        if not outcome.recovered:
+            return
+        with suppress(ValueError):
+            rows = self.rows()
+            numbers = sorted(row["number"] for row in rows)
+            if missing := set(range(len(numbers))) - set(numbers):
+                outcome.lost.append(f"launches {sorted(missing)} are missing")
+            for row in rows:
+                if row["state"] != "complete" and not (row["failure"] or {}).get("message"):
+                    outcome.unnamed.append(f"launch {row['number']} is {row['state']} without a word")
+        self._check_recommendation(outcome)
+
+    def _check_recommendation(self, outcome: Outcome) -> None:
+        found = json.loads((self.study / "recommendation.json").read_text())
+        expected = EXPECTED[self.on]
+        if found["verdict"] != "better":
+            outcome.changed.append(f"the verdict is {found['verdict']}: {found['stop_reason']}")
+            return
+        if "--max-num-seqs 1 " in f"{found['command']} ":
+            outcome.changed.append("the baseline is recommended")
+        value = found["objective"]["value"]
+        if abs(value / expected - 1) > WITHIN:
+            outcome.changed.append(f"the recommended throughput is {value:.0f}, undisturbed {expected:.0f}")
+
+    def tracked(self) -> list[int] | None:
+        """The numbers of the launches in the MLflow database; None where it cannot be read."""
+        question = (
+            "select number.value from tags as number join tags as name on number.run_uuid = name.run_uuid "
+            "where number.key = 'number' and name.key = 'study' and name.value = ?"
+        )
+        with suppress(sqlite3.Error), closing(sqlite3.connect(self.home / "mlflow.db")) as database:
+            return sorted(int(value) for (value,) in database.execute(question, (self.name,)))
+        return None
+
+
+EXPECTED = {"emulator": 8600.0, "simulator": 8700.0}
+"""Tokens/s of the undisturbed studies; measured anew by each campaign."""
