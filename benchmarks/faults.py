@@ -34,7 +34,7 @@ from faults_study import EXPECTED, LAUNCHES, Fault, FaultyStudy, Outcome
 
 SIZES = {"emulator": (1, 2, 2, 3, 4), "simulator": (2, 4, 6, 8)}
 """Faults of a study; one is drawn."""
-MEDIA = ("emulator", "simulator", "simulator")
+MEDIA = ("emulator", *["simulator"] * 4)
 LONGEST_S = {"emulator": 5.0, "simulator": 1.0}
 """A fault comes so late after a launch at most, or when the next one has ended."""
 COUNTED = ("lost", "doubled", "left_behind", "changed")
@@ -83,6 +83,8 @@ class Campaign:
         faults = faults if only is None else [faults[i] for i in only]
         self.undisturbed(on)
         study = FaultyStudy(self._machine, on, self._machine.folder / "study", self._database)
+        if any(KINDS[fault.kind].mlflow_server for fault in faults):
+            study.mlflow_server  # noqa: B018 - it starts
         outcome = study.go(faults, steps_of)
         said = study.said + (study.results.read_text(errors="replace") if study.results.exists() else "")
         outcome.named = [named(fault, said) for fault in faults]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from faults_machine import now, processes_of
+from faults_machine import limit_memory_of, now, processes_of
 from faults_study import Fault, FaultyStudy, Steps
 
 Inject = Callable[[FaultyStudy, float], Steps]
@@ -34,6 +34,7 @@ class Kind:
         absorbed: whether the study may also pass over it without a word, as nothing is lost by it.
         needs: what the machine must be able to do, see `Machine.can`; empty: nothing.
         at_end: it comes after the end of the study.
+        mlflow_server: the study sends its runs to a server.
     """
 
     inject: Inject
@@ -42,6 +43,7 @@ class Kind:
     on: tuple[str, ...] = BOTH
     needs: str = ""
     at_end: bool = False
+    mlflow_server: bool = False
 
 
 def steps_of(fault: Fault, study: FaultyStudy) -> Steps:
@@ -54,9 +56,9 @@ def steps_of(fault: Fault, study: FaultyStudy) -> Steps:
 def signal_tuner(number: int, study: FaultyStudy, value: float) -> Steps:
     del value
     assert study.tuner is not None
-    study.tuner.killed = True
-    os.kill(study.tuner.pid, number)
-    yield True
+    if study.tuner.poll() is None:
+        os.kill(study.tuner.pid, number)
+        yield True
 
 
 def kill_part(part: str, study: FaultyStudy, value: float) -> Steps:
@@ -75,6 +77,8 @@ def kill_part(part: str, study: FaultyStudy, value: float) -> Steps:
 def suspend(study: FaultyStudy, value: float) -> Steps:
     """The machine stands still; for its processes 1 to 5 minutes pass."""
     assert study.tuner is not None
+    if study.tuner.poll() is not None:
+        return
     stopped = [study.tuner.pid, *processes_of(study.token)]
     for pid in stopped:
         with suppress(ProcessLookupError):
@@ -91,9 +95,16 @@ def suspend(study: FaultyStudy, value: float) -> Steps:
 
 
 def limit_memory(study: FaultyStudy, value: float) -> Steps:
-    assert study.tuner is not None
-    study.tuner.limit_memory(int(value * 2**22))
-    yield True
+    """An engine gets next to no more memory than it has."""
+    while not (found := study.processes("emulate")):
+        yield False
+    until = now() + 4 * value
+    while now() < until:
+        yield False
+    for pid in found:
+        with suppress(OSError):
+            limit_memory_of(pid, int(value * 2**22))
+            yield True
 
 
 def second_tuner(study: FaultyStudy, value: float) -> Steps:
@@ -101,10 +112,13 @@ def second_tuner(study: FaultyStudy, value: float) -> Steps:
     while not (study.study / "study.yaml").exists():
         yield False
     other = study.start(["resume", study.name])
-    while other.poll() is None:
+    try:
+        while other.poll() is None:
+            yield False
         yield True
-    assert other.code != 0, "two tuners on one study"
-    yield True
+    finally:
+        # Where the first has ended meanwhile, it would go on with the study.
+        other.kill()
 
 
 def hang_up(study: FaultyStudy, value: float) -> Steps:
@@ -292,6 +306,34 @@ def spoil_mlflow(study: FaultyStudy, value: float) -> Steps:
     yield True
 
 
+def mlflow_down(study: FaultyStudy, value: float) -> Steps:
+    server = study.mlflow_server
+    server.stop()
+    try:
+        yield from study.pause(0.5 + 5 * value)
+    finally:
+        server.start()
+
+
+def mlflow_hangs(study: FaultyStudy, value: float) -> Steps:
+    pid = study.mlflow_server.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield from study.pause(0.5 + 5 * value)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def mlflow_is(mode: str, study: FaultyStudy, value: float) -> Steps:
+    server = study.mlflow_server
+    server.be(mode.replace("VALUE", f"{value:.3f}"))
+    try:
+        yield from study.pause(0.5 + 5 * value)
+    finally:
+        server.be("")
+
+
+MLFLOW = "MLflow at .* (does not answer|cannot be used|takes|refuse)"
 ENGINE_DIES = r"illegal memory access|ended|died|exit"
 KINDS: dict[str, Kind] = {
     "kill-tuner": Kind(partial(signal_tuner, signal.SIGKILL)),
@@ -306,7 +348,7 @@ KINDS: dict[str, Kind] = {
     ),
     "kill-engine": Kind(partial(kill_part, "emulate"), "SIGKILL|signal 9|killed", on=EMULATOR, absorbed=True),
     "suspend": Kind(suspend, "stood still|client did not keep up|suspended", absorbed=True, needs="clock"),
-    "memory-limit": Kind(limit_memory, "[Mm]emory", absorbed=True),
+    "memory-limit": Kind(limit_memory, "[Mm]emory|ended|exit", absorbed=True, on=EMULATOR),
     "two-tuners": Kind(second_tuner, "another tuner .* works on the study"),
     "engine-dies-at-start": Kind(partial(engine, "die-at-start:VALUE"), ENGINE_DIES, on=EMULATOR),
     "engine-hangs-at-start": Kind(
@@ -320,7 +362,7 @@ KINDS: dict[str, Kind] = {
     "engine-closes-streams": Kind(partial(engine, "close-mid-stream:7"), "closed", on=EMULATOR),
     "engine-resets-streams": Kind(partial(engine, "reset-mid-stream:7"), "closed|reset", on=EMULATOR),
     "engine-stalls": Kind(
-        partial(engine, "stall-mid-stream:40", lasts_s=300), "stall|nothing came", on=EMULATOR, needs="clock"
+        partial(engine, "stall-mid-stream:12", lasts_s=300), "stall|nothing came", on=EMULATOR, needs="clock"
     ),
     "engine-cuts-utf8": Kind(partial(engine, "cut-utf8:7"), "malformed|UTF-8|not the protocol", on=EMULATOR),
     "engine-wrong-lengths": Kind(partial(engine, "wrong-lengths:2"), "tokens", on=EMULATOR),
@@ -343,7 +385,12 @@ KINDS: dict[str, Kind] = {
     "torn-resolved": Kind(partial(spoil_file, "trials/0000/resolved.json"), on=EMULATOR),
     "torn-study-yaml": Kind(spoil_question, "not a study's specification"),
     "torn-recommendation": Kind(spoil_recommendation, "not a recommendation; remove it", at_end=True),
-    "mlflow-wiped": Kind(wipe_mlflow, "MLflow at .* (does not answer|cannot be used)", absorbed=True),
-    "mlflow-locked": Kind(lock_mlflow, "MLflow at .* (does not answer|cannot be used)", absorbed=True),
+    "mlflow-wiped": Kind(wipe_mlflow, MLFLOW, absorbed=True),
+    "mlflow-locked": Kind(lock_mlflow, MLFLOW, absorbed=True),
     "mlflow-spoilt": Kind(spoil_mlflow, "MLflow at .* cannot be used", absorbed=True),
+    "mlflow-down": Kind(mlflow_down, MLFLOW, absorbed=True, mlflow_server=True),
+    "mlflow-hangs": Kind(mlflow_hangs, MLFLOW, absorbed=True, mlflow_server=True),
+    "mlflow-slow": Kind(partial(mlflow_is, "slow VALUE"), MLFLOW, absorbed=True, mlflow_server=True),
+    "mlflow-refuses": Kind(partial(mlflow_is, "403 Forbidden"), MLFLOW, absorbed=True, mlflow_server=True),
+    "mlflow-fails": Kind(partial(mlflow_is, "500 Internal Server Error"), MLFLOW, absorbed=True, mlflow_server=True),
 }

@@ -116,7 +116,8 @@ class Machine:
             _mount("-o", "remount,bind,ro", folder)
             yield
         finally:
-            subprocess.run(["umount", "--lazy", folder], check=True)
+            # It has gone already where a folder above it was made writable again.
+            subprocess.run(["umount", "--lazy", folder], capture_output=True)
 
 
 def _mount(*words: str | Path) -> None:
@@ -183,7 +184,6 @@ class Tuner:
     terminal: bool = False
     pid: int = 0
     code: int | None = None
-    killed: bool = False
     _master: int = field(default=-1, repr=False)
 
     def __post_init__(self) -> None:
@@ -258,15 +258,15 @@ class Tuner:
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
         if self.poll() is None:
-            self.killed = True
             os.kill(self.pid, signal.SIGKILL)
             self.wait(20.0)
 
-    def limit_memory(self, more_bytes: int) -> None:
-        """It gets no more memory than so much more than it has."""
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + more_bytes
-        resource.prlimit(self.pid, resource.RLIMIT_AS, (limit, limit))
+
+def limit_memory_of(pid: int, more_bytes: int) -> None:
+    """A process gets no more memory than so much more than it has."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + more_bytes
+    resource.prlimit(pid, resource.RLIMIT_AS, (limit, limit))
 
 
 def processes_of(token: str) -> dict[int, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from faults_machine import TOKEN, Machine, Tuner, now, processes_of, reap
+from faults_mlflow import MlflowServer
 
 MODEL = "openai/gpt-oss-120b"
 SPACE = """\
@@ -33,6 +34,7 @@ WITHIN = 0.25
 _PATIENCE_S = 150.0
 _RUNS = 14
 _GONE_S = 8.0
+_LOOK_S = 0.15
 
 Steps = Generator[bool, None, None]
 """A fault at work: says at each step whether it has been injected yet; what it leaves it puts right when closed."""
@@ -113,11 +115,13 @@ class FaultyStudy:
             "AUTOTUNE_EMULATE_FAULT": f"slow-start:0.1,@{self.engine_fault}",
             "COLUMNS": "200",
         }
-        self._executor = executor
+        self._executor, self._folder, self._database = executor, folder, database
+        self._server: MlflowServer | None = None
         self.tuner: Tuner | None = None
         self.runs = 0
         self.kept: list[bytes] = []
         self.on_terminal = False
+        self._counts_runs, self._looked_s = False, 0.0
         self._shared_memory = set(os.listdir("/dev/shm"))
 
     # What faults ask and do
@@ -140,12 +144,24 @@ class FaultyStudy:
         return self.said_in.read_text(errors="replace") if self.said_in.exists() else ""
 
     def processes(self, part: str) -> list[int]:
-        """Processes of the study whose command line has this part."""
+        """Processes of the study whose command line has this part; none where it was asked a moment ago."""
+        if now() - self._looked_s < _LOOK_S:
+            return []
+        self._looked_s = now()
         return [pid for pid, command in processes_of(self.token).items() if part in command]
 
     def kill_tuner(self) -> None:
         assert self.tuner is not None
         self.tuner.kill()
+
+    @property
+    def mlflow_server(self) -> MlflowServer:
+        """The server that runs are sent to; from the first call on."""
+        if self._server is None:
+            self._server = MlflowServer(self._folder / "mlflow", self._database)
+            self._server.start()
+            self.environment["MLFLOW_TRACKING_URI"] = self._server.url
+        return self._server
 
     def reads_kept(self) -> None:
         """Take what is finished now for finished."""
@@ -182,6 +198,9 @@ class FaultyStudy:
         self.machine.clocks.reset()
         self.launches = LAUNCHES + len(faults)
         waiting = {i: fault for i, fault in enumerate(faults) if fault.after >= 0}
+        # The end of a database that was spoilt is its user's to put right.
+        kinds = {fault.kind for fault in faults}
+        self._counts_runs = any(kind.startswith("mlflow") for kind in kinds) and "mlflow-spoilt" not in kinds
         self.on_terminal = any(fault.kind == "terminal-vanishes" for fault in faults)
         while self.runs < _RUNS and not outcome.recovered:
             self.tuner = self.start()
@@ -194,6 +213,10 @@ class FaultyStudy:
             if fault.after < 0 and outcome.recovered:
                 self._after_the_end(i, fault, outcome, steps_of)
         self.machine.clocks.reset()
+        if outcome.recovered and self._counts_runs:
+            self._check_tracked(outcome)
+        if self._server is not None:
+            self._server.stop()
         self._check_end(outcome)
         outcome.runs, outcome.seconds = self.runs, now() - began
         return outcome
@@ -270,7 +293,7 @@ class FaultyStudy:
         for name in new:
             Path("/dev/shm", name).unlink(missing_ok=True)
         outcome.left_behind += [f"temporary file {path.name}" for path in self.temporary.iterdir()]
-        outcome.left_behind += [f"draft {path.name}" for path in self.study.rglob("*.tmp")]
+        outcome.left_behind += [f"draft {path.name}" for path in [*self.study.rglob("*.tmp"), *self.home.glob("*.tmp")]]
         if "Traceback (most recent call last)" in self.said:
             outcome.unnamed.append("a traceback")
         if not outcome.recovered:
@@ -297,13 +320,24 @@ class FaultyStudy:
         if abs(value / expected - 1) > WITHIN:
             outcome.changed.append(f"the recommended throughput is {value:.0f}, undisturbed {expected:.0f}")
 
+    def _check_tracked(self, outcome: Outcome) -> None:
+        """Once MLflow is there again, `autotune resume` sends what it lacks: each launch has one run."""
+        self.tuner = self.start()
+        self.tuner.wait(_PATIENCE_S)
+        tracked, numbers = self.tracked(), sorted(row["number"] for row in self.rows())
+        if tracked is not None and (missing := set(numbers) - set(tracked)):
+            outcome.lost.append(f"MLflow lacks launches {sorted(missing)}")
+        if tracked is not None and len(tracked) > len(set(tracked)):
+            outcome.doubled.append(f"MLflow has launches twice: {tracked}")
+
     def tracked(self) -> list[int] | None:
         """The numbers of the launches in the MLflow database; None where it cannot be read."""
+        path = self.home / "mlflow.db" if self._server is None else self._server.database
         question = (
             "select number.value from tags as number join tags as name on number.run_uuid = name.run_uuid "
             "where number.key = 'number' and name.key = 'study' and name.value = ?"
         )
-        with suppress(sqlite3.Error), closing(sqlite3.connect(self.home / "mlflow.db")) as database:
+        with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as database:
             return sorted(int(value) for (value,) in database.execute(question, (self.name,)))
         return None
 
