@@ -13,13 +13,14 @@ from autotune.search.side_by_side import one_at_a_time
 from autotune.space.enumeration import CandidateSet
 from autotune.study.places import is_beside
 from autotune.study.spec import StudySpec
-from autotune.trial import Failure, FailureKind, Launch, Role, Trial
+from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, Trial
 
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate that may end without saying anything before it is given up."""
 
 BASELINE_ROLES = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 """What the baseline is launched for."""
+_MAY_PASS = (FailureKind.CRASHED, FailureKind.TIMEOUT, FailureKind.LOAD_ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Entry:
         violations: SLO to value beyond its limit, <= 0 keeps it.
         broke: the configuration failed.
         out_of_memory: it did because memory did not suffice.
+        may_pass: it did in a way that need not come again: the server died, hung or gave errors by itself.
         cause: of its failure: the kind and the telling line; of a lack of memory, which engines word in many ways, the
             kind alone. Empty where it did not fail.
         cut_short: it breaks an SLO at the lightest load, or an earlier version ended its load as hopeless: no score,
@@ -51,6 +53,7 @@ class Entry:
     violations: Mapping[str, float] | None = None
     broke: bool = False
     out_of_memory: bool = False
+    may_pass: bool = False
     cause: str = ""
     cut_short: bool = False
     pending: bool = False
@@ -112,6 +115,7 @@ class History:
         alone = one_at_a_time([e for e in entries if e.role is Role.BASELINE])
         if alone:
             entries = [e.without_result() if is_beside(e.node) and not e.pending else e for e in entries]
+        entries = _without_one_crash(entries, candidates.baseline)
         return cls(spec, candidates, tuple(entries), joined, one_at_a_time=alone)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -257,6 +261,12 @@ class History:
     def broke(self, position: int) -> bool:
         return any(e.broke for e in self.at(position))
 
+    def crashed_once(self, position: int) -> bool:
+        """Whether all that is known of a candidate is one launch whose failure need not come again."""
+        entries = self.at(position)
+        known = [e for e in entries if not e.says_nothing]
+        return len(known) == 1 and known[0].may_pass and len(entries) <= MAX_UNINFORMATIVE
+
     def keeps_slos(self, position: int, *roles: Role) -> bool:
         """Whether a candidate keeps every SLO in the mean over its launches (of these roles, where it has any).
 
@@ -284,12 +294,30 @@ def _entry_of(
         violations=objective.violations(spec, launch),
         broke=objective.broke(launch),
         out_of_memory=objective.broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
+        may_pass=objective.broke(launch) and failure is not None and failure.kind in _MAY_PASS and _is_real(launch),
         cause=_cause(failure) if objective.broke(launch) and failure is not None else "",
         cut_short=bool(launch.result.shortened) or objective.too_slow(spec, launch),
         seconds=timeline.seconds(launch),
         began_s=began_s,
         node=launch.result.node or launch.trial.node,
     )
+
+
+def _without_one_crash(entries: Sequence[Entry], baseline: int) -> list[Entry]:
+    """One crash of a baseline that ran in another launch says nothing: without it there is nothing to compare with.
+
+    Another configuration that crashes now and then is not what to recommend.
+    """
+    mine = [e for e in entries if e.position == baseline]
+    broke = [e for e in mine if e.broke]
+    if len(broke) != 1 or not broke[0].may_pass or not any(e.measured for e in mine):
+        return list(entries)
+    return [e.without_result() if e is broke[0] else e for e in entries]
+
+
+def _is_real(launch: Launch) -> bool:
+    """Whether a server was launched: what is computed or recorded fails again in the same way."""
+    return launch.result.evidence in (Evidence.MEASURED, Evidence.EMULATED)
 
 
 def _cause(failure: Failure) -> str:

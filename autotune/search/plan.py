@@ -321,13 +321,14 @@ def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
 
 
 def _baseline(history: History, places: Sequence[str]) -> Step | None:
-    """The baseline where it is to be launched first: once on every node."""
+    """The baseline where it is to be launched first: once on every node, and again where it crashed."""
     base = history.candidates.baseline
+    again = history.crashed_once(base)
     if not places:
-        return None if history.spent(base) else Step(Role.BASELINE, base)
-    for node in () if history.broke(base) else places:
+        return None if history.spent(base) and not again else Step(Role.BASELINE, base)
+    for node in () if history.broke(base) and not again else places:
         there = [e for e in history.at(base) if e.node == node]
-        if all(e.says_nothing for e in there) and len(there) < MAX_UNINFORMATIVE:
+        if all(e.says_nothing or (again and e.broke) for e in there) and len(there) < MAX_UNINFORMATIVE:
             return Step(Role.BASELINE, base, node)
     return None
 

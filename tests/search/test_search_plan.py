@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,55 @@ def test_the_baseline_cannot_run() -> None:
     assert result.gain_percent is None
     assert result.recommended is not None
     assert result.recommended.objective.repeats >= 2
+
+
+@pytest.mark.parametrize(
+    ("crashes", "kind", "evidence", "roles"),
+    [
+        ({0}, FailureKind.CRASHED, Evidence.MEASURED, 2),
+        ({0, 1}, FailureKind.CRASHED, Evidence.MEASURED, 2),
+        ({0}, FailureKind.BAD_ARGUMENT, Evidence.MEASURED, 1),
+        ({0}, FailureKind.CRASHED, Evidence.SIMULATED, 1),
+    ],
+)
+def test_a_baseline_that_crashed_is_launched_once_more(
+    tmp_path: Path, crashes: set[int], kind: FailureKind, evidence: Evidence, roles: int
+) -> None:
+    """What is simulated, and what the command line is to blame for, would fail again."""
+    spec = make_spec(noise=0.02, launches=12)
+    study = opened(tmp_path, spec, SMALL)
+    while (trial := study.ask()) is not None:
+        launch = evaluate(spec, ridge, trial)
+        result = replace(launch.result, evidence=evidence)
+        if trial.number in crashes:
+            result = TrialResult(State.FAILED, evidence, Failure(kind, "it died"))
+        study.tell(Launch(trial, result))
+    study.close()
+    made = study.launches
+    assert [x.trial.role for x in made].count(Role.BASELINE) == roles
+    result = recommend(spec, SMALL, made, (), study.stop_reason)
+    opposed = roles == 2 and crashes == {0}
+    assert result.verdict is (Verdict.BETTER if opposed else Verdict.UNOPPOSED)
+    assert (result.baseline is not None) == opposed
+
+
+def test_a_baseline_that_crashes_in_the_finals_still_stands() -> None:
+    spec = make_spec()
+    ran = [Entry(0, Role.BASELINE, 0, 1.0), Entry(1, Role.SEARCH, 3, 2.0)]
+    for number, role in ((2, Role.FINAL), (3, Role.FINAL)):
+        ran.append(Entry(number, role, 0, broke=True, may_pass=True))
+    rows = [evaluate(spec, ridge, _trial(entry)) for entry in ran[:2]]
+    crash = TrialResult(State.FAILED, Evidence.MEASURED, Failure(FailureKind.LOAD_ERRORS, "503"))
+    once = History.of(spec, SMALL, [*rows, Launch(_trial(ran[2]), crash)])
+    assert not once.broke(0)
+    assert once.at(0)[1].says_nothing
+    twice = History.of(spec, SMALL, [*rows, *(Launch(_trial(entry), crash) for entry in ran[2:])])
+    assert twice.broke(0)
+
+
+def _trial(entry: Entry) -> Trial:
+    item = SMALL.items[entry.position]
+    return Trial(entry.number, entry.role, item.configuration, "0.11", command_of(item), ("chat",))
 
 
 def test_hours_bound_the_time() -> None:
