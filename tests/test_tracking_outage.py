@@ -19,6 +19,7 @@ from autotune.cli.tuning import resume
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.tracking import Tracker
 from autotune.outputs.tracking.content import experiment_name
+from autotune.outputs.tracking.outage import reason
 from autotune.outputs.tracking.runs import ARTIFACTS
 from autotune.study.home import Home
 from autotune.study.results import row_of
@@ -330,6 +331,23 @@ def test_other_addresses_as_mlflow_takes_them(
     assert not os.path.exists("home/mlflow.db")
     if works:
         assert children(uri, "small") == ["0"]
+
+
+def test_a_reason_is_the_cause_and_not_where_it_was_met() -> None:
+    said = "(raised as a result of Query-invoked autoflush; consider using a session.no_autoflush block)\n"
+    error = sqlite3.OperationalError(said + "(sqlite3.OperationalError) attempt to write a readonly database\n[SQL: …]")
+    assert reason(error, "sqlite:///mlflow.db") == "attempt to write a readonly database"
+
+
+def test_a_spoilt_state_is_begun_anew_and_no_run_is_made_twice(tmp_path: Path, database: Path) -> None:
+    shutil.copy(database, tmp_path / "mlflow.db")
+    folder = finished_study(tmp_path, "small")
+    for content in (None, b"\xff{", b""):
+        if content is not None:
+            (folder / "mlflow.json").write_bytes(content)
+        with Tracker(tmp_path, small_study.spec()) as tracker:
+            tracker.sync(LAUNCHES[:3])
+    assert children(f"sqlite:///{tmp_path}/mlflow.db", "small") == EVERY_LAUNCH[:3]
 
 
 def test_a_fault_of_our_own_is_not_taken_for_an_outage(tmp_path: Path, database: Path) -> None:

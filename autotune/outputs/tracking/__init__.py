@@ -32,7 +32,7 @@ class SyncState(BaseModel):
     """``mlflow.json`` in a study's folder: who the study is to MLflow, and where all of it has arrived.
 
     A server is shared: two people may give their studies one name. The id tells them apart, and it is on disk before
-    the first run is made. An unreadable file is begun anew.
+    the first run is made. An unreadable file is begun anew with the id that it had, or every run would be sent twice.
 
     Attributes:
         sent_to: the places that have the finished study with everything, as far as was seen from here.
@@ -50,7 +50,7 @@ class SyncState(BaseModel):
             return cls.model_validate_json((folder / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             folder.mkdir(parents=True, exist_ok=True)
-            state = cls(study_id=uuid.uuid4().hex, sent_to=[])
+            state = cls(study_id=_new_id(folder), sent_to=[])
             state.save(folder)
             return state
 
@@ -64,6 +64,16 @@ def view_address(home: Path, study: str) -> str:
     page = SyncState.load(home / "studies" / study).pages.get(shown(uri))
     base = shown(uri).rstrip("/") if is_server(uri) else "http://127.0.0.1:5000"
     return f"{base}/{page}" if page and base.startswith("http") else ""
+
+
+def _new_id(folder: Path) -> str:
+    """The id of the study that was begun there: of its question and of when that was written, to the nanosecond."""
+    question = folder / "study.yaml"
+    try:
+        begun = f"{question.stat().st_mtime_ns} {question.read_text(encoding='utf-8', errors='replace')}"
+    except OSError:
+        return uuid.uuid4().hex
+    return uuid.uuid5(uuid.NAMESPACE_OID, begun).hex
 
 
 class Tracker:
