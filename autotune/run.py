@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator
@@ -38,7 +39,12 @@ from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
 from autotune.trial import Evidence, Launch, Trial, TrialResult
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_WAYS_OUT = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room there"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make it writable again"),
+    errno.EIO: "the disk, or the way to it, fails",
+}
+"""What to do about a file that cannot be written."""
 
 
 def run(
@@ -59,7 +65,8 @@ def run(
     folder = home.study_folder(spec.study)
     if folder.is_dir():
         # Told at once, before anything that takes long.
-        Lock(folder).release()
+        with _writable(folder, spec, home):
+            Lock(folder).release()
     sources = sources_of(spec, folder)
     progress.phase("enumerating what may be tried")
     library = library_of(spec)
@@ -74,12 +81,13 @@ def run(
     setup = EvaluationSetup(evaluator, spec, library, folder, progress.note)
     with closing(executor_for(spec.executor, setup, needs, most_nodes(spec.launches))) as executor:
         home.open(spec)
-        keep(sources, folder)
-        for text in prepared.spec.notes[len(spec.notes) :]:
-            progress.note(text)
-        progress.opened(folder, prepared.candidates)
-        candidates, priors = prepared.candidates, priors_of(prepared, sources)
-        study = Study(folder, prepared.spec, candidates, prepared.command_of, priors, prepared.recorded)
+        with _writable(folder, spec, home):
+            keep(sources, folder)
+            for text in prepared.spec.notes[len(spec.notes) :]:
+                progress.note(text)
+            progress.opened(folder, prepared.candidates)
+            candidates, priors = prepared.candidates, priors_of(prepared, sources)
+            study = Study(folder, prepared.spec, candidates, prepared.command_of, priors, prepared.recorded)
         with closing(study):
             if not study.launches:
                 progress.note(cost_line(prepared, baseline_trial(prepared), at_once(executor.nodes)))
@@ -113,14 +121,29 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
             raise
         raise CannotGoOn(f"{error}\nThe study has stopped; {_kept(study, spec, home)}") from None
     except OSError as error:
-        if error.errno not in _NO_ROOM and folder.is_dir():
+        if error.errno not in _WAYS_OUT and folder.is_dir():
             raise
-        problem = f"{error.filename or folder} cannot be written ({error.strerror}); make room there."
-        raise CannotGoOn(f"{problem}\nThe study has stopped; {_kept(study, spec, home)}") from error
+        raise CannotGoOn(f"{_problem(error, folder)}\nThe study has stopped; {_kept(study, spec, home)}") from error
     finally:
         # Before the study may be taken up by another tuner, whose launches would meet ours.
         executor.close()
     return recommendation
+
+
+@contextmanager
+def _writable(folder: Path, spec: StudySpec, home: Home) -> Iterator[None]:
+    """Say what is to be done where a study's files cannot be written before it has begun, or goes on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _WAYS_OUT:
+            raise
+        raise CannotGoOn(f"{_problem(error, folder)} Then:\n{home.resume_command(spec.study)}") from error
+
+
+def _problem(error: OSError, folder: Path) -> str:
+    way_out = _WAYS_OUT.get(error.errno or 0, "make room there")
+    return f"{error.filename or folder} cannot be written ({error.strerror}); {way_out}."
 
 
 def _kept(study: Study, spec: StudySpec, home: Home) -> str:

@@ -258,10 +258,11 @@ def spoil_question(study: FaultyStudy, value: float) -> Steps:
     while not path.exists():
         yield False
     study.kill_tuner()
-    content = path.read_bytes()
+    content, written = path.read_bytes(), path.stat().st_mtime_ns
     path.write_bytes(content[: int(value * len(content) * 0.9)])
     study.start(["resume", study.name]).wait(60)
     path.write_bytes(content)
+    os.utime(path, ns=(written, written))
     yield True
 
 

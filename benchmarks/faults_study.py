@@ -335,7 +335,8 @@ class FaultyStudy:
         path = self.home / "mlflow.db" if self._server is None else self._server.database
         question = (
             "select number.value from tags as number join tags as name on number.run_uuid = name.run_uuid "
-            "where number.key = 'number' and name.key = 'study' and name.value = ?"
+            "join runs on runs.run_uuid = name.run_uuid where number.key = 'number' and name.key = 'study' "
+            "and name.value = ? and runs.lifecycle_stage = 'active'"
         )
         with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as database:
             return sorted(int(value) for (value,) in database.execute(question, (self.name,)))

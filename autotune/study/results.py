@@ -166,9 +166,13 @@ class Lock:
                 f"another tuner (process {holder}) works on the study in {folder}: "
                 "wait for it, stop it, or choose another --study"
             ) from None
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
+        try:
+            # Not through a buffer, which would be written again when it is closed.
+            os.ftruncate(self._file.fileno(), 0)
+            os.write(self._file.fileno(), f"{os.getpid()}\n".encode())
+        except OSError:
+            self._file.close()
+            raise
 
     def release(self) -> None:
         """Let others have the study."""

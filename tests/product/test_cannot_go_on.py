@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from autotune.errors import BadInput, CannotGoOn
+from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator
 from autotune.evaluate.factory import evaluator_for
 from autotune.outputs.progress import Progress
@@ -142,6 +143,22 @@ def test_a_full_disk_stops_the_study_and_what_was_written_is_kept(home: Path) ->
     kept = finished_rows(home, "disk")
     assert study(home, "disk").recommended is not None
     assert finished_rows(home, "disk")[:1] == kept
+
+
+def test_a_study_that_cannot_be_written_when_it_is_resumed(home: Path) -> None:
+    def is_interrupted(_: TrialResult, folder: Path) -> TrialResult:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        study(home, "resumed", is_interrupted)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        with pytest.raises(CannotGoOn, match=r"\(File too large\); make room there\. Then:\nautotune resume resumed"):
+            study(home, "resumed")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert study(home, "resumed").recommended is not None
 
 
 def test_a_study_whose_folder_goes_says_that_it_cannot_be_resumed(home: Path) -> None:
