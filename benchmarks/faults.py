@@ -21,8 +21,10 @@ import random
 import re
 import sys
 import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from itertools import chain, combinations
 from pathlib import Path
@@ -30,20 +32,32 @@ from typing import Any
 
 from faults_kinds import KINDS, steps_of
 from faults_machine import Machine, prepare
-from faults_study import EXPECTED, LAUNCHES, Fault, FaultyStudy, Outcome
+from faults_ray import RayNodes
+from faults_study import EXPECTED, LAUNCHES, FaultyStudy
+from faults_values import Fault, Outcome
 
-SIZES = {"emulator": (1, 2, 2, 3, 4), "simulator": (2, 4, 6, 8)}
+SIZES = {"emulator": (1, 2, 2, 3, 4), "simulator": (2, 4, 6, 8), "ray": (1, 2, 2, 3)}
 """Faults of a study; one is drawn."""
 MEDIA = ("emulator", *["simulator"] * 4)
-LONGEST_S = {"emulator": 5.0, "simulator": 1.0}
+LONGEST_S = {"emulator": 5.0, "simulator": 1.0, "ray": 5.0}
 """A fault comes so late after a launch at most, or when the next one has ended."""
 COUNTED = ("lost", "doubled", "left_behind", "changed")
 
 
-def schedule(seed: int, study: int, can: frozenset[str], kinds: Sequence[str] = ()) -> tuple[str, list[Fault]]:
-    """Where a study runs, and its faults in the order in which they come."""
+def schedule(
+    seed: int, study: int, can: frozenset[str], kinds: Sequence[str] = (), asked: str = ""
+) -> tuple[str, list[Fault]]:
+    """Where a study runs, and its faults in the order in which they come.
+
+    Args:
+        kinds: only these; empty: all.
+        asked: where all studies run; empty: drawn.
+    """
     draw = random.Random(f"{seed}-{study}")
-    on = draw.choice(MEDIA)
+    drawn = draw.choice(MEDIA)
+    on = asked or drawn
+    # Ray does not bear that a tuner's clock jumps.
+    can = can - {"clock"} if on == "ray" else can
     usable = [name for name, kind in KINDS.items() if on in kind.on and (not kind.needs or kind.needs in can)]
     usable = [name for name in usable if not kinds or name in kinds]
     if not usable:
@@ -59,17 +73,31 @@ def schedule(seed: int, study: int, can: frozenset[str], kinds: Sequence[str] = 
 class Campaign:
     """Runs studies of a seed, one at a time."""
 
-    def __init__(self, machine: Machine, seed: int, kinds: Sequence[str] = ()) -> None:
-        self._machine, self._seed, self._kinds = machine, seed, kinds
+    def __init__(self, machine: Machine, seed: int, kinds: Sequence[str] = (), on: str = "") -> None:
+        self._machine, self._seed, self._kinds, self._on = machine, seed, kinds, on
+        self._nodes: RayNodes | None = None
         self._database = machine.folder / "mlflow.db"
         make_database(self._database)
         self._known: set[str] = set()
+
+    def schedule(self, number: int) -> tuple[str, list[Fault]]:
+        """See `schedule`."""
+        return schedule(self._seed, number, self._machine.can, self._kinds, self._on)
+
+    def close(self) -> None:
+        if self._nodes is not None:
+            self._nodes.close()
+
+    def _study(self, on: str) -> FaultyStudy:
+        if on == "ray" and self._nodes is None:
+            self._nodes = RayNodes(uuid.uuid4().hex)
+        return FaultyStudy(self._machine, on, self._machine.folder / "study", self._database, self._nodes)
 
     def undisturbed(self, on: str) -> None:
         """Know what a study comes to without faults."""
         if on in self._known:
             return
-        study = FaultyStudy(self._machine, on, self._machine.folder / "study", self._database)
+        study = self._study(on)
         outcome = study.go([], steps_of)
         if outcome.problems:
             raise SystemExit(f"without a fault, on the {on}: {'; '.join(outcome.problems)}\n{study.said[-3000:]}")
@@ -79,10 +107,10 @@ class Campaign:
 
     def run(self, number: int, only: Sequence[int] | None = None) -> tuple[list[Fault], Outcome, FaultyStudy]:
         """Run one study; `only`: with these of its faults."""
-        on, faults = schedule(self._seed, number, self._machine.can, self._kinds)
+        on, faults = self.schedule(number)
         faults = faults if only is None else [faults[i] for i in only]
         self.undisturbed(on)
-        study = FaultyStudy(self._machine, on, self._machine.folder / "study", self._database)
+        study = self._study(on)
         if any(KINDS[fault.kind].mlflow_server for fault in faults):
             study.mlflow_server  # noqa: B018 - it starts
         outcome = study.go(faults, steps_of)
@@ -109,7 +137,7 @@ class Campaign:
 
     def minimise(self, number: int) -> list[int] | None:
         """The fewest faults of a study with which something is still wrong; None where nothing is."""
-        _, faults = schedule(self._seed, number, self._machine.can, self._kinds)
+        _, faults = self.schedule(number)
         every = range(len(faults))
         for only in chain.from_iterable(combinations(every, size) for size in range(1, len(faults) + 1)):
             _, outcome, _ = self.run(number, only)
@@ -156,7 +184,7 @@ def table(objects: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def campaign(machine: Machine, faults: int, seed: int, file: Path | None, kinds: Sequence[str]) -> int:
+def campaign(work: Campaign, machine: Machine, faults: int, seed: int, file: Path | None) -> int:
     """Run studies until so many faults were injected; returns the exit code: 1 where something was wrong."""
     missing = sorted(name for name, kind in KINDS.items() if kind.needs and kind.needs not in machine.can)
     if missing:
@@ -164,9 +192,9 @@ def campaign(machine: Machine, faults: int, seed: int, file: Path | None, kinds:
     objects: list[dict[str, Any]] = json.loads(file.read_text()) if file is not None and file.exists() else []
     ours = [found for found in objects if found["seed"] == seed]
     number = 1 + max((found["study"] for found in ours), default=0)
-    work, injected = Campaign(machine, seed, kinds), len(ours)
+    injected = len(ours)
     while injected < faults:
-        on, drawn = schedule(seed, number, machine.can, kinds)
+        on, drawn = work.schedule(number)
         if drawn:
             ran, outcome, study = work.run(number)
             new = work.objects(number, ran, outcome, on)
@@ -214,6 +242,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--kind", action="append", default=[], choices=list(KINDS), help="only these")
+    parser.add_argument("--on", choices=["emulator", "simulator", "ray"], help="all studies run there")
     parser.add_argument("--folder", type=Path, help="where studies run; default: a temporary folder")
     parser.add_argument("--replay", type=int, metavar="STUDY")
     parser.add_argument("--only", help="with --replay: the numbers of its faults, from 0, as 0,2")
@@ -224,17 +253,24 @@ def main() -> int:
         print(table(json.loads(asked.table.read_text())))
         return 0
     machine = prepare((asked.folder or Path(tempfile.gettempdir()) / f"faults-{asked.seed}").absolute())
-    if asked.replay is not None:
-        only = None if asked.only is None else [int(i) for i in asked.only.split(",") if i]
-        return replay(Campaign(machine, asked.seed, asked.kind), asked.replay, only)
-    if asked.minimise is not None:
-        found = Campaign(machine, asked.seed, asked.kind).minimise(asked.minimise)
-        kinds = "".join(f" --kind {kind}" for kind in asked.kind)
-        numbers = ",".join(map(str, found or []))
-        again = f"python benchmarks/faults.py --seed {asked.seed}{kinds} --replay {asked.minimise} --only {numbers}"
-        print(again if found else "nothing was wrong")
-        return int(bool(found))
-    return campaign(machine, asked.faults, asked.seed, asked.json, asked.kind)
+    work = Campaign(machine, asked.seed, asked.kind, asked.on or "")
+    with closing(work):
+        if asked.replay is not None:
+            only = None if asked.only is None else [int(i) for i in asked.only.split(",") if i]
+            return replay(work, asked.replay, only)
+        if asked.minimise is not None:
+            return shortest(work, asked.minimise, asked.seed, asked.kind, asked.on)
+        return campaign(work, machine, asked.faults, asked.seed, asked.json)
+
+
+def shortest(work: Campaign, number: int, seed: int, kinds: Sequence[str], on: str | None) -> int:
+    """Print the command that replays the fewest faults of a study with which something is wrong."""
+    found = work.minimise(number)
+    options = "".join(f" --kind {kind}" for kind in kinds) + (f" --on {on}" if on else "")
+    only = ",".join(map(str, found or []))
+    again = f"python benchmarks/faults.py --seed {seed}{options} --replay {number} --only {only}"
+    print(again if found else "nothing was wrong")
+    return int(bool(found))
 
 
 if __name__ == "__main__":

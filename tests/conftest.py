@@ -31,6 +31,7 @@ SLOW_FIRST = (
     "executors/test_ray.py",
     "product/test_main_job.py",
     "product/test_real_path.py",
+    "product/test_faults.py",
     "product/test_side_by_side.py",
     "test_house.py",
     "product/test_kill.py",
