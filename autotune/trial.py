@@ -231,6 +231,7 @@ class Trial:
         launch_index: how many earlier launches this configuration had; with the seed it fixes noise and prompts.
         node: the one of the executor's nodes on which it must run; empty: any.
         ladder: concurrencies at which the first workload is measured besides, on the warm server.
+        wants_answers: whether the check of answers is run on the warm server.
     """
 
     number: int
@@ -242,6 +243,7 @@ class Trial:
     launch_index: int = 0
     node: str = ""
     ladder: tuple[int, ...] = ()
+    wants_answers: bool = False
 
     @property
     def loads(self) -> list[tuple[str, int]]:
@@ -268,6 +270,43 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
+class Example:
+    """A question that a finalist answers otherwise than the baseline."""
+
+    prompt: str
+    baseline: str
+    finalist: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What the check of a launch's answers came to.
+
+    Attributes:
+        kind: ``builtin``, ``tasks`` or ``command``.
+        score: in percent, or as the command printed it; None: of what others are compared with.
+        baseline: the baseline's score, where the launch was compared with it.
+        threshold: the score below which it would fail.
+        passed: None: not compared, as the baseline's own launches are not.
+        reasons: why it failed.
+        note: what the check could not see.
+        seconds: that it took.
+    """
+
+    kind: str
+    score: float | None
+    ci95: tuple[float, float] | None = None
+    baseline: float | None = None
+    baseline_ci95: tuple[float, float] | None = None
+    threshold: float | None = None
+    passed: bool | None = None
+    reasons: tuple[str, ...] = ()
+    examples: tuple[Example, ...] = ()
+    note: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class TrialResult:
     """What came of a trial; the same shape whether measured, emulated, simulated or replayed.
 
@@ -281,6 +320,8 @@ class TrialResult:
         quarantine: why nothing more may be launched on this node; empty where it is as clean as before.
         node: where it ran, by the name that the executor gives its nodes.
         gpu_ids: the GPUs of that node that were reserved for it, where an executor reserves them.
+        answers: what the check of its answers was told, on the way to the tuner; in no row.
+        accuracy: what the check came to; None where there was none.
     """
 
     state: State
@@ -296,6 +337,8 @@ class TrialResult:
     quarantine: str = ""
     shortened: Mapping[str, float] = field(default_factory=dict)
     gpu_ids: tuple[str, ...] = ()
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    accuracy: Accuracy | None = None
 
 
 @dataclass(frozen=True, slots=True)

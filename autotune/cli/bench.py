@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.cli import find_load
+from autotune.cli import accuracy, find_load
 from autotune.cli.output import MESSAGES, answer
 from autotune.errors import LoadFailed
 from autotune.loadgen.bench import printing, results
@@ -29,6 +29,9 @@ def bench(options: BenchOptions, as_json: bool) -> None:
         NothingFeasible: the lightest load breaks a limit that a load is searched for; the result is written.
         KeyboardInterrupt: nothing is written, as a part of a load is no result.
     """
+    if options.accuracy is not None or options.reference:
+        accuracy.bench(options, as_json)
+        return
     workload, seeds, target = options.load_workload(), options.seeds, options.target
     options.check()
     with ServerClient(target) as server:

@@ -159,6 +159,13 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, or its folder, for text.")
 @click.option("--api-key-env", help="Environment variable that holds the API key.")
 @click.option("--save-result", type=click.Path(path_type=Path), help="Write JSON, and a row per request beside it.")
+@shared.accuracy
+@click.option(
+    "--reference",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="With --accuracy: earlier answers (its --save-result) to compare with; repeated, more of the same server's.",
+)
 @shared.common(home_is_used=False)
 def bench(as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""

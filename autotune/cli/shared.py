@@ -53,6 +53,9 @@ goodput = click.option(
     "--goodput", multiple=True, help="What each request must keep to be good, in ms, e.g. 'ttft:2000 tpot:50'."
 )
 gpu_hour_price = click.option("--gpu-hour-price", type=float, help="Of one GPU: adds cost_per_million_tokens.")
+accuracy = click.option(
+    "--accuracy", help="Check answers: builtin, a FILE.jsonl of tasks, or 'command {url} {model}' that prints a score."
+)
 seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 
 

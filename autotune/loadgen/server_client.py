@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -154,6 +154,23 @@ class ServerClient:
             answer = self._http.get(path)
             return answer.json() if answer.is_success else None
         return None
+
+    def post_json(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+        """Status and document of an answer; 0 and the reason in words where nothing answers.
+
+        What broke off is sent once more: some servers close kept-alive connections while a call goes out on them.
+        """
+        for last in (False, True):
+            try:
+                answer = self._http.post(path, json=body)
+            except httpx.TransportError as error:
+                if last or isinstance(error, httpx.TimeoutException):
+                    return 0, f"no answer: {error or type(error).__name__}"
+                continue
+            with contextlib.suppress(ValueError, RecursionError):
+                return answer.status_code, answer.json()
+            return answer.status_code, answer.text
+        raise AssertionError("the second call returned")
 
     def _get(self, path: str) -> httpx.Response:
         try:

@@ -18,7 +18,7 @@ from autotune.trial import Launch, Trial, TrialResult
 RESULTS = "results.jsonl"
 
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
-_OPTIONAL = ("gpu_ids", "quarantine", "shortened", "bound_node", "ladder")
+_OPTIONAL = ("gpu_ids", "quarantine", "shortened", "bound_node", "ladder", "accuracy")
 """Keys of a row that stand there only where they say something."""
 
 
@@ -41,6 +41,7 @@ def row_of(launch: Launch) -> dict[str, Any]:
         "failure": failure.to_json() if failure else None,
         "bound_node": trial.node,
     }
+    del row["answers"]
     return {key: value for key, value in row.items() if value or key not in _OPTIONAL}
 
 

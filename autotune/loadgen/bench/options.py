@@ -40,6 +40,8 @@ class BenchOptions:
         find_load: what is raised as far as the limits are kept; None = the workload's own load.
         keep_cache: the server's prefix cache is not emptied before a load.
         same_prompts: every repeat has the first one's seed.
+        accuracy: answers are checked instead of a load sent: ``builtin``, a file of tasks, or a command.
+        reference: files of earlier answers that these are compared with, the first one; more tell what is ordinary.
     """
 
     url: str
@@ -64,6 +66,8 @@ class BenchOptions:
     keep_cache: bool
     same_prompts: bool
     save_result: Path | None
+    accuracy: str | None = None
+    reference: tuple[Path, ...] = ()
 
     @property
     def seeds(self) -> list[int]:
@@ -127,6 +131,10 @@ class BenchOptions:
             raise BadInput("--gpu-hour-price needs the number of GPUs that serve: add --gpus, e.g. --gpus 8")
         if self.workers is not None and self.workers < 1:
             raise BadInput(f"--workers {self.workers}: at least one process must send the load")
+        self.check_result_file()
+
+    def check_result_file(self) -> None:
+        """Raise `BadInput` for a result file that cannot be written."""
         path = self.save_result  # now, as a result that cannot be kept is an hour lost
         other = path is not None and path.exists() and not path.is_file()
         if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):

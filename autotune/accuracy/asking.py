@@ -1,0 +1,123 @@
+"""Greedy requests to a warm server, alone or many at a time, and what their answers hold.
+
+Token for token where the engine gives log-probabilities, in the form of completions (vLLM, SGLang, TensorRT-LLM) or in
+that of chats (llama-server); else the words of the text stand for its tokens. No time is measured here, so that the
+client for single calls serves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.errors import AutotuneError
+from autotune.loadgen.client.target import Target
+from autotune.loadgen.server_client import ServerClient
+
+AT_ONCE = 128
+"""Requests in flight where answers are wanted under load."""
+TOP = 3
+"""Alternatives to each token whose log-probabilities are asked for."""
+_ANSWER_S = 900.0
+"""For one answer: the server is warm, but it may wait behind others."""
+_WORD = re.compile(r"\s*\S+")
+_TOO_LONG = (400, 413, 422)
+"""How engines answer a prompt that they cannot take."""
+
+
+class NoAnswers(AutotuneError):
+    """A server that was asked for answers did not give them; the message says why."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token.
+
+    Attributes:
+        logprob: its own, natural; None where the engine gives none.
+        others: log-probabilities of the likeliest tokens there, by their text.
+    """
+
+    text: str
+    logprob: float | None = None
+    others: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one request."""
+
+    text: str
+    tokens: tuple[Token, ...]
+
+
+def ask(
+    target: Target, model: str, bodies: Sequence[Mapping[str, Any]], at_once: int, *, logprobs: bool = False
+) -> list[Answer | None]:
+    """The answers to some requests, in their order; None for a prompt that the server cannot take.
+
+    Args:
+        bodies: ``prompt`` or ``messages``, and what else is sent; greedy decoding is added.
+        at_once: requests in flight.
+        logprobs: whether log-probabilities are asked for.
+
+    Raises:
+        NoAnswers: a request failed otherwise.
+    """
+    with ServerClient(target, _ANSWER_S) as client, ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(lambda body: _answer(client, target, model, body, logprobs), bodies))
+
+
+def gives_logprobs(target: Target, model: str) -> bool:
+    """Whether a server gives log-probabilities of what it generates."""
+    try:
+        (answer,) = ask(target, model, [{"prompt": "One, two, three,", "max_tokens": 2}], 1, logprobs=True)
+    except NoAnswers:
+        return False
+    return answer is not None and bool(answer.tokens) and answer.tokens[0].logprob is not None
+
+
+def _answer(client: ServerClient, target: Target, model: str, body: Mapping[str, Any], logprobs: bool) -> Answer | None:
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    whole = {"model": model, "temperature": 0.0, **({"logprobs": TOP} if logprobs else {}), **body}
+    status, document = client.post_json(path, whole)
+    if status in _TOO_LONG and not (logprobs and status == 400 and "logprob" in str(document).lower()):
+        return None
+    if status != 200:
+        raise NoAnswers(f"POST {path}: {f'HTTP {status}: ' if status else ''}{target.redacted(str(document))}")
+    try:
+        choice = document["choices"][0]
+        text = choice["text"] if "text" in choice else choice["message"]["content"]
+        tokens = tuple(_tokens(choice.get("logprobs"))) if logprobs else ()
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        raise NoAnswers(f"POST {path}: the answer is no completion: {target.redacted(str(document))}") from None
+    text = text if isinstance(text, str) else ""
+    return Answer(text, tokens or tuple(map(Token, _WORD.findall(text))))
+
+
+def _tokens(logprobs: Any) -> list[Token]:
+    """The tokens of a choice's ``logprobs`` in either form; none where there are none."""
+    if not logprobs:
+        return []
+    if "content" in logprobs:
+        rows = logprobs["content"] or []
+        return [Token(r["token"], _log(r["logprob"]), _named(r.get("top_logprobs"))) for r in rows]
+    top = logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"])
+    rows = zip(logprobs["tokens"], logprobs["token_logprobs"], top, strict=True)
+    return [Token(token, _log(own), _named(others)) for token, own, others in rows]
+
+
+def _log(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _named(top: Any) -> dict[str, float] | None:
+    """Alternatives as a mapping: so they stand in completions; in chats they are a list of objects."""
+    if isinstance(top, list):
+        top = {row["token"]: row["logprob"] for row in top}
+    return {str(token): float(value) for token, value in top.items() if value is not None} if top else None

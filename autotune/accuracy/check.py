@@ -1,0 +1,269 @@
+"""The three checks behind one face: what a server's answers are, and whether they are as good as the baseline's.
+
+What a check is told by a server is a JSON object (the evidence), so that it can be kept in a file and judged elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotune.accuracy import builtin, tasks
+from autotune.accuracy.asking import AT_ONCE, Answer, NoAnswers, Token, ask, gives_logprobs
+from autotune.accuracy.command import check_command, run_command
+from autotune.accuracy.prompts import contexts
+from autotune.errors import BadInput
+from autotune.loadgen.client.target import Target
+from autotune.trial import Accuracy, Example
+
+Evidence = Mapping[str, Any]
+EXAMPLES = 3
+NO_LOGPROBS = (
+    "the engine gives no log-probabilities, so that answers are compared by their words alone: damage of less than "
+    "about 5 % of the tokens may pass"
+)
+
+
+class Check(Protocol):
+    """One way to check answers.
+
+    Attributes:
+        kind: as in `Accuracy`.
+        baselines: launches of the baseline that it needs before it can judge.
+    """
+
+    kind: str
+    baselines: int
+
+    def run(self, target: Target, model: str) -> dict[str, Any]:
+        """Ask a warm server; raises `NoAnswers` where it fails, `BadInput` where the user's command does."""
+        ...
+
+    def alone(self, evidence: Evidence) -> Accuracy:
+        """The score of one server."""
+        ...
+
+    def judge(self, baselines: Sequence[Evidence], mine: Evidence, again: Evidence | None = None) -> Accuracy:
+        """Whether a server answers as well as the baseline.
+
+        Args:
+            again: of the same launch as mine, where the baseline's launches are too few.
+        """
+        ...
+
+
+def check_of(text: str) -> Check:
+    """The check that ``--accuracy`` names; raises `BadInput` for what can be told to be wrong now."""
+    if text == "builtin":
+        return Builtin()
+    path = Path(text).expanduser()
+    if text.endswith(".jsonl") or path.is_file():
+        return TaskFile.read(path)
+    return ScoreCommand.parse(text)
+
+
+def timed(check: Check, target: Target, model: str) -> dict[str, Any]:
+    """Run a check; its evidence, with the seconds that it took."""
+    started_ns = time.perf_counter_ns()
+    return check.run(target, model) | {"seconds": (time.perf_counter_ns() - started_ns) / 1e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """Agreement with the baseline on our own contexts, alone and under load."""
+
+    kind = "builtin"
+    baselines = 2
+
+    def run(self, target: Target, model: str) -> dict[str, Any]:
+        """See `Check`."""
+        logprobs = gives_logprobs(target, model)
+        answers: dict[str, Any] = {}
+        for alone in (True, False):
+            asked = [context for context in contexts() if context.alone is alone]
+            came = ask(target, model, [context.body for context in asked], 1 if alone else AT_ONCE, logprobs=logprobs)
+            for context, answer in zip(asked, came, strict=True):
+                answers[context.name] = answer and [_row(token) for token in answer.tokens]
+        if not any(answers.values()):
+            raise NoAnswers("every answer of the accuracy check is empty, or its prompt was refused")
+        return {"kind": self.kind, "logprobs": logprobs, "answers": answers}
+
+    def alone(self, evidence: Evidence) -> Accuracy:
+        """See `Check`: what others are compared with has no score."""
+        return Accuracy(self.kind, None, note="" if evidence["logprobs"] else NO_LOGPROBS, seconds=evidence["seconds"])
+
+    def judge(self, baselines: Sequence[Evidence], mine: Evidence, again: Evidence | None = None) -> Accuracy:
+        """See `Check`."""
+        groups = {context.name: context.group for context in contexts()}
+        reference, ours = _answers(baselines[0]), _answers(mine)
+        nulls = [builtin.compare(reference, _answers(other), groups) for other in baselines[1:]]
+        if again is not None:
+            nulls.append(builtin.compare(ours, _answers(again), groups))
+        verdict = builtin.judge(reference, ours, nulls, groups)
+        own, within = nulls[0].score
+        score, ci95 = verdict.agreement.score
+        texts = {context.name: context.prompt for context in contexts()}
+        worst = [] if not verdict.reasons else verdict.worst[:EXAMPLES]
+        return replace(
+            self.alone(mine),
+            score=score,
+            ci95=ci95,
+            baseline=own,
+            baseline_ci95=within,
+            threshold=verdict.threshold,
+            passed=not verdict.reasons,
+            reasons=verdict.reasons,
+            examples=tuple(_example(texts[d.context], reference[d.context], ours[d.context]) for d in worst),
+        )
+
+
+def _row(token: Token) -> list[Any]:
+    if token.logprob is None:
+        return [token.text]
+    others = {text: round(value, 4) for text, value in (token.others or {}).items() if math.isfinite(value)}
+    return [token.text, round(max(token.logprob, -1e4), 4), others]
+
+
+def _answers(evidence: Evidence) -> dict[str, Answer | None]:
+    """The answers of an evidence; raises `BadInput` for one of another kind."""
+    try:
+        rows = evidence["answers"].items()
+        tokens = {name: None if row is None else tuple(Token(*one) for one in row) for name, row in rows}
+    except (KeyError, TypeError, AttributeError):
+        raise BadInput("these are no answers of the built-in check") from None
+    return {name: None if row is None else Answer("".join(t.text for t in row), row) for name, row in tokens.items()}
+
+
+def _example(prompt: str, baseline: Answer | None, finalist: Answer | None) -> Example:
+    return Example(_end(prompt), baseline.text if baseline else "", finalist.text if finalist else "")
+
+
+def _end(text: str, most: int = 300) -> str:
+    return text if len(text) <= most else f"… {text[-most:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFile:
+    """Questions with known answers, from a file."""
+
+    tasks: Sequence[tasks.Task]
+    sha256: str
+    kind = "tasks"
+    baselines = 1
+
+    @classmethod
+    def read(cls, path: Path) -> TaskFile:
+        """Read a file; raises `BadInput`."""
+        items = tasks.read_tasks(path)
+        return cls(items, hashlib.sha256(path.read_bytes()).hexdigest())
+
+    def run(self, target: Target, model: str) -> dict[str, Any]:
+        """See `Check`."""
+        came = ask(target, model, [task.body for task in self.tasks], AT_ONCE)
+        if not any(came):
+            raise NoAnswers("the server takes none of the task file's prompts")
+        texts = [answer.text if answer else "" for answer in came]
+        marks = [task.is_right(text) for task, text in zip(self.tasks, texts, strict=True)]
+        return {"kind": self.kind, "sha256": self.sha256, "marks": marks, "texts": texts}
+
+    def alone(self, evidence: Evidence) -> Accuracy:
+        """See `Check`."""
+        score, ci95 = tasks.score(evidence["marks"])
+        return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])
+
+    def judge(self, baselines: Sequence[Evidence], mine: Evidence, again: Evidence | None = None) -> Accuracy:
+        """See `Check`: compared with the baseline's first launch, item by item."""
+        del again
+        before = baselines[0]
+        if before.get("sha256") != self.sha256:
+            raise BadInput("the earlier answers are to other tasks: the task file has changed")
+        low, high = tasks.paired_difference(before["marks"], mine["marks"])
+        own, result = self.alone(before), self.alone(mine)
+        assert own.score is not None
+        assert result.score is not None
+        reasons: tuple[str, ...] = ()
+        if high < tasks.WORST_DROP:
+            change = f"{result.score:.1f} % of {len(self.tasks)} answers are right, the baseline's {own.score:.1f} %"
+            reasons = (f"{change} (95 % interval of the difference {low:+.1f} to {high:+.1f} points)",)
+        lost = [i for i, right in enumerate(before["marks"]) if right and not mine["marks"][i]] if reasons else []
+        examples = (
+            Example(_end(self.tasks[i].question), _end(before["texts"][i]), _end(mine["texts"][i]))
+            for i in lost[:EXAMPLES]
+        )
+        return replace(
+            result,
+            baseline=own.score,
+            baseline_ci95=own.ci95,
+            threshold=own.score + tasks.WORST_DROP,
+            passed=not reasons,
+            reasons=reasons,
+            examples=tuple(examples),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCommand:
+    """Somebody else's evaluation."""
+
+    text: str
+    kind = "command"
+    baselines = 1
+
+    @classmethod
+    def parse(cls, text: str) -> ScoreCommand:
+        """Check a command; raises `BadInput`."""
+        check_command(text)
+        return cls(text)
+
+    def run(self, target: Target, model: str) -> dict[str, Any]:
+        """See `Check`."""
+        score, error = run_command(self.text, target.url, model)
+        return {"kind": self.kind, "score": score, "error": error}
+
+    def alone(self, evidence: Evidence) -> Accuracy:
+        """See `Check`."""
+        score, error = evidence["score"], evidence["error"]
+        ci95 = None if error is None else (score - 1.96 * error, score + 1.96 * error)
+        return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])
+
+    def judge(self, baselines: Sequence[Evidence], mine: Evidence, again: Evidence | None = None) -> Accuracy:
+        """See `Check`. A point is a hundredth of a score of at most 1, else 1.
+
+        With standard errors the interval of the difference must lie below the threshold; without, the difference.
+        """
+        del again
+        own, result = self.alone(baselines[0]), self.alone(mine)
+        assert own.score is not None
+        assert result.score is not None
+        threshold = own.score + tasks.WORST_DROP * (0.01 if own.score <= 1 else 1.0)
+        errors = [evidence["error"] or 0.0 for evidence in (baselines[0], mine)]
+        highest = result.score + 1.96 * math.hypot(*errors)
+        reasons = () if highest >= threshold else (f"its score is {result.score:g}, the baseline's {own.score:g}",)
+        return replace(
+            result,
+            baseline=own.score,
+            baseline_ci95=own.ci95,
+            threshold=threshold,
+            passed=not reasons,
+            reasons=reasons,
+        )
+
+
+def read_evidence(path: Path, kind: str) -> dict[str, Any]:
+    """Evidence of an earlier run, as ``bench --accuracy … --save-result`` writes it; raises `BadInput`."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--reference {path}: cannot be read ({error})") from None
+    if not isinstance(document, dict) or document.get("kind") != kind or "seconds" not in document:
+        raise BadInput(
+            f"--reference {path}: holds no answers of this check; "
+            "write them with bench --accuracy … --save-result FILE on a running server"
+        )
+    return document
