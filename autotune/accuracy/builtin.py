@@ -1,48 +1,48 @@
 """Agreement of two servers' greedy answers: what is damage, and what is ordinary nondeterminism.
 
 Kernels whose sums depend on the batch make a server's greedy answers differ from launch to launch: where two tokens
-are nearly as likely, either may come. So answers are compared position by position, as long as both servers have
-generated the same (`compare`), and what a fresh launch of the baseline differs from its first one (the null) says what
-is ordinary. A finalist fails (`judge`) on any of three counts:
+are nearly as likely, either may come. Another engine, layout or kernel differs so as well. So answers are compared
+position by position, as long as both servers have generated the same (`compare`). Nondeterminism flips near-ties alone,
+damage any token: a first differing token is *wrong* where the baseline holds it for less likely than its own by
+`SEVERE` nats or more. What fresh launches of the baseline differ from its first one (the null) is ordinary. A finalist
+fails (`judge`)
 
-1. wrong tokens: its first differing token is one that the baseline holds for much less likely than its own, by more
-   than twice the largest difference of log-probabilities within the null, and `WRONG` of them are found. Nondeterminism
-   flips near-ties alone, damage any token.
-2. divergence: alone, under load, or on long contexts its answers diverge more often per position than `ORDINARY` times
-   as often as the null's. Both counts are taken for Poisson, so that the test of their ratio is a binomial one.
-3. loss: the baseline's tokens have become less likely by `LOSS` nats per token more than in the null, a paired t-test
-   over contexts.
+1. where wrong tokens, sent alone, under load or on long contexts, are more than a share of `TOLERATED_WRONG` and
+   `ORDINARY` times the null's explain, a Poisson test;
+2. where the baseline's tokens have become less likely by `LOSS` nats each beyond the null, a t-test over contexts.
 
-Without log-probabilities the second is all there is. `benchmarks/accuracy.py` measures how often each is right.
+Without log-probabilities every difference counts in the first, and `TOLERATED_DIVERGENCE` is what is tolerated.
+`benchmarks/accuracy.py` measures how often this is right.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scipy.stats import binom, t
+from scipy.stats import poisson, t
 
-from autotune.accuracy.asking import Answer
+from autotune.accuracy.asking import Answer, Token
 from autotune.accuracy.tasks import Interval, score
 
 Answers = Mapping[str, Answer | None]
 """By the context's name; None where the server could not take the context."""
 
-WRONG = 3
-LEAST_SEVERITY = 0.3
-"""Nats: below, a token that differs is a near-tie on any engine."""
+SEVERE = 1.0
+TOLERATED_WRONG, TOLERATED_DIVERGENCE = 3e-4, 1e-2
+"""Of all positions, beyond the null: so many tokens may differ because a kernel is another one."""
 ORDINARY = 1.5
-DIVERGES = 5e-4
-"""Level of the test of each group's divergences; three groups are tested."""
+WRONG_LEVEL = 2e-3
+"""Of the test of each group."""
 LOSS = 0.02
-LOSES = 5e-4
-"""Level of the test of the loss."""
+LOSS_LEVEL = 5e-4
 _WORST_LOSS = 5.0
 """Nats that one token may count for in a mean."""
 _FEWEST = 8
 """Contexts that both servers must have answered."""
+_WORD = re.compile(r"\s*\S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,11 @@ class Divergence:
     position: int
     severity: float | None
 
+    @property
+    def counts(self) -> bool:
+        """Whether it is no near-tie, as far as is known."""
+        return self.severity is None or self.severity >= SEVERE
+
 
 @dataclass(slots=True)
 class Agreement:
@@ -65,32 +70,29 @@ class Agreement:
     Attributes:
         positions: compared, by the group of their context.
         divergences: by group.
-        largest: the largest difference of log-probabilities of a token on which both agree.
         losses: by context, mean loss per position of the log-probabilities of the reference's tokens, nats.
+        logprobs: whether both servers told them.
     """
 
     positions: dict[str, int] = field(default_factory=dict)
     divergences: dict[str, list[Divergence]] = field(default_factory=dict)
-    largest: float = 0.0
     losses: dict[str, float] = field(default_factory=dict)
-    contexts: int = 0
+    logprobs: bool = True
+
+    def counted(self, group: str) -> int:
+        """The divergences of a group that are no near-ties."""
+        return sum(one.counts for one in self.divergences.get(group, ()))
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """Positions compared, and those that agree."""
-        total = sum(self.positions.values())
-        return total, total - sum(map(len, self.divergences.values()))
+    def total(self) -> int:
+        """Positions compared."""
+        return sum(self.positions.values())
 
     @property
     def score(self) -> tuple[float, Interval]:
-        """The share of positions that agree, in percent, with its 95 % interval."""
-        total, same = self.counts
-        return score([True] * same + [False] * (total - same))
-
-    def severities(self) -> list[float]:
-        """Of all divergences of which it is known."""
-        known = (one.severity for rows in self.divergences.values() for one in rows)
-        return [severity for severity in known if severity is not None]
+        """The share of positions that agree or are near-ties, in percent, with its 95 % interval."""
+        other = sum(map(self.counted, self.divergences))
+        return score([True] * (self.total - other) + [False] * other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,124 +100,112 @@ class Verdict:
     """Whether a server's answers pass.
 
     Attributes:
-        threshold: the agreement in percent below which divergence alone would fail.
+        null: the agreement of the baseline with itself.
+        threshold: the agreement in percent, over all groups, below which it fails in any case.
         reasons: why it fails, a sentence each; empty where it passes.
-        worst: the divergences that tell most, the worst first.
+        worst: the divergences that count, the worst first.
     """
 
     agreement: Agreement
+    null: Agreement
     threshold: float
     reasons: tuple[str, ...]
     worst: tuple[Divergence, ...]
 
 
-def compare(reference: Answers, other: Answers, groups: Mapping[str, str]) -> Agreement:
+def compare(reference: Answers, other: Answers, groups: Mapping[str, str], logprobs: bool = True) -> Agreement:
     """Compare two servers' answers position by position, each up to its first difference.
 
     Args:
         groups: of the contexts.
+        logprobs: whether they are looked at, where both have them.
     """
-    agreement = Agreement()
+    agreement = Agreement(logprobs=logprobs)
     for name, group in groups.items():
         mine, theirs = reference.get(name), other.get(name)
         if mine is None or theirs is None or not mine.tokens:
             continue
-        agreement.contexts += 1
-        loss, position = 0.0, 0
-        agreement.divergences.setdefault(group, [])
-        for position, own in enumerate(mine.tokens):
-            token = theirs.tokens[position] if position < len(theirs.tokens) else None
-            if token is not None and token.text == own.text:
-                if own.logprob is not None and token.logprob is not None:
-                    agreement.largest = max(agreement.largest, abs(own.logprob - token.logprob))
-                    loss += own.logprob - token.logprob
-                continue
-            lost = _severity(own.logprob, own.others, None if token is None else token.text)
-            agreement.divergences[group].append(Divergence(name, position, lost))
-            loss += min(lost or 0.0, _WORST_LOSS)
-            break
+        tokens, others, told = _in_one_form(mine, theirs, logprobs)
+        agreement.logprobs &= told
+        loss, position, rows = 0.0, 0, agreement.divergences.setdefault(group, [])
+        for position, own in enumerate(tokens):
+            token = others[position] if position < len(others) else None
+            if token is None or token.text != own.text:
+                severity = _severity(own, None if token is None else token.text) if told else None
+                rows.append(Divergence(name, position, severity))
+                loss += min(severity or 0.0, _WORST_LOSS)
+                break
+            loss += (own.logprob or 0.0) - (token.logprob or 0.0)
         agreement.positions[group] = agreement.positions.get(group, 0) + position + 1
         agreement.losses[name] = loss / (position + 1)
     return agreement
 
 
-def _severity(own: float | None, others: Mapping[str, float] | None, text: str | None) -> float | None:
-    """How much less likely another token is; of one that is not among the likeliest, than the last of these.
+def _in_one_form(mine: Answer, theirs: Answer, logprobs: bool) -> tuple[Sequence[Token], Sequence[Token], bool]:
+    """The tokens of both, and whether both have log-probabilities; else the words of both, as far as they are whole."""
+    if logprobs and all(token.logprob is not None for token in (*mine.tokens, *theirs.tokens)):
+        return mine.tokens, theirs.tokens, True
+    # An answer is cut at a number of tokens, and so within a word.
+    words = [[Token(word) for word in _WORD.findall(answer.text)] for answer in (mine, theirs)]
+    return words[0][: max(1, len(words[0]) - 1)], words[1], False
 
-    An answer that ends early (no text) says nothing of how likely that was.
+
+def _severity(own: Token, text: str | None) -> float | None:
+    """How much less likely another token is, at least.
+
+    Of one that is not among the likeliest, than the last of these; of the end of the answer, whose name is not known,
+    than the second.
     """
-    if own is None or not others or text is None:
+    others = [value for other, value in (own.others or {}).items() if other != own.text]
+    if own.logprob is None or not others:
         return None
-    return own - others.get(text, min(others.values()))
+    if text is None:
+        return own.logprob - max(others)
+    return own.logprob - (own.others or {}).get(text, min(others))
 
 
-def judge(reference: Answers, finalist: Answers, nulls: Sequence[Agreement], groups: Mapping[str, str]) -> Verdict:
+def judge(
+    reference: Answers, finalist: Answers, alike: Sequence[tuple[Answers, Answers]], groups: Mapping[str, str]
+) -> Verdict:
     """Whether a finalist answers as the baseline does, by what the baseline's own launches differ.
 
     Args:
         reference: answers of the baseline's first launch.
-        nulls: agreement of these with those of its further launches, at least one.
+        alike: pairs of answers between which nothing but ordinary nondeterminism lies, at least one: of the baseline's
+            first launch and a further one.
     """
     mine = compare(reference, finalist, groups)
-    worst = sorted(
-        (one for rows in mine.divergences.values() for one in rows),
-        key=lambda one: (-(one.severity or 0.0), one.position),
-    )
-    if mine.contexts < _FEWEST:
-        reason = f"it answered {mine.contexts} of {len(groups)} contexts, too few to compare"
-        return Verdict(mine, 100.0, (reason,), ())
-    reasons = [*_wrong(nulls, mine), *_diverges(nulls, mine), *_loses(nulls, mine)]
-    return Verdict(mine, _threshold(nulls, mine), tuple(reasons), tuple(worst))
-
-
-def least_wrong(nulls: Sequence[Agreement]) -> float:
-    """The severity in nats from which on a token counts as wrong: what no divergence of the null comes near."""
-    largest = [one.largest for one in nulls]
-    return max(LEAST_SEVERITY, 2 * max(largest), *(1.5 * s for one in nulls for s in one.severities()))
+    nulls = [compare(one, other, groups, mine.logprobs) for one, other in alike]
+    if len(mine.losses) < _FEWEST:
+        reason = f"it answered {len(mine.losses)} of {len(groups)} contexts, too few to compare"
+        return Verdict(mine, nulls[0], 100.0, (reason,), ())
+    counted = (one for rows in mine.divergences.values() for one in rows if one.counts)
+    worst = sorted(counted, key=lambda one: (-(one.severity or 0.0), one.position))
+    reasons = [*_wrong(nulls, mine), *(_loses(nulls, mine) if mine.logprobs else ())]
+    usual = [sum(map(one.counted, one.divergences)) for one in nulls]
+    most = _most(mine.total, sum(usual), sum(one.total for one in nulls), mine.logprobs)
+    return Verdict(mine, nulls[0], 100 * (1 - most / mine.total), tuple(reasons), tuple(worst))
 
 
 def _wrong(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
-    least = least_wrong(nulls)
-    wrong = [severity for severity in mine.severities() if severity > least]
-    if len(wrong) < WRONG:
-        return []
-    share = 100 * len(wrong) / mine.counts[0]
-    return [
-        f"{len(wrong)} tokens ({share:.2f} % of {mine.counts[0]}) are ones that the baseline holds for less likely by "
-        f"more than {least:.1f} nats, which none is between its own launches"
-    ]
-
-
-def _diverges(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
     where = {"alone": "sent alone", "load": "under load", "long": "on long contexts"}
     reasons = []
-    for group, rows in mine.divergences.items():
-        ours = mine.positions[group]
+    for group, ours in mine.positions.items():
         theirs = sum(one.positions.get(group, 0) for one in nulls)
-        usual = sum(len(one.divergences.get(group, ())) for one in nulls)
-        if theirs and _odds_of_more(len(rows), ours, usual, theirs) < DIVERGES:
-            rates = f"{100 * len(rows) / ours:.2f} % of positions, {100 * usual / theirs:.2f} % between"
-            reasons.append(f"answers {where[group]} diverge at {rates} launches of the baseline")
+        usual = sum(one.counted(group) for one in nulls)
+        count = mine.counted(group)
+        if theirs and count > _most(ours, usual, theirs, mine.logprobs):
+            kind = f"wrong by {SEVERE:g} nats or more" if mine.logprobs else "other than the baseline's"
+            rates = f"{100 * count / ours:.2f} %, between launches of the baseline {100 * usual / theirs:.2f} %"
+            reasons.append(f"{count} of {ours} tokens {where[group]} are {kind} ({rates})")
     return reasons
 
 
-def _odds_of_more(count: int, positions: int, usual: int, usual_positions: int) -> float:
-    """The odds of so many divergences or more, if they come at most `ORDINARY` times as often as the null's.
-
-    One divergence is added to the null: that none was seen does not mean that there are none.
-    """
-    share = ORDINARY * positions / (ORDINARY * positions + usual_positions)
-    return float(binom.sf(count - 1, count + usual + 1, share))
-
-
-def _threshold(nulls: Sequence[Agreement], mine: Agreement) -> float:
-    """The least agreement over all groups that is no more divergence than ordinary, in percent."""
-    ours, theirs = mine.counts[0], sum(one.counts[0] for one in nulls)
-    usual = sum(one.counts[0] - one.counts[1] for one in nulls)
-    count = 0
-    while count < ours and _odds_of_more(count + 1, ours, usual, theirs) >= DIVERGES:
-        count += 1
-    return 100 * (1 - count / ours)
+def _most(positions: int, usual: int, usual_positions: int, logprobs: bool) -> int:
+    """So many differences may be chance: of what is tolerated, and of `ORDINARY` times what the null's may be."""
+    tolerated = TOLERATED_WRONG if logprobs else TOLERATED_DIVERGENCE
+    null = ORDINARY * (usual + 1.64 * math.sqrt(usual)) / max(usual_positions, 1)
+    return int(poisson.isf(WRONG_LEVEL, positions * (tolerated + null)))
 
 
 def _loses(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
@@ -225,6 +215,6 @@ def _loses(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
         return []
     mean = sum(differences) / len(both)
     spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / (len(both) - 1) / len(both))
-    if mean <= LOSS or (spread and t.sf((mean - LOSS) / spread, len(both) - 1) >= LOSES):
+    if mean <= LOSS or (spread and t.sf((mean - LOSS) / spread, len(both) - 1) >= LOSS_LEVEL):
         return []
     return [f"the baseline's tokens lose {mean:.3f} nats each, beyond what they lose between its launches"]

@@ -102,11 +102,11 @@ class Builtin:
         """See `Check`."""
         groups = {context.name: context.group for context in contexts()}
         reference, ours = _answers(baselines[0]), _answers(mine)
-        nulls = [builtin.compare(reference, _answers(other), groups) for other in baselines[1:]]
+        alike = [(reference, _answers(other)) for other in baselines[1:]]
         if again is not None:
-            nulls.append(builtin.compare(ours, _answers(again), groups))
-        verdict = builtin.judge(reference, ours, nulls, groups)
-        own, within = nulls[0].score
+            alike.append((ours, _answers(again)))
+        verdict = builtin.judge(reference, ours, alike, groups)
+        own, within = verdict.null.score
         score, ci95 = verdict.agreement.score
         texts = {context.name: context.prompt for context in contexts()}
         worst = [] if not verdict.reasons else verdict.worst[:EXAMPLES]

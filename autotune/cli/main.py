@@ -208,6 +208,7 @@ def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bo
 @click.option("--speed", type=float, default=1.0, show_default=True, help="So many times as fast as the node.")
 @click.option("--startup-s", type=click.FloatRange(min=0), help="Seconds until it serves; default: the node's.")
 @click.option("--fault", help="What is to go wrong: NAME[:VALUE],… Default: AUTOTUNE_EMULATE_FAULT.")
+@click.option("--answers", help="Of greedy requests: wrong:0.02,after:8192 … Default: AUTOTUNE_EMULATE_ANSWERS.")
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 @shared.common(home_is_used=True)
 def emulate(home: Path, as_json: bool, **options: Any) -> None:

@@ -88,7 +88,7 @@ def test_a_command_s_last_line_is_the_score() -> None:
     assert run_command(printing("85.3 0.97"), "http://h:1", "m") == (85.3, 0.97)
     told = f"{sys.executable} -c \"import sys; print(sys.argv[1:] == ['http://h:1', 'm'] and 1)\" {{url}} {{model}}"
     assert run_command(told, "http://h:1", "m") == (1.0, None)
-    with pytest.raises(BadInput, match="its last line is 'acc: 0.8'"):
+    with pytest.raises(BadInput, match=r"its last line is 'acc: 0\.8'"):
         run_command(printing("acc: 0.8"), "http://h:1", "m")
     with pytest.raises(BadInput, match="its last line is 'nan'"):
         run_command(printing("nan"), "http://h:1", "m")

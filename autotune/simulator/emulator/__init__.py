@@ -7,6 +7,7 @@
     api.py          the engine's endpoints
     requests.py     bodies of requests
     completions.py  what answers them
+    answers.py      the words of greedy answers, right or wrong
     engine.py       the simulated node by the wall clock, and its prefix caches by token ids
     card.py         the engines' dialects: search_spaces/<engine>/emulator.yaml
 

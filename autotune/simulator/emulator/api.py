@@ -119,7 +119,8 @@ class EngineApi:
         if "wrong-lengths" in self._faults:
             fewer = int(self._faults["wrong-lengths"])
             asked = replace(asked, output_tokens=[max(1, tokens - fewer) for tokens in asked.output_tokens])
-        completion = Completion(exchange, self._engine, asked, self._launch.models[0], api, self._cached_tokens)
+        name, answers = self._launch.models[0], self._launch.answers
+        completion = Completion(exchange, self._engine, asked, name, api, self._cached_tokens, answers)
         completion.start(next(filter(self._due, _STREAM_FAULTS), "") if asked.stream else "")
 
     def _due(self, fault: str) -> bool:

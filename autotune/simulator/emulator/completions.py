@@ -1,7 +1,7 @@
 """Answers requests for completions: hands their prompts to the engine and writes the tokens that come back.
 
 Every token's text has the same length, so an ordinary event of a stream is a fixed frame around a word: nothing is
-serialised per token.
+serialised per token. Only greedy answers that may end by themselves are those of a model (`answers`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
+from autotune.simulator.emulator.answers import WORDS, AnswerSettings, GreedyAnswer, GreedyToken
 from autotune.simulator.emulator.card import CachedTokensReport, HttpDialect
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpExchange
 from autotune.simulator.emulator.requests import CompletionRequest, is_predictable, text_tokens
-
-WORDS = (" the", " and", " one", " all", " day", " sun", " sea", " own", " far", " new", " way", " old", " sky", " air")
-"""The texts of the tokens that are generated; all of one length."""
 
 ANSWER_TOKENS = text_tokens("".join(WORDS))
 """What a history that is sent again makes of them."""
@@ -46,6 +44,7 @@ class Completion:
     Args:
         model: the name that the answer tells.
         report: when the usage tells of cached tokens; None: it does not.
+        answers: how greedy answers come about.
     """
 
     def __init__(
@@ -56,6 +55,7 @@ class Completion:
         model: str,
         dialect: HttpDialect,
         report: CachedTokensReport | None,
+        answers: AnswerSettings,
     ) -> None:
         self._exchange, self._engine, self._asked = exchange, engine, asked
         self._dialect, self._report = dialect, report
@@ -66,6 +66,9 @@ class Completion:
         choices = [self._choice(index, self._text(WORDS[0]), None) for index in range(len(asked.prompts))]
         self._frames = [self._event(choice).rpartition(_QUOTED[0]) for choice in choices]
         self._generated = [0] * len(asked.prompts)
+        self._greedy = [GreedyAnswer(answers, prompt) for prompt in asked.prompts] if asked.greedy else []
+        self._spoken: list[list[GreedyToken]] = [[] for _ in self._greedy]
+        self._logprobs = asked.logprobs if answers.logprobs and asked.greedy else 0
         self._cached_tokens = 0  # of all prompts
         self._slots: dict[int, int] = {}
         self._fault = ""
@@ -98,6 +101,9 @@ class Completion:
         """Take the tokens of a prompt that came in one step."""
         reached = self._generated[index]
         self._generated[index] = reached + count
+        if self._greedy:
+            others = self._engine.under_way - 1
+            self._spoken[index] += [self._greedy[index].next(others) for _ in range(count)]
         if last:
             del self._slots[index]
         if not self._asked.stream:
@@ -125,20 +131,41 @@ class Completion:
 
     def _events(self, index: int, reached: int, count: int, last: bool) -> bytes:
         """The HTTP chunks of a prompt's tokens, the first of them the `reached`-th of the answer."""
-        if count == 1 and not last and reached:
+        if count == 1 and not last and reached and not self._greedy:
             before, _, after = self._frames[index]
             return before + _QUOTED[reached % len(WORDS)] + after
         role = b""
         if self._asked.chat and not reached:
             role = self._event(self._choice(index, {"delta": {"role": "assistant", "content": ""}}, None))
         reason = self._asked.finish_reasons[index] if last else None
-        return role + self._event(self._choice(index, self._text(words(reached, count)), reason))
+        content = self._text(self._words(index, reached, count)) | self._told(index, reached, count)
+        return role + self._event(self._choice(index, content, reason))
+
+    def _words(self, index: int, start: int, count: int) -> str:
+        """The texts of so many tokens of an answer."""
+        spoken = self._spoken[index][start : start + count] if self._greedy else None
+        return words(start, count) if spoken is None else "".join(token.word for token in spoken)
+
+    def _told(self, index: int, start: int, count: int) -> dict[str, Any]:
+        """The log-probabilities of so many tokens, where they are asked for; in chats they have another form."""
+        if not self._logprobs:
+            return {}
+        spoken = self._spoken[index][start : start + count]
+        top = [dict(list(token.logprobs.items())[: self._logprobs]) for token in spoken]
+        own = [token.logprobs[token.word] for token in spoken]
+        if not self._asked.chat:
+            told = {"tokens": [token.word for token in spoken], "token_logprobs": own, "top_logprobs": top}
+            return {"logprobs": {**told, "text_offset": [start + i for i in range(len(spoken))]}}
+        rows = [{"token": token.word, "logprob": lp} for token, lp in zip(spoken, own, strict=True)]
+        for row, likely in zip(rows, top, strict=True):
+            row["top_logprobs"] = [{"token": word, "logprob": lp} for word, lp in likely.items()]
+        return {"logprobs": {"content": rows}}
 
     def _text(self, text: str) -> dict[str, Any]:
         return {"delta": {"content": text}} if self._asked.chat else {"text": text}
 
     def _choice(self, index: int, content: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
-        return {"index": index, **content, "logprobs": None, "finish_reason": reason, **self._dialect.choice}
+        return {"index": index, "logprobs": None, **content, "finish_reason": reason, **self._dialect.choice}
 
     def _event(self, *choices: Mapping[str, Any], **more: Any) -> bytes:
         document = {**self._head, "choices": choices, **self._dialect.chunk, **more}
@@ -160,7 +187,8 @@ class Completion:
         """The body of an answer that is not streamed."""
         choices = []
         for index, (count, reason) in enumerate(zip(self._generated, self._asked.finish_reasons, strict=True)):
-            text = words(0, count)
+            text = self._words(index, 0, count)
             message = {"message": {"role": "assistant", "content": text, "tool_calls": []}}
-            choices.append(self._choice(index, message if self._asked.chat else {"text": text}, reason))
+            content = (message if self._asked.chat else {"text": text}) | self._told(index, 0, count)
+            choices.append(self._choice(index, content, reason))
         return json.dumps({**self._head, "choices": choices, "usage": self._usage()}).encode()

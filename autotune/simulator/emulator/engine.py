@@ -160,6 +160,11 @@ class LiveEngine:
         """Tokens of the longest request, prompt and answer, that a replica's pool holds: whole blocks."""
         return self.capacity // self.server.block_tokens * self.server.block_tokens
 
+    @property
+    def under_way(self) -> int:
+        """Requests that have not ended."""
+        return len(self._sinks)
+
     def abandon(self, slot: int) -> None:
         """Nobody waits for a request any more; it leaves at the end of the step."""
         if slot in self._sinks and slot not in self._ended:

@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune.engines import ParsedCommand, command_of, recognise
 from autotune.errors import BadInput, RefusedCommand
+from autotune.simulator.emulator.answers import AnswerSettings
 from autotune.simulator.emulator.card import EmulationCard, emulation_card, filled
 from autotune.simulator.node import start_failure
 from autotune.simulator.node.memory import MemoryPlan, plan_memory, startup_s
@@ -34,6 +35,7 @@ class Emulation:
         speed: virtual seconds per second.
         startup_s: seconds of the wall clock until it serves; None: the node's, scaled by `speed`.
         fault: as in `startup.read_faults`; None: what the environment says.
+        answers: as in `AnswerSettings.read`; None: what the environment says.
     """
 
     engine_command: Sequence[str]
@@ -46,6 +48,7 @@ class Emulation:
     speed: float = 1.0
     startup_s: float | None = None
     fault: str | None = None
+    answers: str | None = None
 
 
 class Died(Exception):
@@ -126,6 +129,11 @@ class EmulatedLaunch:
             "env": Namespace(self.parsed.env),
             "server": Namespace(figures),
         }
+
+    @cached_property
+    def answers(self) -> AnswerSettings:
+        """How greedy answers come about on this launch; raises `BadInput`."""
+        return AnswerSettings.read(self.asked.answers).of_launch(self.scope)
 
     @property
     def block_tokens(self) -> int:

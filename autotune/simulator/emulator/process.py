@@ -18,6 +18,7 @@ from typing import Any
 import uvloop
 
 from autotune.errors import BadInput
+from autotune.simulator.emulator.answers import AnswerSettings
 from autotune.simulator.emulator.api import EngineApi
 from autotune.simulator.emulator.completions import ANSWER_TOKENS
 from autotune.simulator.emulator.engine import LiveEngine
@@ -43,6 +44,7 @@ def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
         raise BadInput(f"--speed {asked.speed:g}: must be above 0 and finite, e.g. 10 for ten times as fast")
     if asked.startup_s is not None and not math.isfinite(asked.startup_s):
         raise BadInput(f"--startup-s {asked.startup_s:g}: must be a number of seconds, 0 or more")
+    AnswerSettings.read(asked.answers)
     try:
         return _serve(prepare_launch(asked, library), read_faults(asked.fault), as_json)
     except Died as death:

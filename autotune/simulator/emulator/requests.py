@@ -49,6 +49,8 @@ class CompletionRequest:
         prompts: token ids of each.
         output_tokens: how many to generate for each.
         were_text: whether a tokeniser had to make the prompts.
+        greedy: whether the answers are those of a model, see `answers`; else words of no meaning.
+        logprobs: likeliest tokens that are told with each; 0: none.
         finish_reasons: why each ends: ``length``, or ``stop`` where the answer ends by itself.
     """
 
@@ -59,6 +61,8 @@ class CompletionRequest:
     output_tokens: list[int]
     finish_reasons: list[str]
     were_text: bool = True
+    greedy: bool = False
+    logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,9 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
         output_tokens=[tokens for tokens, _ in answers],
         finish_reasons=[reason for _, reason in answers],
         were_text=chat or isinstance(prompt, str) or any(isinstance(part, str) for part in prompt),
+        # A load asks for answers of a given length, and nobody reads them: they cost nothing to make.
+        greedy=document.get("temperature") == 0 and not document.get("ignore_eos", False),
+        logprobs=_logprobs(document, chat),
     )
 
 
@@ -130,6 +137,13 @@ def _count(document: dict[str, Any], name: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise RequestRefused(400, "BadRequestError", f"{name} must be a whole number of at least 0, not {value!r}")
     return value
+
+
+def _logprobs(document: dict[str, Any], chat: bool) -> int:
+    """How many likeliest tokens are asked for: a number for completions, a switch and a number for chats."""
+    if chat and not document.get("logprobs"):
+        return 0
+    return _count(document, "top_logprobs" if chat else "logprobs") or 0
 
 
 def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, limits: Limits) -> tuple[int, str]:
