@@ -32,6 +32,7 @@ from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import calibration_of
 from autotune.simulator.prediction_intervals import gain_interval90
 from autotune.space.enumeration import CandidateSet
+from autotune.study.answers import AccuracyComparison
 from autotune.study.node_share import NodeShare
 from autotune.study.recommendation import (
     Choice,
@@ -96,6 +97,7 @@ def recommend(
         gain_interval90_on_a_node=on_a_node,
         gives_up=list(candidates.given_up.get(winner, ())) if winner is not None else [],
         alternatives=sheet.alternatives(),
+        accuracy=accuracy_of(launches, candidates, winner),
         workloads=workloads,
         **dict(told),
         matrix=sheet.matrix(),
@@ -110,6 +112,34 @@ def recommend(
         ladder=sheet.ladder() if spec.ladder else None,
         study_cost=study_cost(spec, launches, judgement.verdict, percent(gain.log) if gain else None, workloads),
         duration_s=sum(entry.seconds for entry in history),
+    )
+
+
+def accuracy_of(launches: Sequence[Launch], candidates: CandidateSet, winner: int | None) -> AccuracyComparison | None:
+    """What the check of answers came to for the winner, beside the baseline; None where nothing was checked."""
+    base = candidates.items[candidates.baseline].fingerprint
+    checks = [(row.trial.configuration.fingerprint, row.result.accuracy) for row in launches if row.result.accuracy]
+    if not checks:
+        return None
+    judged = [check for _, check in checks if check.passed is not None]
+    baselines = [check for fingerprint, check in checks if fingerprint == base]
+    own = next(((c.baseline, c.baseline_ci95) for c in judged), None)
+    own = own or next(((c.score, c.ci95) for c in baselines), (None, None))
+    chosen = candidates.items[winner].fingerprint if winner is not None else ""
+    mine = next((check for fingerprint, check in reversed(checks) if fingerprint == chosen), None)
+    # The baseline itself is what others are held against: it passes, once it was asked.
+    itself = chosen == base and mine is not None
+    score, ci95 = own if itself else (mine.score, mine.ci95) if mine else (None, None)
+    return AccuracyComparison(
+        kind=checks[0][1].kind,
+        baseline=own[0],
+        baseline_ci95=own[1],
+        recommended=score,
+        recommended_ci95=ci95,
+        threshold=mine.threshold if mine else None,
+        passed=True if itself else mine.passed if mine else None,
+        note=next((check.note for _, check in checks if check.note), ""),
+        seconds=sum(check.seconds for _, check in checks),
     )
 
 

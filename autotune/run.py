@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
+from autotune.accuracy.gate import Gate
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.evaluate import Evaluator
 from autotune.evaluate.factory import evaluator_for
@@ -102,7 +103,9 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
     try:
         with Tracker(home.path, spec, progress.note) as tracker:
             tracker.sync(study.launches)
-            for launch in _launches(study, executor, progress):
+            candidates = prepared.candidates
+            gate = Gate(spec, folder, candidates.items[candidates.baseline].fingerprint)
+            for launch in _launches(study, executor, progress, gate):
                 tracker.record(launch)
             executor.close()
             progress.phase("writing the report")
@@ -153,7 +156,7 @@ def _kept(study: Study, spec: StudySpec, home: Home) -> str:
     return f"{len(study.launches)} launches are kept; go on with:\n{home.resume_command(spec.study)}"
 
 
-def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[Launch]:
+def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) -> Iterator[Launch]:
     """Ask, evaluate, tell, with as many trials under way as the executor has room for, until the study ends."""
 
     def ask() -> Trial | None:
@@ -166,6 +169,7 @@ def _launches(study: Study, executor: Executor, progress: Progress) -> Iterator[
     results: list[TrialResult] = []
     for launch in executor.launches(ask):
         before, together = study.launches, not study.one_at_a_time
+        launch = gate.judged(launch, before)
         study.tell(launch)
         progress.finished(launch, before)
         if together and (why := study.one_at_a_time):

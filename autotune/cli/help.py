@@ -10,7 +10,7 @@ GROUPS = {
         *("workloads", "speedup", "objective", "weights", "pareto", "slos", "find_load", "goodput"),
         "baseline",
     ),
-    "What to measure besides": ("ladder", "gpu_hour_price"),
+    "What to measure besides": ("accuracy", "ladder", "gpu_hour_price"),
     "What may be tried": ("pins", "engine_args", "min_context", "allow", "space", "sampler", "sources"),
     "How much": ("launches", "hours", "seed", "noise"),
     "Where launches run": (

@@ -57,6 +57,7 @@ def cli() -> None:
     type=click.Choice(["shorter-context", "no-prefix-caching", "lossy"]),
     help="May be given up for any gain; else only for 3 % or more, and prefix caching never; repeatable.",
 )
+@shared.accuracy
 @click.option("--engine-arg", "engine_args", multiple=True, help="Pass through, e.g. sglang='--trust-remote-code'.")
 @click.option(
     "--engine-bin", "engine_bins", multiple=True, help="Where an engine is, e.g. sglang=/opt/venv/bin/python."

@@ -18,8 +18,11 @@ from pathlib import Path
 
 import yaml
 
+from autotune.accuracy.asking import NoAnswers
+from autotune.accuracy.check import timed
+from autotune.accuracy.gate import check_of_study
 from autotune.engines import engine
-from autotune.errors import CannotGoOn
+from autotune.errors import BadInput, CannotGoOn
 from autotune.evaluate import PHASES
 from autotune.evaluate.readback import read_back
 from autotune.loadgen.capacity.search import LoadSearch
@@ -252,7 +255,28 @@ class Launched:
                 died = server.failure(within_s=DEATH_S)
                 return self._failed(died or Failure(FailureKind.LOAD_ERRORS, f"{name}: {measurement.failure}"))
         died = server.failure()
-        return self._failed(died) if died else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
+        if died or not trial.wants_answers:
+            return self._failed(died) if died else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
+        with measured(times_s, "load"):
+            return self._answers(server, trial, metrics)
+
+    def _answers(self, server: Server, trial: Trial, metrics: dict[str, Metrics]) -> TrialResult:
+        """What the check of answers is told by a server that was measured.
+
+        Raises `BadInput` where the user's command fails on the very first launch, the baseline's.
+        """
+        check = check_of_study(self.spec)
+        assert check is not None
+        try:
+            answers = timed(check, Target.parse(server.url, server.api_key), server.model)
+        except NoAnswers as error:
+            died = server.failure(within_s=DEATH_S)
+            return self._failed(died or Failure(FailureKind.LOAD_ERRORS, f"check of answers: {error}"))
+        except BadInput as error:
+            if trial.number == 0:
+                raise
+            return TrialResult(State.INVALID, self.evidence, Failure(FailureKind.INFRASTRUCTURE, str(error)), metrics)
+        return TrialResult(State.COMPLETE, self.evidence, metrics=metrics, answers=answers)
 
     def _keep(self, measurement: Measurement | FoundCapacity, server: Server, folder: Path, name: str) -> None:
         """Write the result of one workload beside the log, and its requests to a file of their own."""

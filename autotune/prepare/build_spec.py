@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from autotune.accuracy.check import check_of
 from autotune.engines import Engine, engine, recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
@@ -55,6 +56,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     """
     library = library_for(options.space)
     if options.on.startswith(REPLAY) and (bundle := bundle_of(_absolute(options.on))) is not None:
+        _accuracy(options.accuracy, options.on)
         spec = of_bundle(replace(options, on=_absolute(options.on)), bundle, library)
         _check_budget(spec)
         return spec.model_copy(update={"study": _study_name(options, spec.model, spec.hardware)})
@@ -88,6 +90,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         find_load=options.find_load,
         min_context=_min_context(options, model),
         allow=tuple(dict.fromkeys(options.allow)),
+        **_accuracy(options.accuracy, on),
         launches=options.launches,
         hours=options.hours,
         executor=check_executor(options.executor),
@@ -173,6 +176,18 @@ def _min_context(options: RunOptions, model: ModelCard) -> int | None:
     if floor is not None and floor > limit:
         raise BadInput(f"--min-context {floor}: {model.id} takes at most {limit} tokens")
     return floor
+
+
+def _accuracy(text: str | None, on: str) -> dict[str, str | None]:
+    """The check of answers, a file by its absolute path; raises `BadInput` for one that cannot be made here."""
+    if text is None:
+        return {}
+    if on == "simulator" or file_of(on) is not None:
+        raise BadInput(f"--accuracy {text}: {on.partition(':')[0]} has no server that answers; use --on emulator")
+    if on.startswith("external:"):
+        raise BadInput(f"--accuracy {text}: one server has nothing to be compared with; use autotune bench --accuracy")
+    sha256 = getattr(check_of(text), "sha256", None)
+    return {"accuracy": str(Path(text).expanduser().absolute()) if sha256 else text, "accuracy_sha256": sha256}
 
 
 def _check_budget(options: RunOptions | StudySpec) -> None:

@@ -43,6 +43,8 @@ class Entry:
         seconds: that it took.
         began_s: when, on the study's own clock (`timeline.start_times`).
         node: where it ran, or must run; empty: not known, or the study knows one place only.
+        answered: its answers were kept, to compare others with or with others.
+        right: whether they were as good as the baseline's; None: not compared.
     """
 
     number: int
@@ -60,6 +62,8 @@ class Entry:
     seconds: float = 0.0
     began_s: float = 0.0
     node: str = ""
+    answered: bool = False
+    right: bool | None = None
 
     @property
     def measured(self) -> bool:
@@ -300,6 +304,8 @@ def _entry_of(
         seconds=timeline.seconds(launch),
         began_s=began_s,
         node=launch.result.node or launch.trial.node,
+        answered=launch.result.accuracy is not None,
+        right=launch.result.accuracy.passed if launch.result.accuracy is not None else None,
     )
 
 

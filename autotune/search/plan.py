@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from autotune.search.acquisition import GAIN, Suggestion, model_of
 from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, search_ends, usable_nodes
 from autotune.search.decide import control_runs, finals, promises, simplify
+from autotune.search.decide.accuracy import suspected
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.attribution import ablated, most_telling
@@ -216,7 +217,7 @@ class Plan:
         if unproven is not None and not finals.eliminated(history, unproven):
             return unproven
         spare = capacity(history) - len(searched) >= LEAST_TO_SHORTEN
-        for leader in sorted(leaders, key=lambda p: bool(promises.broken(scores, p))):
+        for leader in sorted(leaders, key=lambda p: (bool(promises.broken(scores, p)), suspected(history, p))):
             short, shorter = simplify.shortened(scores, model, leader)
             if shorter is None or not spare or not simplify.as_good(model, shorter, short):
                 shorter = short

@@ -14,6 +14,7 @@ from typing import Any
 from autotune.errors import BadInput, UnknownName
 from autotune.search import SAMPLERS
 from autotune.search.acquisition import model_of
+from autotune.search.decide.accuracy import wants_answers
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
 from autotune.search.equivalents import earlier_names, renamed
@@ -172,6 +173,8 @@ class Study:
         self._lock.release()
 
     def _hand_out(self, trial: Trial) -> Trial:
+        baseline = self._candidates.items[self._candidates.baseline].fingerprint
+        trial = replace(trial, wants_answers=wants_answers(self._spec, trial, baseline, self.launches))
         self._pending[trial.number] = trial
         self.phase = _PHASES[trial.role]
         return trial

@@ -36,6 +36,7 @@ class RunOptions:
     pins: Sequence[str] = ()
     min_context: int | None = None
     allow: Sequence[str] = ()
+    accuracy: str | None = None
     engine_args: Sequence[str] = ()
     engine_bins: Sequence[str] = ()
     launches: int = 30

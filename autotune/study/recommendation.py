@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.space.promises import GivenUp
+from autotune.study.answers import AccuracyComparison
 from autotune.study.curve import LadderComparison, StudyCost
 from autotune.study.node_share import NodeShare
 from autotune.trial import Evidence, Metrics, Scalar
@@ -282,6 +283,7 @@ class Recommendation(_Value):
         gain_interval90_on_a_node: in percent, by the simulator's own error; None unless simulated or emulated.
         gives_up: what the recommended command gives up for speed; None in a file of before it was recorded.
         alternatives: at least the best command that gives nothing up, where it is another one.
+        accuracy: what the check of answers came to; None where none was asked for.
     """
 
     study: str
@@ -298,6 +300,7 @@ class Recommendation(_Value):
     gain_interval90_on_a_node: tuple[float, float] | None = None
     gives_up: list[GivenUp] | None = None
     alternatives: list[Alternative] = []
+    accuracy: AccuracyComparison | None = None
     workloads: dict[str, WorkloadComparison]
     contributions: list[Contribution]
     inert: list[NoEffect] = []

@@ -64,6 +64,8 @@ class StudySpec(_Value):
         baseline_files: the files that the baseline's command names, where it brings them: name to content.
         pins: knob to value, from ``--set``.
         min_context: no context below it is tried.
+        accuracy: what checks the answers of finalists: ``builtin``, a file of tasks, or a command; None: nothing.
+        accuracy_sha256: of the file's content; a resumed study must find the same.
         allow: the kinds of promises that may be given up for any gain (`space.schema.GiveUp`).
         launches: ceiling for server launches, finals included.
         installed: the engines that are launched from this machine, by name; a resumed study launches the same.
@@ -100,6 +102,8 @@ class StudySpec(_Value):
     pins: dict[str, Scalar] = {}
     min_context: int | None = Field(default=None, gt=0)
     allow: tuple[str, ...] = ()
+    accuracy: str | None = None
+    accuracy_sha256: str | None = None
     engine_args: dict[str, str] = {}
     launches: int = Field(default=30, gt=0)
     hours: float | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from autotune.outputs.report import StudyRecord, capacity, curves, outcome, setup, tables, text, words
+from autotune.outputs.report import StudyRecord, accuracy, capacity, curves, outcome, setup, tables, text, words
 from autotune.outputs.report.page import page
 from autotune.outputs.report.pictures import Part, Picture, launches, speed
 from autotune.outputs.report.pictures import outcome as before_after
@@ -26,6 +26,7 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("How fast for each user, and how much for all?", (speed.speed,)),
     ("Front of {objective} against {second}", (outcome.front,)),
     ("Is the gain more than chance?", (launches.finals, tables.finals)),
+    ("Are the answers still right?", (accuracy.accuracy,)),
     ("What does each setting add?", (before_after.contributions, outcome.contributions)),
     ("What did nothing", (outcome.inert,)),
     ("Believed, not tried", (outcome.untried,)),

@@ -10,7 +10,7 @@ from autotune.metrics.formulas import Slo
 from autotune.outputs.report import text
 from autotune.study.curve import Crossing
 from autotune.study.recommendation import Choice, MatrixRow, NearestMiss, Objective, Recommendation, Verdict
-from autotune.trial import Evidence, Failure, Phase
+from autotune.trial import Evidence, Failure, FailureKind, Phase
 
 ACCEPTANCE = "spec_decode_acceptance_rate"
 """The metric of engines that count how many drafted tokens they accept."""
@@ -37,7 +37,7 @@ def conclusion(outcome: Recommendation) -> str:
     """What the study found, in a few plain sentences; never more than the evidence carries."""
     lost = trade_off(outcome)
     parts = [_sentence(outcome), _gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
-    parts += [_speculation(outcome), _front(outcome)]
+    parts += [answers(outcome), _speculation(outcome), _front(outcome)]
     return " ".join(part for part in parts if part)
 
 
@@ -59,6 +59,33 @@ def price(outcome: Recommendation) -> list[str]:
             f"recommended one is {text.percent(other.price_percent)} over it{within}."
         )
     return lines or ["It gives up nothing for speed (context, prefix caching, precision, memory reserve)."]
+
+
+def answers(outcome: Recommendation) -> str:
+    """What the check of answers came to, in a sentence or two; empty where none was asked for."""
+    check, worse = outcome.accuracy, outcome.failures.get(FailureKind.ACCURACY.value, 0)
+    if check is None or outcome.recommended is None:
+        return ""
+    kinds = {"builtin": "agreement with the baseline", "tasks": "right answers", "command": "score"}
+    fell = (
+        f" {text.count(worse, 'launch', 'launches')} of other commands answered worse, and these fell." if worse else ""
+    )
+    if check.passed is None:
+        return f"Its answers were not compared with the baseline's: too few launches were left.{fell}"
+    if outcome.baseline is None or outcome.recommended.fingerprint == outcome.baseline.fingerprint:
+        return fell.strip()
+    figures = f"{score(check.kind, check.recommended, check.recommended_ci95)}, the baseline's "
+    figures += f"{score(check.kind, check.baseline, check.baseline_ci95)}, threshold "
+    return f"Its answers pass: {kinds[check.kind]} {figures}{score(check.kind, check.threshold)}.{fell}"
+
+
+def score(kind: str, value: float | None, interval: tuple[float, float] | None = None) -> str:
+    """A score of the check of answers, with its interval; in percent but for a command's."""
+    if value is None:
+        return "–"
+    unit = "" if kind == "command" else " %"
+    within = f" ({interval[0]:.4g} to {interval[1]:.4g}{unit})" if interval else ""
+    return f"{value:.4g}{unit}{within}"
 
 
 def on_a_node(outcome: Recommendation) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from autotune.search.budget import capacity
 from autotune.search.decide import sequential_test as sequential
+from autotune.search.decide.accuracy import lacks_baseline
 from autotune.search.decide.sequential_test import Look
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from autotune.search.nodes import NodeScore, contrast, planned
@@ -110,8 +111,8 @@ def finals_of(history: History, position: int) -> Sequence[Entry]:
 def next_of_pair(history: History, position: int, left: int) -> int | None:
     """The finalist or the baseline, whose turn it is; None while a whole pair runs.
 
-    Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; a last launch without its
-    partner is the finalist's, which has fewer.
+    Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; the baseline first where its
+    answers are wanted. A last launch without its partner is the finalist's, which has fewer.
 
     Args:
         left: launches that may still be made.
@@ -122,7 +123,13 @@ def next_of_pair(history: History, position: int, left: int) -> int | None:
         return position if finalists < baselines else base
     if any(e.pending for e in history.of_role(Role.FINAL)):
         return None
-    return position if finalists % 2 == 0 or left < 2 else base
+    return position if finalists % 2 == _baseline_leads(history) or left < 2 else base
+
+
+def _baseline_leads(history: History) -> bool:
+    """Whether the first launch of the finals is the baseline's: a finalist's answers are compared with its own."""
+    begun = history.of_role(Role.FINAL)
+    return begun[0].position == history.candidates.baseline if begun else lacks_baseline(history)
 
 
 def next_on_nodes(history: History, position: int, left: int, places: Sequence[str]) -> tuple[int, str] | None:

@@ -15,6 +15,7 @@ from operator import ne
 import numpy as np
 
 from autotune.arrays import Floats
+from autotune.search.decide.accuracy import suspected
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.search.nodes import contrast
@@ -123,7 +124,7 @@ def _rival(history: History, model: Posterior, kept: int) -> int | None:
         theirs = candidates.items[position].configuration
         if theirs.engine != mine.engine or barred(history, position) or not broken(history, position):
             continue
-        if history.broke(position):
+        if history.broke(position) or suspected(history, position):
             continue
         knobs = {one.knob for one in given_up}
         same = all(value == mine.knobs.get(name) for name, value in theirs.knobs.items() if name not in knobs)

@@ -1,0 +1,83 @@
+"""In a study: keeps the answers of each launch, and fails a finalist that answers worse than the baseline.
+
+Answers lie in the study's folder, ``accuracy/0007.json`` of launch 7, for its owner's eyes alone: the prompts of a task
+file may be private. A launch's row has what the check came to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autotune.accuracy.check import Check, Evidence, check_of
+from autotune.errors import BadInput
+from autotune.study.home import write_atomically
+from autotune.study.spec import StudySpec
+from autotune.trial import Failure, FailureKind, Launch, State, TrialResult
+
+FOLDER = "accuracy"
+
+
+def check_of_study(spec: StudySpec) -> Check | None:
+    """The check that a study asks for, None for none; raises `BadInput` where its task file has changed."""
+    if spec.accuracy is None:
+        return None
+    check = check_of(spec.accuracy)
+    if getattr(check, "sha256", None) != spec.accuracy_sha256:
+        raise BadInput(f"--accuracy {spec.accuracy}: the task file has changed since the study began")
+    return check
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Judges the launches of one study.
+
+    Attributes:
+        folder: the study's.
+        baseline: fingerprint of its configuration.
+    """
+
+    spec: StudySpec
+    folder: Path
+    baseline: str
+
+    def judged(self, launch: Launch, launches: Sequence[Launch]) -> Launch:
+        """The launch with what the check came to, and as failed where its answers are worse than the baseline's.
+
+        Args:
+            launches: finished before.
+        """
+        result = launch.result
+        # What is replayed was judged when it was recorded.
+        check = check_of_study(self.spec) if result.answers else None
+        if check is None:
+            return launch
+        evidence = dict(result.answers)
+        path = self._path(launch)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(path, json.dumps(evidence), mode=0o600)
+        references = [] if self._is_baseline(launch) else self._references(launches)
+        if len(references) < check.baselines:
+            # The baseline itself, or one that cannot be compared with it: it did not run.
+            return replace(launch, result=replace(result, answers={}, accuracy=check.alone(evidence)))
+        came = check.judge(references, evidence)
+        result = replace(result, answers={}, accuracy=came)
+        return replace(launch, result=result if came.passed else _failed(result, came.reasons))
+
+    def _is_baseline(self, launch: Launch) -> bool:
+        return launch.trial.configuration.fingerprint == self.baseline
+
+    def _path(self, launch: Launch) -> Path:
+        return self.folder / FOLDER / f"{launch.trial.number:04d}.json"
+
+    def _references(self, launches: Sequence[Launch]) -> list[Evidence]:
+        """The baseline's answers, launch by launch; those whose file is gone are not there any more."""
+        asked = [one for one in launches if self._is_baseline(one) and one.result.accuracy is not None]
+        return [json.loads(path.read_bytes()) for path in map(self._path, asked) if path.is_file()]
+
+
+def _failed(result: TrialResult, reasons: Sequence[str]) -> TrialResult:
+    message = f"It answers worse than the baseline: {'; '.join(reasons)}."
+    return replace(result, state=State.FAILED, failure=Failure(FailureKind.ACCURACY, message), metrics={})

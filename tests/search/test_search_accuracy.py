@@ -1,0 +1,126 @@
+"""Finalists whose answers are wrong: what is asked, what falls, and what takes its place."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from search_landscapes import evaluate, make_spec, opened
+
+from autotune.accuracy.check import TaskFile
+from autotune.accuracy.gate import Gate
+from autotune.recommend import recommend
+from autotune.space.enumeration import Candidate, CandidateSet
+from autotune.space.promises import GivenUp
+from autotune.study.recommendation import Recommendation, Verdict
+from autotune.trial import Configuration, FailureKind, Launch, Role, State
+
+ITEMS = tuple(
+    Candidate(Configuration("vllm", {"dp": dp, "kernel": kernel, "kv": kv}), "0.11")
+    for dp, kernel, kv in itertools.product((1, 2, 4), ("a", "b"), ("bf16", "fp8"))
+)
+LOSSY = GivenUp(knob="kv", from_="bf16", to="fp8", what="less precision", kind="lossy")
+NODE = CandidateSet(
+    ITEMS, 0, (0,), given_up={i: (LOSSY,) for i, item in enumerate(ITEMS) if item.configuration.knobs["kv"] == "fp8"}
+)
+
+
+def throughput(c: Configuration) -> float:
+    """Replicas add 20 % for each doubling, the coarse cache 25 %, kernel b 6 %."""
+    k = c.knobs
+    return 1000 * math.exp(
+        0.2 * math.log2(float(k["dp"] or 1)) + 0.25 * (k["kv"] == "fp8") + 0.06 * (k["kernel"] == "b")
+    )
+
+
+TASKS = '{"prompt": "1 + 1 =", "answer": "2", "match": "number"}\n'
+
+
+def study(folder: Path, wrong: str, **changes: object) -> tuple[list[Launch], Recommendation]:
+    """A study under a task file; launches with this value answer wrongly."""
+    tasks = folder / "tasks.jsonl"
+    folder.mkdir(exist_ok=True)
+    tasks.write_text(TASKS * 50)
+    check = TaskFile.read(tasks)
+    spec = make_spec(
+        **{"noise": 0.01, "launches": 20, "accuracy": str(tasks), "accuracy_sha256": check.sha256, **changes}
+    )
+    one, gate = opened(folder / "study", spec, NODE), Gate(spec, folder / "study", ITEMS[0].fingerprint)
+    while (trial := one.ask()) is not None:
+        launch = evaluate(spec, throughput, trial)
+        if trial.wants_answers:
+            right = wrong not in trial.configuration.knobs.values()
+            told = {"marks": [right] * 50, "texts": ["2" if right else "3"] * 50, "seconds": 2.0}
+            answers = {"kind": "tasks", "sha256": check.sha256, **told}
+            launch = replace(launch, result=replace(launch.result, answers=answers))
+        one.tell(gate.judged(launch, one.launches))
+    one.close()
+    launches = list(one.launches)
+    return launches, recommend(spec, NODE, launches, (), one.stop_reason)
+
+
+def finals(launches: list[Launch], knob: str, value: str) -> list[Launch]:
+    return [x for x in launches if x.trial.role is Role.FINAL and x.trial.configuration.knobs[knob] == value]
+
+
+def test_what_is_fastest_and_wrong_loses_and_the_next_takes_its_place(tmp_path: Path) -> None:
+    launches, outcome = study(tmp_path, "fp8", allow=("lossy",))
+    (fell,) = finals(launches, "kv", "fp8")
+    assert fell.result.state is State.FAILED
+    assert fell.result.failure is not None
+    assert fell.result.failure.kind is FailureKind.ACCURACY
+    assert "0.0 % of 50 answers are right, the baseline's 100.0 %" in fell.result.failure.message
+    assert fell.result.accuracy is not None
+    assert [(x.prompt, x.baseline, x.finalist) for x in fell.result.accuracy.examples] == [("1 + 1 =", "2", "3")] * 3
+    # Its neighbours share the coarse cache: none of them is launched again, although they are next by speed.
+    assert outcome.recommended is not None
+    assert outcome.recommended.config == {"dp": 4, "kernel": "b", "kv": "bf16"}
+    assert outcome.verdict is Verdict.BETTER
+    assert outcome.failures == {"accuracy": 1}
+    check = outcome.accuracy
+    assert check is not None
+    assert (check.kind, check.baseline, check.recommended, check.threshold, check.passed) == (
+        *("tasks", 100.0, 100.0, 99.0),
+        True,
+    )
+    assert Recommendation.from_json(outcome.to_json()) == outcome
+
+
+def test_what_is_fastest_and_right_wins_and_each_finalist_is_asked_once(tmp_path: Path) -> None:
+    launches, outcome = study(tmp_path, "nothing", allow=("lossy",))
+    assert outcome.recommended is not None
+    assert outcome.recommended.config["kv"] == "fp8"
+    assert outcome.accuracy is not None
+    assert outcome.accuracy.passed
+    asked = [x.trial.configuration.fingerprint for x in launches if x.result.accuracy is not None]
+    assert len(asked) == len(set(asked))
+    assert all(x.trial.role in (Role.BASELINE, Role.FINAL) for x in launches if x.result.accuracy is not None)
+
+
+def test_a_rival_that_gives_precision_up_is_gated_too(tmp_path: Path) -> None:
+    launches, outcome = study(tmp_path, "fp8", launches=30)
+    assert len(finals(launches, "kv", "fp8")) == 1
+    assert outcome.recommended is not None
+    assert outcome.recommended.config["kv"] == "bf16"
+    assert outcome.gives_up == []
+
+
+def test_without_a_mark_the_settings_of_what_fell_share_the_blame(tmp_path: Path) -> None:
+    launches, outcome = study(tmp_path, "b", allow=("lossy",))
+    assert outcome.recommended is not None
+    assert outcome.recommended.config["kernel"] == "a"
+    assert outcome.accuracy is not None
+    assert outcome.accuracy.passed
+    assert 1 <= len(finals(launches, "kernel", "b")) <= 3
+
+
+def test_answers_lie_in_files_of_their_owner_and_a_changed_task_file_is_told(tmp_path: Path) -> None:
+    launches, _ = study(tmp_path, "nothing", launches=12)
+    kept = sorted((tmp_path / "study" / "accuracy").iterdir())
+    assert [int(path.stem) for path in kept] == [x.trial.number for x in launches if x.result.accuracy is not None]
+    assert {oct(path.stat().st_mode & 0o777) for path in kept} == {"0o600"}
+    rows = (tmp_path / "study" / "results.jsonl").read_text()
+    assert '"answers"' not in rows
+    assert '"kind":"tasks"' in rows
