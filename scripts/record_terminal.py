@@ -40,7 +40,9 @@ AT_A_GLANCE = ("24/30", 7)
 
 def shown(screen: pyte.Screen) -> list[str]:
     """What stands on the screen, without the empty lines at its end."""
-    return "\n".join(line.rstrip() for line in screen.display).rstrip("\n").split("\n")
+    rows = [screen.buffer[y] for y in range(screen.cursor.y + 1)]
+    lines = ["".join(row[x].data for x in range(COLUMNS)).rstrip() for row in rows]
+    return "\n".join(lines).rstrip("\n").split("\n")
 
 
 def record(command: str, home: Path, stop_after: str | None) -> tuple[str, str]:

@@ -45,7 +45,9 @@ def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEff
     except (BadInput, InvalidVersion):
         # A server that somebody else runs, options that only the installed version knows, or a replayed version.
         return
-    scope = space.context.scope(trial.configuration.knobs)
+    # A replayed row may have other columns than knobs, and leaves what it does not set to the engine.
+    known = {name: value for name, value in trial.configuration.knobs.items() if value is not None}
+    scope = space.context.scope({**space.engine.knobs(parsed, space.context).knobs, **known})
     for option in space.card.no_effect:
         if in_range(trial.engine_version, option.versions) and evaluate(option.when, scope):
             for flag in option.flags:

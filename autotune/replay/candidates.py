@@ -267,18 +267,27 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
     scope = context.scope(given)
     unset = {name: default_of(card.knobs[name], scope, context.version) for name in card.on_node if name not in given}
     knobs = kind.default_knobs(context, {**unset, **given})
-    command = kind.command(Configuration(kind.name, knobs), context, _flags(options))
+    configuration = Configuration(kind.name, knobs)
+    plain = kind.parse(kind.command(configuration, context), context.version)
+    # What goes along with every command is not said twice.
+    more = {n: v for n, v in options.items() if (o := _option(n)) not in plain.given or plain.args[o] != v}
+    command = kind.command(configuration, context, _flags(more))
     parsed = kind.parse(command, context.version)
     read_back = kind.knobs(parsed, context).knobs
     if any(read_back[name] != value for name, value in given.items()):
         raise BadInput("the command does not say what the row says")
     for name, value in options.items():
         # A parser that completes abbreviations would make an option of any column's name.
-        option = name.lstrip("-").replace("-", "_")
+        option = _option(name)
         default = parsed.args.get(option, False) if name.startswith("-") else parsed.args[option]
         if value is False and default is not False:
             raise BadInput(f"{name} is off in the row, and on by default")
     return command
+
+
+def _option(column: str) -> str:
+    """The name by which a parser keeps the option that a column is."""
+    return column.lstrip("-").replace("-", "_")
 
 
 def _flags(columns: Mapping[str, Scalar]) -> list[str]:

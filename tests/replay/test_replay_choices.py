@@ -11,6 +11,7 @@ from autotune.errors import BadInput
 from autotune.evaluate.factory import evaluator_for
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
+from autotune.prepare.no_effect import no_effect_by_rule
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Role, State, Trial
@@ -166,6 +167,9 @@ vllm,0.13.0,many,false,true,3
     found = prepared(tmp_path, table)
     commands = [found.command_of(candidate).argv for candidate in found.candidates.items]
     assert {"--max-num-seqs", "64", "--enforce-eager"} < set(commands[0])
+    twice = "engine,engine_version,--reasoning-parser,total_token_throughput\nsglang,0.5.6.post2,deepseek-v3,1\n"
+    found = prepared(tmp_path, twice)
+    assert found.command_of(found.candidates.items[0]).argv.count("--reasoning-parser") == 1, "said by the card, too"
     assert "--enable-eplb" not in commands[0]
     assert [argv[0] for argv in commands] == ["vllm", "replayed:vllm", "replayed:vllm"]
 
@@ -176,3 +180,15 @@ def test_options_may_be_spelt_as_on_a_command_line(tmp_path: Path) -> None:
     assert argv[:3] == ("vllm", "serve", "deepseek-ai/DeepSeek-V3.2")
     assert argv[-2:] == ("-tp", "4")
     assert not {"--tensor-parallel-size", "--enable-eplb"} & set(argv)
+
+
+def test_an_option_without_effect_is_named_where_the_columns_are_no_knobs(tmp_path: Path) -> None:
+    """With one replica SGLang turns attention data parallelism off."""
+    table = (
+        "engine,engine_version,--tp-size,--enable-dp-attention,total_token_throughput\nsglang,0.5.6.post2,8,true,1\n"
+    )
+    found = prepared(tmp_path, table)
+    candidate = found.candidates.items[0]
+    command = found.command_of(candidate)
+    trial = Trial(0, Role.SEARCH, candidate.configuration, candidate.engine_version, command, ("sharegpt",))
+    assert "--enable-dp-attention" in {row.knob for row in no_effect_by_rule(found, trial)}
