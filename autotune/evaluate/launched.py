@@ -257,6 +257,7 @@ class Launched:
         died = server.failure()
         if died or not trial.wants_answers:
             return self._failed(died) if died else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
+        self.notify(Stage(trial.number, "checking its answers"))
         with measured(times_s, "load"):
             return self._answers(server, trial, metrics)
 
