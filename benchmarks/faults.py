@@ -114,8 +114,7 @@ class Campaign:
         if any(KINDS[fault.kind].mlflow_server for fault in faults):
             study.mlflow_server  # noqa: B018 - it starts
         outcome = study.go(faults, steps_of)
-        said = study.said + (study.results.read_text(errors="replace") if study.results.exists() else "")
-        outcome.named = [named(fault, said) for fault in faults]
+        outcome.named = [named(fault, study.told) for fault in faults]
         for i, at in outcome.at.items():
             # Of two that meet one launch, the first may hide the other.
             if outcome.named[i] is False and list(outcome.at.values()).count(at) > 1:

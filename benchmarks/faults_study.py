@@ -29,12 +29,12 @@ narrow:
 BASELINE = f"vllm serve {MODEL} --tensor-parallel-size 8 --max-num-seqs 1"
 """So slow that every candidate is four times as fast: no noise and no lost launch decides otherwise."""
 LAUNCHES = 4
-"""That a study needs to decide. It has one more for each fault, which may cost one, and another for one that breaks a
+"""That a study needs to decide. It has one more for each fault, which may cost one, and two more for one that breaks a
 launch: where that is the finalist's, another finalist takes its place."""
 _BREAKING = ("engine-", "kill-", "port-", "memory-")
 WITHIN = 0.25
 """By how much the recommended throughput may differ: launches differ by 3 %, a busy machine slows the emulator."""
-_PATIENCE_S = 150.0
+_PATIENCE_S = 400.0
 _RUNS = 14
 _GONE_S = 8.0
 _LOOK_S = 0.15
@@ -78,6 +78,7 @@ class FaultyStudy:
         self.tuner: Tuner | None = None
         self.runs = 0
         self.kept: list[bytes] = []
+        self._seen: set[bytes] = set()
         self.on_terminal = False
         self._counts_runs, self._torn, self._looked_s = False, False, 0.0
         self._shared_memory = set(os.listdir("/dev/shm"))
@@ -100,6 +101,11 @@ class FaultyStudy:
     @property
     def said(self) -> str:
         return self.said_in.read_text(errors="replace") if self.said_in.exists() else ""
+
+    @property
+    def told(self) -> str:
+        """All that was said, and every row that was there at the end of a tuner."""
+        return self.said + "".join(line.decode(errors="replace") for line in self._seen)
 
     def processes(self, part: str) -> list[int]:
         """Processes of the study whose command line has this part; none where it was asked a moment ago."""
@@ -124,6 +130,7 @@ class FaultyStudy:
     def reads_kept(self) -> None:
         """Take what is finished now for finished."""
         self.kept = self.lines()
+        self._seen.update(self.kept)
 
     def forgets_last(self) -> None:
         """The last finished launch has been lost on purpose."""
@@ -157,7 +164,7 @@ class FaultyStudy:
         began, outcome = now(), Outcome([False] * len(faults))
         self.machine.clocks.reset()
         breaking = [fault for fault in faults if self.on != "simulator" and fault.kind.startswith(_BREAKING)]
-        self.launches = LAUNCHES + len(faults) + len(breaking)
+        self.launches = LAUNCHES + len(faults) + 2 * len(breaking)
         waiting = {i: fault for i, fault in enumerate(faults) if fault.after >= 0}
         # The end of a database that was spoilt is its user's to put right.
         kinds = {fault.kind for fault in faults}
@@ -224,11 +231,13 @@ class FaultyStudy:
     def _check_kept(self, outcome: Outcome) -> None:
         """Finished launches stay as they are, and none has the number of another."""
         lines = self.lines()
+        self._seen.update(lines)
         for before, after in zip(self.kept, lines, strict=False):
             if before != after:
                 outcome.lost.append(f"a finished row was changed: {before[:80]!r}")
         if len(lines) < len(self.kept):
             outcome.lost.append(f"{len(self.kept)} launches were finished, {len(lines)} are kept")
+        self._seen.update(lines)
         self.kept, self._torn = self.kept if self._torn else lines, False
         with suppress(ValueError):
             numbers = [row["number"] for row in self.rows()]
