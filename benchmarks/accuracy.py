@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import httpx
@@ -44,7 +45,6 @@ DAMAGES = (
     *(f"wrong:{share},under-load" for share in (0.005, 0.02)),
 )
 SPEED = 20.0
-PROMPTS: dict[str, list[int]] = {}
 PER_PAIR = 10
 """Runs that are judged against one pair of launches of the baseline."""
 
@@ -94,12 +94,15 @@ def answers_of(library: Library | None, settings: str) -> dict[str, Any]:
         return Builtin().run(Target.parse(url), COMMAND[2]) | {"seconds": 0.0}
 
 
+tokens_of = cache(text_tokens)
+
+
 def modelled(settings: str) -> dict[str, Any]:
     """As `answers_of`: each token finds as many others under way as a batch of all contexts may have."""
     launch = AnswerSettings.read(settings).of_launch({})
     batches, answers = random.Random(launch.seed), {}
     for context in contexts():
-        answer = GreedyAnswer(launch, PROMPTS.setdefault(context.prompt, text_tokens(context.prompt)))
+        answer = GreedyAnswer(launch, tokens_of(context.prompt))
         spoken = [answer.next(0 if context.alone else batches.randrange(64, 144)) for _ in range(context.max_tokens)]
         answers[context.name] = [
             [one.word, one.logprobs[one.word], dict(one.logprobs)] if launch.logprobs else [one.word] for one in spoken

@@ -31,8 +31,19 @@ def options() -> argparse.ArgumentParser:
     add("-b", "--batch-size", dest="n_batch", type=int, metavar="N", help="most tokens of a batch")
     add("-ub", "--ubatch-size", dest="n_ubatch", type=int, metavar="N", help="most tokens computed at once")
     add("--cache-prompt", action=argparse.BooleanOptionalAction, help="reuse what prompts have in common")
+    for half in ("k", "v"):
+        names = (f"-ct{half}", f"--cache-type-{half}")
+        add(*names, type=_cache_type, metavar="TYPE", help=f"element type of the {half.upper()} cache, such as q8_0")
     add("--metrics", dest="endpoint_metrics", action="store_true", help="Prometheus metrics under /metrics")
     return parser
+
+
+def _cache_type(name: str) -> int:
+    """A type by llama.cpp's name; raises ``ValueError`` for another one."""
+    types = {one.name.removeprefix("GGML_TYPE_").lower(): int(one.value) for one in xllamacpp.ggml_type}
+    if name not in types:
+        raise ValueError(name)
+    return types[name]
 
 
 def main() -> None:

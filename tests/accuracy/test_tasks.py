@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from autotune.accuracy.command import run_command
 from autotune.accuracy.tasks import Task, paired_difference, score
 from autotune.errors import BadInput
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "accuracy"
 GOOD = {"prompt": "17 + 25 =", "answer": "42", "match": "number"}
 
 
@@ -133,3 +135,25 @@ def test_intervals_hold_what_was_seen_and_have_no_side(pairs: list[tuple[bool, b
     assert low <= difference * len(pairs) / (len(pairs) + 2) <= high
     assert paired_difference(after, before) == pytest.approx((-high, -low))
     assert score(before)[1][0] <= score(before)[0] <= score(before)[1][1]
+
+
+LM_EVAL = """#!/bin/sh
+# Stands in for lm-eval: writes its results where it is told to.
+while [ "$1" != --output_path ]; do shift; done
+mkdir -p "$2/model"
+echo '{"results": {"gsm8k": {"alias": "gsm8k", "exact_match,strict": 0.81, "exact_match_stderr,strict": 0.02}}}' \\
+    > "$2/model/results_2026.json"
+echo "a table"
+"""
+
+
+def test_the_example_of_lm_eval_prints_its_score_and_standard_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "lm_eval"
+    program.write_text(LM_EVAL)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    command = f"{sys.executable} {EXAMPLES / 'lm_eval_score.py'} {{url}} {{model}} --limit 20"
+    assert run_command(command, "http://127.0.0.1:9", "m") == (0.81, 0.02)
+    assert len(TaskFile.read(EXAMPLES / "tasks.jsonl").tasks) == 3
