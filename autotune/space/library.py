@@ -16,7 +16,7 @@ from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.huggingface import CONFIG, model_from_file
 from autotune.space.schema import EngineCard, NarrowedEngine, Narrowing
-from autotune.space.yaml_text import parse_yaml
+from autotune.space.yaml_text import LOADER, parse_yaml
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -96,7 +96,7 @@ def load(path: Path, schema: type[Document]) -> Document:
 
 def line_of(path: Path, location: Sequence[str | int]) -> int | None:
     """The 1-based line at which a value of a YAML file stands, or the nearest parent's."""
-    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=LOADER)
     if node is None:
         return None
     line: int = node.start_mark.line

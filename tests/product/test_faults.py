@@ -33,7 +33,15 @@ def test_nothing_is_lost_doubled_left_behind_or_changed_by_faults(tmp_path: Path
 def test_a_campaign_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
     """The file says what was injected; as many as were asked for are there already."""
     file = tmp_path / "faults.json"
-    one = {"kind": "kill-tuner", "injected": 1, "recovered": True, "named": None, "seed": 19, "study": 1, "problems": []}
+    one = {
+        "kind": "kill-tuner",
+        "injected": 1,
+        "recovered": True,
+        "named": None,
+        "seed": 19,
+        "study": 1,
+        "problems": [],
+    }
     file.write_text(json.dumps([one | dict.fromkeys(("lost", "doubled", "left_behind", "changed"), 0)]))
     words = ["--faults", "1", "--seed", "19", "--json", str(file), "--folder", str(tmp_path / "studies")]
     done = subprocess.run(
