@@ -45,7 +45,7 @@ DAMAGES = (
     *(f"wrong:{share},under-load" for share in (0.005, 0.02)),
 )
 SPEED = 20.0
-PER_PAIR = 10
+PER_PAIR = 20
 """Runs that are judged against one pair of launches of the baseline."""
 
 
@@ -115,7 +115,7 @@ def group(
 ) -> list[tuple[str, bool]]:
     """The runs of one pair of the baseline: damage, and whether it failed."""
     usual = "no-logprobs," if asked.without_logprobs else ""
-    seeds = iter(range((asked.seed * 10_000 + number) * 100, (asked.seed * 10_000 + number + 1) * 100))
+    seeds = iter(range((asked.seed * 10_000 + number) * 1000, (asked.seed * 10_000 + number + 1) * 1000))
     pair = [answers_of(library, f"{usual}seed:{next(seeds)}") for _ in range(2)]
     rows = []
     for damage in damages:
@@ -144,14 +144,16 @@ def main() -> None:
         # What is read once here need not be read in every process that is forked.
         assert prepare_launch(asked_for(library, "", 0), library).failure is None
     rows: list[tuple[str, bool]] = []
-    with ThreadPoolExecutor(asked.at_once) as pool, suppress(KeyboardInterrupt):
-        futures = [pool.submit(group, library, number, damages, asked) for number, damages in enumerate(groups)]
+    pool = ThreadPoolExecutor(asked.at_once)
+    futures = [pool.submit(group, library, number, damages, asked) for number, damages in enumerate(groups)]
+    with suppress(KeyboardInterrupt):
         for future in as_completed(futures):
             rows += future.result()
             print(f"\r{len(rows)} of {len(runs)} runs, {time.perf_counter() - started:.0f} s", end="", flush=True)
             if time.perf_counter() - started > 60 * asked.minutes:
                 break
-        pool.shutdown(cancel_futures=True)
+    # What was begun ends, and nothing more is begun.
+    pool.shutdown(cancel_futures=True)
     print("\n| damage | runs | failed | 95 % interval |\n|---|--:|--:|---|")
     for damage in dict.fromkeys(["", *DAMAGES]):
         failed = [fails for name, fails in rows if name == damage]

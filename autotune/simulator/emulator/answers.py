@@ -72,9 +72,9 @@ class AnswerSettings:
 
     def of_launch(self, scope: Mapping[str, Any]) -> AnswerSettings:
         """The settings of one launch: without damage where its condition does not hold, and with a seed."""
-        if self.when and not evaluate(self.when, scope):
-            self = replace(self, wrong=0.0)
-        return self if self.seed is not None else replace(self, seed=int.from_bytes(os.urandom(6), "big"))
+        wrong = self.wrong if not self.when or evaluate(self.when, scope) else 0.0
+        seed = int.from_bytes(os.urandom(6), "big") if self.seed is None else self.seed
+        return replace(self, wrong=wrong, seed=seed)
 
 
 def _setting(name: str, value: str) -> dict[str, Any]:
