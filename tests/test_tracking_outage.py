@@ -348,12 +348,3 @@ def test_a_spoilt_state_is_begun_anew_and_no_run_is_made_twice(tmp_path: Path, d
         with Tracker(tmp_path, small_study.spec()) as tracker:
             tracker.sync(LAUNCHES[:3])
     assert children(f"sqlite:///{tmp_path}/mlflow.db", "small") == EVERY_LAUNCH[:3]
-
-
-def test_a_fault_of_our_own_is_not_taken_for_an_outage(tmp_path: Path, database: Path) -> None:
-    shutil.copy(database, tmp_path / "mlflow.db")
-    broken: Any = object()
-    with Tracker(tmp_path, small_study.spec()) as tracker:
-        tracker.sync([])
-        with pytest.raises(AttributeError):
-            tracker.finish(broken, tmp_path)

@@ -108,3 +108,10 @@ def test_the_filters_of_the_documents_find_what_they_say(tracker: Tracker) -> No
     (parent,) = found[-1]
     assert parent.data.metrics["objective"] == parent.data.metrics["total_token_throughput"] == 9100.0
     assert parent.data.tags["nodes"] == "node-0"
+
+
+def test_a_fault_of_our_own_is_not_taken_for_an_outage(tracker: Tracker, tmp_path: Path) -> None:
+    broken: Any = object()
+    tracker.sync([])
+    with pytest.raises(AttributeError):
+        tracker.finish(broken, tmp_path)
