@@ -147,13 +147,11 @@ echo "a table"
 """
 
 
-def test_the_example_of_lm_eval_prints_its_score_and_standard_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_lm_eval_prints_its_score_and_standard_error(tmp_path: Path) -> None:
     program = tmp_path / "lm_eval"
     program.write_text(LM_EVAL)
     program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    command = f"{sys.executable} {EXAMPLES / 'lm_eval_score.py'} {{url}} {{model}} --limit 20"
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    command = f"env PATH={path} {sys.executable} {EXAMPLES / 'lm_eval_score.py'} {{url}} {{model}} --limit 20"
     assert run_command(command, "http://127.0.0.1:9", "m") == (0.81, 0.02)
     assert len(TaskFile.read(EXAMPLES / "tasks.jsonl").tasks) == 3
