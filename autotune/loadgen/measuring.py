@@ -70,7 +70,7 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
                     nothing = RequestLog.of([], [], np.empty(0))
                     load = LoadResult(point, nothing, (ClientHealth(),), str(error), slos=options.slos)
                 else:
-                    bound = ClientHealth.of_all(clients).excess()
+                    bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
                     cache = options.cache.report(requests, log, *cache_before)
                     drafts = DraftUse.between(drafts_before, options.drafts())
                     load = LoadResult(point, log, clients, bound, cache, drafts, options.slos)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from autotune.loadgen import LoadResult, Measurement
@@ -38,3 +40,12 @@ def test_what_is_not_the_server_s_makes_a_measurement_invalid():
 def test_the_failure_counts_all_requests():
     assert measured([OK, OK]).failure == ""
     assert "1 of 2" in measured([OK, RequestOutcome(OutcomeKind.CLOSED)]).failure
+
+
+def test_a_short_load_is_judged_where_no_burst_begins_it() -> None:
+    """A load search on a fast server sends loads of a second: a client that was kept from running for 0.3 s of it."""
+    stalled = ClientHealth(span_s=0.9, run_delay_share=0.33, loop_lag_p99_ms=180.0)
+    assert not stalled.excess()
+    assert "kept from running 33% of the time" in stalled.excess(burst=False)
+    assert not replace(stalled, span_s=0.4).excess(burst=False)
+    assert not ClientHealth(span_s=0.9).excess(burst=False)

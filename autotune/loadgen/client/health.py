@@ -21,6 +21,8 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _SPAN_S = 2.0
 """A shorter load is not judged: its samples are too few, and the burst in which all requests are sent would decide
 alone."""
+_SPAN_WITHOUT_BURST_S = 0.5
+"""The same of a load whose streams begin one after the other."""
 
 _LIMITS: tuple[tuple[str, float, str, str], ...] = (
     ("cpu_share", 0.9, "{:.0%}", "{} of a core"),
@@ -70,9 +72,13 @@ class ClientHealth:
         """Well above 1, chunks wait for us: one read finds several of them."""
         return self.chunks / self.reads if self.reads else 0.0
 
-    def excess(self) -> str:
-        """What is beyond the limits, in words; empty when the client kept up."""
-        if self.span_s < _SPAN_S:
+    def excess(self, burst: bool = True) -> str:
+        """What is beyond the limits, in words; empty when the client kept up.
+
+        Args:
+            burst: whether all requests that may be in flight were sent at once.
+        """
+        if self.span_s < (_SPAN_S if burst else _SPAN_WITHOUT_BURST_S):
             return ""
         beyond = [
             f"{words.format(form.format(getattr(self, name)))} (limit {form.format(limit)})"
