@@ -46,6 +46,8 @@ _MODULES = [
 ]
 """What a tuner loads; a campaign loads it once."""
 
+TUNERS: set[int] = set()
+
 
 def now() -> float:
     """Seconds on a clock that no fault moves."""
@@ -191,6 +193,7 @@ class Tuner:
         self.pid = os.fork()
         if not self.pid:
             self._become(slave)
+        TUNERS.add(self.pid)
         if self.terminal:
             os.close(slave)
             os.set_blocking(self._master, False)
@@ -227,9 +230,12 @@ class Tuner:
         """The exit code, negative for a signal; None while it runs."""
         if self.terminal:
             self._drain()
-        if self.code is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
-            self.code = os.waitstatus_to_exitcode(ended[1])
-            self.hang_up()
+        if self.code is None:
+            with suppress(ChildProcessError):
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+                self.code = os.waitstatus_to_exitcode(status) if ended else None
+            if self.code is not None:
+                self.hang_up()
         return self.code
 
     def _drain(self) -> None:
@@ -258,7 +264,8 @@ class Tuner:
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
             self.wait(20.0)
 
 
@@ -283,9 +290,9 @@ def processes_of(token: str) -> dict[int, str]:
 
 
 def reap() -> None:
-    """Collect the orphans that have ended; while no tuner runs."""
+    """Collect the orphans that have ended; the tuners collect themselves."""
     for entry in os.listdir("/proc"):
-        if entry.isdecimal() and _is_our_zombie(entry):
+        if entry.isdecimal() and int(entry) not in TUNERS and _is_our_zombie(entry):
             with suppress(ChildProcessError):
                 os.waitpid(int(entry), os.WNOHANG)
 

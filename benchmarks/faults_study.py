@@ -18,6 +18,8 @@ from faults_mlflow import MlflowServer
 from faults_ray import RayNodes
 from faults_values import Fault, Outcome, Steps
 
+from autotune.simulator.emulator.startup import LEAKED
+
 MODEL = "openai/gpt-oss-120b"
 SPACE = """\
 narrow:
@@ -80,8 +82,7 @@ class FaultyStudy:
         self.kept: list[bytes] = []
         self._seen: set[bytes] = set()
         self.on_terminal = False
-        self._counts_runs, self._torn, self._looked_s = False, False, 0.0
-        self._shared_memory = set(os.listdir("/dev/shm"))
+        self._counts_runs, self._looked_s = False, 0.0
 
     # What faults ask and do
 
@@ -90,10 +91,12 @@ class FaultyStudy:
         return self.study / "results.jsonl"
 
     def lines(self) -> list[bytes]:
-        """The whole lines of ``results.jsonl``."""
-        with suppress(OSError):
-            return self.results.read_bytes().split(b"\n")[:-1]
-        return []
+        """The rows of ``results.jsonl`` that are whole."""
+        try:
+            lines = self.results.read_bytes().split(b"\n")[:-1]
+        except OSError:
+            return []
+        return [line for line in lines if _is_row(line)]
 
     def rows(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.lines()]
@@ -134,7 +137,7 @@ class FaultyStudy:
 
     def forgets_last(self) -> None:
         """The last finished launch has been lost on purpose."""
-        self.kept, self._torn = self.kept[:-1], True
+        self.kept = self.kept[:-1]
 
     def pause(self, seconds: float) -> Steps:
         """Wait within a fault that has been injected."""
@@ -238,11 +241,10 @@ class FaultyStudy:
         if len(lines) < len(self.kept):
             outcome.lost.append(f"{len(self.kept)} launches were finished, {len(lines)} are kept")
         self._seen.update(lines)
-        self.kept, self._torn = self.kept if self._torn else lines, False
-        with suppress(ValueError):
-            numbers = [row["number"] for row in self.rows()]
-            if doubled := {number for number in numbers if numbers.count(number) > 1}:
-                outcome.doubled.append(f"launches {sorted(doubled)} are there twice")
+        self.kept = lines
+        numbers = [row["number"] for row in self.rows()]
+        if doubled := {number for number in numbers if numbers.count(number) > 1}:
+            outcome.doubled.append(f"launches {sorted(doubled)} are there twice")
 
     def _left_behind(self) -> list[str]:
         """What is left once the tuner has ended and what it started has had time to."""
@@ -266,10 +268,11 @@ class FaultyStudy:
         }
 
     def _check_end(self, outcome: Outcome) -> None:
-        new = sorted(set(os.listdir("/dev/shm")) - self._shared_memory)
-        outcome.left_behind += [f"shared memory {name}" for name in new]
-        for name in new:
-            Path("/dev/shm", name).unlink(missing_ok=True)
+        for path in Path("/dev/shm").glob(f"{LEAKED}*"):
+            # Other campaigns' engines may live.
+            if not Path("/proc", path.name.removeprefix(LEAKED)).exists():
+                outcome.left_behind.append(f"shared memory {path.name}")
+                path.unlink(missing_ok=True)
         outcome.left_behind += [f"temporary file {path.name}" for path in self.temporary.iterdir()]
         outcome.left_behind += [f"draft {path.name}" for path in [*self.study.rglob("*.tmp"), *self.home.glob("*.tmp")]]
         if "Traceback (most recent call last)" in self.said:
@@ -323,3 +326,10 @@ class FaultyStudy:
 
 EXPECTED: dict[str, float] = {}
 """Tokens/s of the undisturbed studies; measured by each campaign."""
+
+
+def _is_row(line: bytes) -> bool:
+    try:
+        return "number" in json.loads(line)
+    except (ValueError, TypeError):
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shlex
@@ -20,14 +21,31 @@ from autotune.trial import Launch
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part."""
+    """Write a file so that a reader sees the old content or the new one, never a part.
+
+    A draft that cannot be finished is removed, and so is what a killed process left of an earlier one.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
-        stream.write(content.encode() if isinstance(content, str) else content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.chmod(mode)
-    draft.replace(path)
+    try:
+        with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.chmod(mode)
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+    _remove_drafts(path)
+
+
+def _remove_drafts(path: Path) -> None:
+    """Remove the drafts of a file whose writers are gone."""
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        writer = draft.name.split(".")[-2]
+        if writer.isdecimal() and not Path("/proc", writer).exists():
+            draft.unlink(missing_ok=True)
 
 
 def expanded(path: str, variable: str) -> Path:

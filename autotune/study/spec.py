@@ -135,12 +135,16 @@ class StudySpec(_Value):
         return self.pareto == PER_USER and bool(self.ladder)
 
     def to_yaml(self) -> str:
-        """The text of ``study.yaml``."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, width=120)
+        """The text of ``study.yaml``, with YAML's marks of a document's start and end: so one that was cut is seen."""
+        document = self.model_dump(mode="json")
+        return yaml.safe_dump(document, sort_keys=False, width=120, explicit_start=True, explicit_end=True)
 
     @classmethod
     def from_yaml(cls, text: str) -> StudySpec:
         """The inverse of `to_yaml`; raises ``pydantic.ValidationError`` or ``yaml.YAMLError``."""
+        # Without its last lines it would be another question: what is not there has a default.
+        if text.startswith("---") and text.rstrip().rpartition("\n")[2] != "...":
+            raise yaml.YAMLError("its end is missing")
         return cls.model_validate(parse_yaml(text))
 
 

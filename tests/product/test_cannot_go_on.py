@@ -11,6 +11,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import yaml
+from pydantic import ValidationError
 from rich.console import Console
 
 from autotune.errors import BadInput, CannotGoOn, Interrupted
@@ -20,11 +22,12 @@ from autotune.outputs.progress import Progress
 from autotune.prepare.build_spec import build_spec
 from autotune.run import run
 from autotune.space.library import Library
-from autotune.study.home import Home
+from autotune.study.home import Home, write_atomically
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, State, Trial, TrialResult
+from tests import small_study
 from tests.engines.stand_ins import executable, python_with
 from tests.weight_files import cache
 
@@ -159,6 +162,39 @@ def test_a_study_that_cannot_be_written_when_it_is_resumed(home: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert study(home, "resumed").recommended is not None
+
+
+def test_a_question_that_was_cut_off_is_no_other_question() -> None:
+    """Also where whole lines are missing: those that are left would be a question too."""
+    asked = small_study.spec()
+    text = asked.to_yaml()
+    assert StudySpec.from_yaml(text) == asked
+    assert StudySpec.from_yaml(text.removeprefix("---\n").removesuffix("...\n")) == asked, (
+        "as earlier versions wrote it"
+    )
+    lines = text.splitlines(keepends=True)
+    for kept in range(1, len(lines)):
+        with pytest.raises((yaml.YAMLError, ValidationError)):
+            StudySpec.from_yaml("".join(lines[:kept]))
+
+
+def test_no_draft_of_a_file_is_left(tmp_path: Path) -> None:
+    """Neither of a writer that was killed, nor where there is no room; one that another process writes is."""
+    path = tmp_path / "optuna.journal"
+    gone, alive = (tmp_path / f".optuna.journal.{pid}.tmp" for pid in (2**22 + 1, 1))
+    for draft in (gone, alive):
+        draft.write_text("a part")
+    write_atomically(path, "whole")
+    assert sorted(tmp_path.iterdir()) == [alive, path]
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_atomically(path, "more")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert sorted(tmp_path.iterdir()) == [alive, path]
+    assert path.read_text() == "whole"
 
 
 def test_a_study_whose_folder_goes_says_that_it_cannot_be_resumed(home: Path) -> None:

@@ -23,6 +23,8 @@ from autotune.simulator.emulator.launch import Died, EmulatedLaunch
 from autotune.space.expression import evaluate
 
 VARIABLE = "AUTOTUNE_EMULATE_FAULT"
+LEAKED = "autotune-emulated-"
+"""Shared memory that is left behind is called so, with the number of the process."""
 
 FAULTS: Mapping[str, float] = {
     "die-at-start": 0.5,
@@ -81,7 +83,7 @@ def leak(megabytes: float) -> SharedMemory:
     """Leave a shared memory and a temporary file that nobody removes, as an engine does that is not asked to end."""
     # The tracker would remove the memory when this process ends.
     os.close(tempfile.mkstemp(prefix="autotune-emulated-")[0])
-    memory = SharedMemory(create=True, size=max(1, int(megabytes * 2**20)))
+    memory = SharedMemory(f"{LEAKED}{os.getpid()}", create=True, size=max(1, int(megabytes * 2**20)))
     resource_tracker.unregister(f"/{memory.name}", "shared_memory")
     return memory
 
