@@ -134,7 +134,6 @@ def main() -> None:
     parser.add_argument("--without-logprobs", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600.0, help="after which no further group is begun")
-    parser.add_argument("--at-once", type=int, default=2, help="groups that run side by side")
     asked = parser.parse_args()
     runs = [""] * asked.runs + [damage for damage in DAMAGES for _ in range(asked.power)]
     # Each group has some of everything.
@@ -144,7 +143,8 @@ def main() -> None:
         # What is read once here need not be read in every process that is forked.
         assert prepare_launch(asked_for(library, "", 0), library).failure is None
     rows: list[tuple[str, bool]] = []
-    pool = ThreadPoolExecutor(asked.at_once)
+    # One after the other: the port of a launch is free only until the next one looks for its own.
+    pool = ThreadPoolExecutor(1)
     futures = [pool.submit(group, library, number, damages, asked) for number, damages in enumerate(groups)]
     with suppress(KeyboardInterrupt):
         for future in as_completed(futures):
