@@ -136,6 +136,11 @@ class ServerInside:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self._thread.start()
 
+    def open_store(self) -> None:
+        """Make the first request: at it MLflow sets ``MLFLOW_TRACKING_URI`` in this process, which is unset again."""
+        answers(f"{self.url}/api/2.0/mlflow/experiments/search?max_results=1")
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+
     def stop(self) -> None:
         if self._thread is not None:
             self._server.shutdown()

@@ -45,6 +45,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, database: Path) -> Iterato
         patch.setenv("_MLFLOW_SERVER_ARTIFACT_DESTINATION", str(folder / "served"))
         server = ServerInside()
         server.start()
+        server.open_store()
         yield server
         server.stop()
 
@@ -152,8 +153,7 @@ def test_a_server_that_never_came_gets_the_study_by_resume(
     server.start()
     resume("never", home, as_json=False)
     sent = capsys.readouterr().out
-    assert sent.startswith(still_away.out)
-    assert f"\n         {server.url}/#/experiments/" in sent, "where its launches are, once they are there"
+    assert sent.startswith(f"{still_away.out}         {server.url}/#/experiments/"), "where its launches are now"
     assert f"mlflow   {server.url}\n" in still_away.out
     assert children(server.url, "never") == EVERY_LAUNCH
     assert artifacts(server.url, "never") == {*ARTIFACTS, "exports", "report"}
