@@ -108,6 +108,8 @@ def spoil_recommendation(study: FaultyStudy, value: float) -> Steps:
 
 def wipe_mlflow(study: FaultyStudy, value: float) -> Steps:
     del value
+    while not (study.home / "mlflow.db").exists():
+        yield False
     (study.home / "mlflow.db").unlink()
     yield True
 
@@ -127,6 +129,8 @@ def lock_mlflow(study: FaultyStudy, value: float) -> Steps:
 
 def spoil_mlflow(study: FaultyStudy, value: float) -> Steps:
     path = study.home / "mlflow.db"
+    while not path.exists() or path.stat().st_size <= 4096:
+        yield False
     content = bytearray(path.read_bytes())
     at = int(value * (len(content) - 4096))
     content[at : at + 4096] = bytes(4096)
