@@ -238,7 +238,9 @@ KINDS: dict[str, Kind] = {
         partial(kill_part, "autotune.loadgen.client.worker"), "worker process", on=EMULATOR, absorbed=True
     ),
     "kill-engine": Kind(partial(kill_part, "emulate"), "SIGKILL|signal 9|killed", on=EMULATOR, absorbed=True),
-    "kill-ray-worker": Kind(kill_ray_worker, "was lost|vanished|worker|died", on=RAY, absorbed=True),
+    "kill-ray-worker": Kind(
+        kill_ray_worker, "its process there, is gone|the process there, was gone", on=RAY, absorbed=True
+    ),
     "kill-raylet": Kind(kill_raylet, "node|vanished|gone", on=RAY, absorbed=True),
     "suspend": Kind(suspend, "stood still|client did not keep up|suspended", absorbed=True, needs="clock"),
     "memory-limit": Kind(limit_memory, "[Mm]emory|ended|exit", absorbed=True, on=EMULATOR),

@@ -38,7 +38,7 @@ def test_a_campaign_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
         "injected": 1,
         "recovered": True,
         "named": None,
-        "seed": 19,
+        "seed": 6,
         "study": 1,
         "problems": [],
     }
