@@ -6,7 +6,8 @@ import os
 import random
 import signal
 import sqlite3
-from contextlib import closing
+import subprocess
+from contextlib import closing, suppress
 from pathlib import Path
 
 from faults_study import FaultyStudy
@@ -23,8 +24,13 @@ def full_disk(study: FaultyStudy, value: float) -> Steps:
 
 def read_only_disk(study: FaultyStudy, value: float) -> Steps:
     folders = [study.home, study.study, study.study / "trials"]
-    with study.machine.read_only(folders[int(value * len(folders))]):
-        yield from study.pause(3.0)
+    while True:
+        try:
+            with study.machine.read_only(folders[int(value * len(folders))]):
+                yield from study.pause(3.0)
+                return
+        except subprocess.CalledProcessError:  # something was just being written
+            yield False
 
 
 def slow_disk(study: FaultyStudy, value: float) -> Steps:
@@ -148,12 +154,14 @@ def mlflow_down(study: FaultyStudy, value: float) -> Steps:
 
 
 def mlflow_hangs(study: FaultyStudy, value: float) -> Steps:
-    pid = study.mlflow_server.pid
+    while not (pid := study.mlflow_server.pid):
+        yield False
     os.kill(pid, signal.SIGSTOP)
     try:
         yield from study.pause(0.5 + 5 * value)
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def mlflow_is(mode: str, study: FaultyStudy, value: float) -> Steps:

@@ -37,7 +37,9 @@ class MlflowServer:
         self.url = f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start, and return when it answers."""
+        """Start, where it does not run, and return when it answers."""
+        if self.pid:
+            return
         # Loaded once for all studies.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -55,8 +57,9 @@ class MlflowServer:
 
     def stop(self) -> None:
         if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
             self.pid = 0
 
     def be(self, mode: str) -> None:
