@@ -3,8 +3,7 @@
     autotune run --model deepseek-ai/DeepSeek-V3.2 --hw h200 --study demo
     python scripts/shoot_report.py mlruns/studies/demo --out docs
 
-Writes ``report-desktop.png``, ``report-phone.png``, ``report-dark.png`` and ``report-print.png``, each below 300 kB,
-and ``main-job.svg``, which is the report's picture of what was tried.
+Writes ``report-desktop.png``, ``report-phone.png``, ``report-dark.png`` and ``report-print.png``, each below 300 kB.
 Needs Chromium with its driver, and Selenium and Pillow, which come with the tests and with matplotlib.
 """
 
@@ -75,4 +74,3 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("docs"))
     arguments = parser.parse_args()
     shoot(arguments.folder / "report.html", arguments.out)
-    shutil.copyfile(arguments.folder / "report" / "tried.svg", arguments.out / "main-job.svg")
