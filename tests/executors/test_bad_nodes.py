@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from autotune.accuracy.gate import Gate
 from autotune.errors import CannotGoOn
 from autotune.executors import Executor
 from autotune.run import _launches
@@ -23,6 +25,7 @@ from autotune.trial import (
     Trial,
     TrialResult,
 )
+from tests import small_study
 
 
 @dataclass
@@ -79,7 +82,7 @@ class Asking:
 class Silent:
     """Progress that nobody watches."""
 
-    def started(self, trial: Trial, study: object) -> None:
+    def started(self, trial: Trial, study: object, phase: str) -> None:
         """Nothing to say."""
 
     def finished(self, launch: Launch, study: object) -> None:
@@ -91,7 +94,8 @@ def made(ends_on: str, bad: str) -> InTurn:
     study = Asking(most=len(ends_on))
     loop: Executor = executor
     asking: Study = study  # type: ignore[assignment]
-    for _ in _launches(asking, loop, Silent()):  # type: ignore[arg-type]
+    gate = Gate(small_study.spec(), Path("no-answers-are-judged"), "")
+    for _ in _launches(asking, loop, Silent(), gate):  # type: ignore[arg-type]
         pass
     return executor
 

@@ -81,8 +81,9 @@ def _taken(part: str) -> list[str]:
 
 def leak(megabytes: float) -> SharedMemory:
     """Leave a shared memory and a temporary file that nobody removes, as an engine does that is not asked to end."""
+    # Not where `tempfile` remembers: a forked process has its parent's memory.
+    os.close(tempfile.mkstemp(prefix="autotune-emulated-", dir=os.environ.get("TMPDIR"))[0])
     # The tracker would remove the memory when this process ends.
-    os.close(tempfile.mkstemp(prefix="autotune-emulated-")[0])
     memory = SharedMemory(f"{LEAKED}{os.getpid()}", create=True, size=max(1, int(megabytes * 2**20)))
     resource_tracker.unregister(f"/{memory.name}", "shared_memory")
     return memory
