@@ -68,3 +68,9 @@ def test_nothing_of_a_study_is_committed() -> None:
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     assert listed.stdout.split() in ([], ["mlruns/.gitkeep"])
+
+
+def test_a_command_does_not_wait_for_scipys_statistics() -> None:
+    """They take a second to import, and only checks of answers and fits need them."""
+    code = "import sys, autotune.cli.tuning, autotune.run; sys.exit('scipy.stats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

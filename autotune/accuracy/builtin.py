@@ -22,8 +22,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scipy.stats import poisson, t
-
 from autotune.accuracy.asking import Answer, Token
 from autotune.accuracy.tasks import Interval, score
 
@@ -203,12 +201,16 @@ def _wrong(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
 
 def _most(positions: int, usual: int, usual_positions: int, logprobs: bool) -> int:
     """So many differences may be chance: of what is tolerated, and of `ORDINARY` times what the null's may be."""
+    from scipy.stats import poisson  # a second, which only this check should cost
+
     tolerated = TOLERATED_WRONG if logprobs else TOLERATED_DIVERGENCE
     null = ORDINARY * (usual + 1.64 * math.sqrt(usual)) / max(usual_positions, 1)
     return int(poisson.isf(WRONG_LEVEL, positions * (tolerated + null)))
 
 
 def _loses(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
+    from scipy.stats import t
+
     both = [name for name in mine.losses if all(name in one.losses for one in nulls)]
     differences = [mine.losses[name] - sum(one.losses[name] for one in nulls) / len(nulls) for name in both]
     if len(both) < _FEWEST:

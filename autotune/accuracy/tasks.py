@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from scipy.stats import binomtest
 
 from autotune.errors import BadInput, MalformedFile
 
@@ -111,6 +110,8 @@ def _task(path: Path, number: int, line: str) -> Task:
 
 def score(marks: Sequence[bool]) -> tuple[float, Interval]:
     """The share of right answers in percent, with its 95 % interval (Wilson)."""
+    from scipy.stats import binomtest  # a second to import
+
     interval = binomtest(sum(marks), len(marks)).proportion_ci(0.95, method="wilson")
     return 100 * sum(marks) / len(marks), (100 * float(interval.low), 100 * float(interval.high))
 
