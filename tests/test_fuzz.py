@@ -30,6 +30,7 @@ FOUND = {
         b"[" * 100_000,
     ],
     "hardware card": [b"a: " + b"[" * 100_000, b"- " * 100_000 + b"a"],
+    "results.jsonl": [b'{"number": ' + b"[" * 100_000 + b"\n{}\n{}"],
     "MLflow URI": [b"://user:hunter2@db/x"],
     "command line": [b"compare a.json " + b"9" * 400, b"space check x --space " + b"a/" * 9 + b"b" * 300],
 }

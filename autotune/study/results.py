@@ -85,7 +85,7 @@ def parse_rows(path: Path, content: bytes) -> Rows:
     for number, line in enumerate(lines, start=1):
         try:
             launches.append(launch_of(json.loads(line)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             problem = f"not a launch of a study ({_reason(error)}); remove the line to go on without it"
             torn = MalformedFile(path, problem, number)
             # What a crash leaves of one row may hold line breaks; no other row can stand behind it.
