@@ -116,7 +116,7 @@ def recommend(
 
 
 def accuracy_of(launches: Sequence[Launch], candidates: CandidateSet, winner: int | None) -> AccuracyComparison | None:
-    """What the check of answers came to for the winner, beside the baseline; None where nothing was checked."""
+    """Outcome of the check of answers for the winner, beside the baseline; None where nothing was checked."""
     base = candidates.items[candidates.baseline].fingerprint
     checks = [(row.trial.configuration.fingerprint, row.result.accuracy) for row in launches if row.result.accuracy]
     if not checks:

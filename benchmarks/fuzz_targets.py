@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import lru_cache, partial
 from itertools import count
 from pathlib import Path
@@ -18,6 +18,9 @@ from typing import Any
 
 import yaml
 
+from autotune.accuracy.check import Builtin, ScoreCommand, TaskFile, read_evidence
+from autotune.accuracy.prompts import contexts
+from autotune.accuracy.tasks import Task
 from autotune.cli.main import main
 from autotune.cli.spaces import space_check
 from autotune.engines import engine, names, split_command
@@ -243,6 +246,19 @@ _LINES = [
 ]
 
 
+_TASKS = [
+    {"prompt": "17 + 25 =", "answer": "42", "match": "number"},
+    {"messages": [{"role": "user", "content": "Who?"}], "answer": "I", "match": "contains", "max_tokens": 8},
+]
+_ITEMS = [Task.model_validate(row) for row in _TASKS]
+_TOKENS = [[" one", -0.1, {" one": -0.1, " two": -2.5}], [" two", -0.2, {" two": -0.2}]]
+_ANSWERS: list[dict[str, Any]] = [
+    {"kind": "builtin", "logprobs": True, "answers": {c.name: _TOKENS for c in contexts()[:12]}, "seconds": 2.5},
+    {"kind": "tasks", "sha256": "x", "marks": [True, False], "texts": ["42", "You"], "seconds": 1.0},
+    {"kind": "command", "score": 0.8, "error": 0.01, "seconds": 1.0},
+]
+
+
 def _row() -> dict[str, Any]:
     rows = (_ROOT / "tests/product/earlier_version").rglob("results.jsonl")
     return json.loads(next(iter(rows)).read_text().splitlines()[0])
@@ -293,8 +309,25 @@ def targets() -> list[Target]:
         Target("replayed table", lambda: [_CSV], _table(".csv"), (_read_csv, _written_csv)),
         Target("bundle", lambda: [_bundle()], lambda content, _: read_bundle(Path("b"), content)),
         Target("MLflow URI", lambda: _URIS, _uri),
+        Target("task file", lambda: [_as_lines(_TASKS)], _tasks, _JSONL),
+        Target("earlier answers", lambda: [_as_json(one) for one in _ANSWERS], _earlier_answers, _JSON),
         Target("command line", lambda: [line.replace(b"{space}", bytes(space)) for line in _LINES], _command_line),
     ]
+
+
+def _tasks(content: bytes, folder: Path) -> None:
+    with _file(content, folder, ".jsonl") as file:
+        TaskFile.read(file)
+
+
+def _earlier_answers(content: bytes, folder: Path) -> None:
+    """Answers of an earlier run: read, and others are compared with them."""
+    with _file(content, folder, ".json") as file:
+        for check, right in zip((Builtin(), TaskFile(_ITEMS, "x"), ScoreCommand("x {url}")), _ANSWERS, strict=True):
+            with suppress(BadInput):
+                evidence = read_evidence(file, check.kind)
+                check.judge([evidence, right], right)
+                check.judge([right, evidence], evidence)
 
 
 def _config(content: bytes, folder: Path) -> None:

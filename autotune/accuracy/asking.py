@@ -97,7 +97,12 @@ def _answer(client: ServerClient, target: Target, model: str, body: Mapping[str,
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise NoAnswers(f"POST {path}: the answer is no completion: {target.redacted(str(document))}") from None
     text = text if isinstance(text, str) else ""
-    return Answer(text, tokens or tuple(map(Token, _WORD.findall(text))))
+    return Answer(text, tokens or words(text))
+
+
+def words(text: str) -> tuple[Token, ...]:
+    """Split a text into words, which stand for tokens that the engine does not tell."""
+    return tuple(map(Token, _WORD.findall(text)))
 
 
 def _tokens(logprobs: Any) -> list[Token]:

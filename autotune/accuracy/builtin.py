@@ -18,11 +18,10 @@ Without log-probabilities every difference counts in the first, and `TOLERATED_D
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotune.accuracy.asking import Answer, Token
+from autotune.accuracy.asking import Answer, Token, words
 from autotune.accuracy.tasks import Interval, score
 
 Answers = Mapping[str, Answer | None]
@@ -37,10 +36,9 @@ WRONG_LEVEL = 2e-3
 LOSS = 0.02
 LOSS_LEVEL = 5e-4
 _WORST_LOSS = 5.0
-"""Nats that one token may count for in a mean."""
+"""Nats. The loss of one token is cut off there, so that a single one does not decide the mean."""
 _FEWEST = 8
 """Contexts that both servers must have answered."""
-_WORD = re.compile(r"\s*\S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Divergence:
 
 @dataclass(slots=True)
 class Agreement:
-    """What two sets of answers have in common, over the contexts that both servers took.
+    """Agreement of two sets of answers, over the contexts that both servers took.
 
     Attributes:
         positions: compared, by the group of their context.
@@ -144,8 +142,8 @@ def _in_one_form(mine: Answer, theirs: Answer, logprobs: bool) -> tuple[Sequence
     if logprobs and all(token.logprob is not None for token in (*mine.tokens, *theirs.tokens)):
         return mine.tokens, theirs.tokens, True
     # An answer is cut at a number of tokens, and so within a word.
-    words = [[Token(word) for word in _WORD.findall(answer.text)] for answer in (mine, theirs)]
-    return words[0][: max(1, len(words[0]) - 1)], words[1], False
+    own = words(mine.text)
+    return own[: max(1, len(own) - 1)], words(theirs.text), False
 
 
 def _severity(own: Token, text: str | None) -> float | None:

@@ -6,13 +6,14 @@ What a check is told by a server is a JSON object (the evidence), so that it can
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from autotune.accuracy import builtin, tasks
 from autotune.accuracy.asking import AT_ONCE, Answer, NoAnswers, Token, ask, gives_logprobs
@@ -23,6 +24,7 @@ from autotune.loadgen.client.target import Target
 from autotune.trial import Accuracy, Example
 
 Evidence = Mapping[str, Any]
+"""One of the objects of `_EVIDENCE`."""
 EXAMPLES = 3
 NO_LOGPROBS = (
     "the engine gives no log-probabilities, so that answers are compared by their words alone: damage of less than "
@@ -40,6 +42,11 @@ class Check(Protocol):
 
     kind: str
     baselines: int
+
+    @property
+    def sha256(self) -> str | None:
+        """Of the task file, by which a resumed study knows it; None where the check reads none."""
+        ...
 
     def run(self, target: Target, model: str) -> dict[str, Any]:
         """Ask a warm server; raises `NoAnswers` where it fails, `BadInput` where the user's command does."""
@@ -80,6 +87,7 @@ class Builtin:
 
     kind = "builtin"
     baselines = 2
+    sha256 = None
 
     def run(self, target: Target, model: str) -> dict[str, Any]:
         """See `Check`."""
@@ -131,12 +139,8 @@ def _row(token: Token) -> list[Any]:
 
 
 def _answers(evidence: Evidence) -> dict[str, Answer | None]:
-    """The answers of an evidence; raises `BadInput` for one of another kind."""
-    try:
-        rows = evidence["answers"].items()
-        tokens = {name: None if row is None else tuple(Token(*one) for one in row) for name, row in rows}
-    except (KeyError, TypeError, AttributeError):
-        raise BadInput("these are no answers of the built-in check") from None
+    rows = evidence["answers"].items()
+    tokens = {name: None if row is None else tuple(Token(*one) for one in row) for name, row in rows}
     return {name: None if row is None else Answer("".join(t.text for t in row), row) for name, row in tokens.items()}
 
 
@@ -181,7 +185,7 @@ class TaskFile:
         """See `Check`: compared with the baseline's first launch, item by item."""
         del again
         before = baselines[0]
-        if before.get("sha256") != self.sha256:
+        if before["sha256"] != self.sha256 or len(before["marks"]) != len(self.tasks):
             raise BadInput("the earlier answers are to other tasks: the task file has changed")
         low, high = tasks.paired_difference(before["marks"], mine["marks"])
         own, result = self.alone(before), self.alone(mine)
@@ -214,6 +218,7 @@ class ScoreCommand:
     text: str
     kind = "command"
     baselines = 1
+    sha256 = None
 
     @classmethod
     def parse(cls, text: str) -> ScoreCommand:
@@ -255,15 +260,47 @@ class ScoreCommand:
         )
 
 
-def read_evidence(path: Path, kind: str) -> dict[str, Any]:
+_Row = tuple[str] | tuple[str, FiniteFloat, dict[str, FiniteFloat]]
+
+
+class _BuiltinEvidence(BaseModel):
+    kind: Literal["builtin"]
+    logprobs: bool
+    answers: dict[str, list[_Row] | None]
+    seconds: FiniteFloat
+
+
+class _TaskEvidence(BaseModel):
+    kind: Literal["tasks"]
+    sha256: str
+    marks: list[bool]
+    texts: list[str]
+    seconds: FiniteFloat
+
+
+class _CommandEvidence(BaseModel):
+    kind: Literal["command"]
+    score: FiniteFloat
+    error: FiniteFloat | None
+    seconds: FiniteFloat
+
+
+_EVIDENCE: TypeAdapter[BaseModel] = TypeAdapter(
+    Annotated[_BuiltinEvidence | _TaskEvidence | _CommandEvidence, Field(discriminator="kind")]
+)
+
+
+def read_evidence(path: Path, kind: str) -> Evidence:
     """Evidence of an earlier run, as ``bench --accuracy … --save-result`` writes it; raises `BadInput`."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        evidence = _EVIDENCE.validate_json(path.read_bytes()).model_dump()
+    except OSError as error:
         raise BadInput(f"--reference {path}: cannot be read ({error})") from None
-    if not isinstance(document, dict) or document.get("kind") != kind or "seconds" not in document:
+    except ValidationError:
+        evidence = {}
+    if evidence.get("kind") != kind:
         raise BadInput(
             f"--reference {path}: holds no answers of this check; "
             "write them with bench --accuracy … --save-result FILE on a running server"
         )
-    return document
+    return evidence

@@ -10,11 +10,17 @@ import math
 import os
 import shlex
 import shutil
-import signal
-import subprocess
-from contextlib import suppress
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
 
 from autotune.errors import BadInput
+from autotune.serving import ShutdownTimeouts
+from autotune.serving.process import WatchdogClient
+from autotune.serving.processes import MARKER
+from autotune.serving.watchdog import Request
 
 LIMIT_S = 4 * 3600
 """Of one run; a server may be asked thousands of questions."""
@@ -45,20 +51,10 @@ def run_command(text: str, url: str, model: str) -> tuple[float, float | None]:
         BadInput: it fails, does not end, or prints no number.
     """
     words = [word.replace("{url}", url).replace("{model}", model) for word in check_command(text)]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=LIMIT_S)
-        except BaseException as error:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise BadInput(f"--accuracy {text!r}: did not end within {LIMIT_S / 3600:g} hours") from None
-            raise
-    if process.returncode != 0:
+    code, out, err = _run(text, words)
+    if code != 0:
         why = (err.strip() or out.strip())[-_TAIL:] or "it said nothing"
-        raise BadInput(f"--accuracy {text!r}: ended with exit code {process.returncode}: {why}")
+        raise BadInput(f"--accuracy {text!r}: ended with exit code {code}: {why}")
     last = next((line.strip() for line in reversed(out.splitlines()) if line.strip()), "")
     try:
         numbers = [float(word) for word in last.split()]
@@ -70,3 +66,33 @@ def run_command(text: str, url: str, model: str) -> tuple[float, float | None]:
             "standard error where there is one, e.g. 0.853 0.0097"
         )
     return numbers[0], numbers[1] if len(numbers) == 2 else None
+
+
+def _run(text: str, words: Sequence[str]) -> tuple[int, str, str]:
+    """Run a program under a watchdog, which ends all that it started: its exit code, standard output and error."""
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        marker = uuid.uuid4().hex
+        request = Request(
+            argv=[shutil.which(words[0]) or words[0], *words[1:]],
+            env={**os.environ, MARKER: marker, "TMPDIR": folder},
+            folder=os.getcwd(),
+            log=str(err),
+            log_offset=0,
+            marker=marker,
+            tuner=os.getpid(),
+            temporary=folder,
+            output=str(out),
+        )
+        watchdog = WatchdogClient(request)
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while watchdog.exit_code is None and not watchdog.lost and (left_s := deadline - time.monotonic()) > 0:
+                watchdog.listen(left_s)
+            texts = [path.read_text(encoding="utf-8", errors="replace") for path in (out, err)]
+        finally:
+            watchdog.stop(ShutdownTimeouts())
+    if watchdog.exit_code is None:
+        why = "somebody ended it" if watchdog.lost else f"did not end within {LIMIT_S / 3600:g} hours"
+        raise BadInput(f"--accuracy {text!r}: {why}")
+    return watchdog.exit_code, texts[0], texts[1]

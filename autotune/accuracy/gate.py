@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.accuracy.check import Check, Evidence, check_of
+from autotune.accuracy.check import Check, Evidence, check_of, read_evidence
 from autotune.errors import BadInput
 from autotune.study.home import write_atomically
 from autotune.study.spec import StudySpec
@@ -25,7 +26,7 @@ def check_of_study(spec: StudySpec) -> Check | None:
     if spec.accuracy is None:
         return None
     check = check_of(spec.accuracy)
-    if getattr(check, "sha256", None) != spec.accuracy_sha256:
+    if check.sha256 != spec.accuracy_sha256:
         raise BadInput(f"--accuracy {spec.accuracy}: the task file has changed since the study began")
     return check
 
@@ -73,9 +74,14 @@ class Gate:
         return self.folder / FOLDER / f"{launch.trial.number:04d}.json"
 
     def _references(self, launches: Sequence[Launch]) -> list[Evidence]:
-        """The baseline's answers, launch by launch; those whose file is gone are not there any more."""
-        asked = [one for one in launches if self._is_baseline(one) and one.result.accuracy is not None]
-        return [json.loads(path.read_bytes()) for path in map(self._path, asked) if path.is_file()]
+        """The baseline's answers, launch by launch, but for those whose file is gone or spoilt."""
+        references = []
+        for launch in launches:
+            check = launch.result.accuracy
+            if self._is_baseline(launch) and check is not None:
+                with suppress(BadInput):
+                    references.append(read_evidence(self._path(launch), check.kind))
+        return references
 
 
 def _failed(result: TrialResult, reasons: Sequence[str]) -> TrialResult:

@@ -22,7 +22,7 @@ ENTRIES = 560
 """Of the ledger: more than 8192 tokens by any tokenizer that takes no more than five characters for one, 3/4 of it."""
 NEEDLES = 16
 ALONE_SHORT, ALONE_LONG = 12, 4
-"""Contexts that are also sent one at a time."""
+"""Contexts of each length that are sent one at a time."""
 _PLACES = ("north pier", "south pier", "old mill", "grain store", "east lock", "chapel", "boat yard", "fish market")
 _PEOPLE = ("Ida", "Tomas", "Renske", "Jonah", "Mirela", "Pavel", "Aiko")
 _WORK = ("checked the lamp", "oiled the gate", "wrote down the tide", "mended a net", "swept the steps")

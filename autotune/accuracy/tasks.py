@@ -9,7 +9,6 @@ its 95 % where few items differ, as they do here.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from autotune.errors import BadInput, MalformedFile
+from autotune.loadgen.workloads.prompt_files import json_object
 
 WORST_DROP = -1.0
 """Points: a drop fails whose interval lies below it."""
@@ -87,7 +87,7 @@ def number_in(text: str) -> float | None:
 def read_tasks(path: Path) -> list[Task]:
     """Read a task file; raises `BadInput` that names the line and what would be right."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # Other line breaks may stand within JSON texts.
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--accuracy {path}: cannot be read ({error}); give a file of lines like {_FORM}") from None
     tasks = [_task(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
@@ -97,14 +97,13 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def _task(path: Path, number: int, line: str) -> Task:
+    row = json_object(path, number, line, f"write a line like {_FORM}")
     try:
-        return Task.model_validate(json.loads(line))
+        return Task.model_validate(row)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part not in ("str", "int", "float"))
         problem = f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
-    except ValueError as error:
-        problem = f"not JSON: {error}"
     raise MalformedFile(path, f"{problem}; write a line like {_FORM}", number)
 
 

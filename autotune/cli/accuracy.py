@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autotune.accuracy.check import Check, check_of, read_evidence, timed
+from autotune.accuracy.check import Check, Evidence, check_of, read_evidence, timed
 from autotune.cli.output import MESSAGES, answer
 from autotune.errors import BadInput, LoadFailed
 from autotune.loadgen.bench.options import BenchOptions
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.server_client import ServerClient
 from autotune.study.home import write_atomically
-from autotune.trial import Accuracy, Evidence
+from autotune.trial import Accuracy
+from autotune.trial import Evidence as Origin
 
 
 def bench(options: BenchOptions, as_json: bool) -> None:
@@ -40,19 +41,16 @@ def bench(options: BenchOptions, as_json: bool) -> None:
         model, emulated = server.model(options.model), server.emulated()
     evidence = timed(check, target, model)
     if options.save_result is not None:
-        write_atomically(options.save_result, json.dumps(evidence))
-        options.save_result.chmod(0o600)
+        write_atomically(options.save_result, json.dumps(evidence), mode=0o600)
         MESSAGES.print(f"wrote {options.save_result}", highlight=False, markup=False)
     came = _judged(check, references, evidence, target, model) if references else check.alone(evidence)
-    origin = Evidence.EMULATED if emulated else Evidence.MEASURED
+    origin = Origin.EMULATED if emulated else Origin.MEASURED
     answer(as_json, {"model": model, "evidence": origin.value, **_plain(came)}, lines(came))
     if came.passed is False:
         raise LoadFailed(f"the answers do not pass: {'; '.join(came.reasons)}")
 
 
-def _judged(
-    check: Check, references: Sequence[dict[str, Any]], evidence: dict[str, Any], target: Target, model: str
-) -> Accuracy:
+def _judged(check: Check, references: Sequence[Evidence], evidence: Evidence, target: Target, model: str) -> Accuracy:
     """Beside earlier answers; too few of these say nothing of what is ordinary, so the server is asked once more."""
     if len(references) >= check.baselines:
         return check.judge(references, evidence)

@@ -76,7 +76,7 @@ class Progress:
             self._block.enter_phase(text)
 
     def note(self, message: str | Stage) -> None:
-        """Print a line: about what takes care of itself, or what is done before the first launch and may take long.
+        """Print a line about a problem that was mended, or about a long step of the preparation.
 
         The stage of a launch is shown in its row alone.
         """

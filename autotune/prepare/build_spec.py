@@ -186,7 +186,7 @@ def _accuracy(text: str | None, on: str) -> dict[str, str | None]:
         raise BadInput(f"--accuracy {text}: {on.partition(':')[0]} has no server that answers; use --on emulator")
     if on.startswith("external:"):
         raise BadInput(f"--accuracy {text}: one server has nothing to be compared with; use autotune bench --accuracy")
-    sha256 = getattr(check_of(text), "sha256", None)
+    sha256 = check_of(text).sha256
     return {"accuracy": str(Path(text).expanduser().absolute()) if sha256 else text, "accuracy_sha256": sha256}
 
 

@@ -286,7 +286,7 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
 
 
 def _option(column: str) -> str:
-    """The name by which a parser keeps the option that a column is."""
+    """Name of a column's option in the parser's namespace."""
     return column.lstrip("-").replace("-", "_")
 
 

@@ -55,13 +55,14 @@ class Request:
         argv: the program by its path, and its arguments.
         env: the whole environment, the marker included.
         folder: the working folder.
-        log: where both output streams are appended.
+        log: where both output streams are appended, or standard error alone.
         log_offset: bytes that the log held before.
         marker: see `processes.MARKER`.
         tuner: process whose death ends the server.
         docker: path of the docker command, where it runs the server; empty for a process.
         secrets: values that the server was given, to be masked in its log.
         temporary: folder for its temporary files, made for it and removed when it has ended; empty: none.
+        output: file for standard output; empty: the log.
     """
 
     argv: list[str]
@@ -74,6 +75,7 @@ class Request:
     docker: str = ""
     secrets: list[str] = field(default_factory=list, repr=False)
     temporary: str = ""
+    output: str = ""
 
 
 class Watchdog:
@@ -200,16 +202,16 @@ def _start(request: Request) -> int:
 
     adopt_orphans()
     if request.temporary:
-        os.mkdir(request.temporary, 0o700)
-    with Path(request.log).open("ab") as log:
+        Path(request.temporary).mkdir(0o700, exist_ok=True)
+    with Path(request.log).open("ab") as log, Path(request.output or request.log).open("ab") as output:
         # One thread lives here, so a hook between fork and exec is safe.
         server = subprocess.Popen(
             request.argv,
             cwd=request.folder,
             env=request.env,
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
+            stdout=output,
+            stderr=log,
             start_new_session=True,
             preexec_fn=before_exec,
         )

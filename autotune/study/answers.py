@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class AccuracyComparison(BaseModel):
-    """What the check of answers came to.
+    """Outcome of the check of answers.
 
     Attributes:
         kind: ``builtin``, ``tasks`` or ``command``.

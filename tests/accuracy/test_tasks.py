@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.accuracy.check import ScoreCommand, TaskFile, check_of
+from autotune.accuracy.check import ScoreCommand, TaskFile, check_of, read_evidence
 from autotune.accuracy.command import run_command
 from autotune.accuracy.tasks import Task, paired_difference, score
 from autotune.errors import BadInput
+from tests.processes import alive, until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "accuracy"
 GOOD = {"prompt": "17 + 25 =", "answer": "42", "match": "number"}
@@ -31,7 +33,8 @@ def file_of(folder: Path, *rows: Any) -> Path:
     ("row", "problem"),
     [
         ('{"prompt": "1 + 1 =", ', "not JSON"),
-        ("[1]", "dictionary"),
+        ("[1]", "not an object"),
+        ("[" * 100_000, "not JSON"),
         ({**GOOD, "answer": ["42"]}, "answer"),
         ({**GOOD, "answer": None}, "answer"),
         ({**GOOD, "answer": "many"}, "holds none"),
@@ -96,6 +99,38 @@ def test_a_command_s_last_line_is_the_score() -> None:
         run_command(printing("nan"), "http://h:1", "m")
     with pytest.raises(BadInput, match="exit code 3: no model"):
         run_command(f"sh -c 'echo no model >&2; exit 3' {{url}}", "http://h:1", "m")  # noqa: F541
+
+
+def test_what_a_command_started_ends_with_it_and_with_us(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    forking = (
+        f"import pathlib as p, subprocess as s; p.Path({str(pid)!r}).write_text(str(s.Popen(['sleep', '600']).pid))"
+    )
+    program = tmp_path / "evaluation.py"
+    # The score is there, and a process that was forked away is left, with the evaluation's output open.
+    program.write_text(f"{forking}; print(0.5)")
+    command = f"{sys.executable} {program} {{url}}"
+    assert run_command(command, "http://h:1", "m") == (0.5, None)
+    assert not alive(int(pid.read_text()))
+    # The evaluation still runs, and its parent is killed.
+    pid.unlink()
+    program.write_text(f"{forking}; import time; time.sleep(600)")
+    ours = f"from autotune.accuracy.command import run_command as run; run({command!r}, 'http://h:1', 'm')"
+    with subprocess.Popen([sys.executable, "-c", ours], env={**os.environ, "TMPDIR": str(tmp_path)}) as parent:
+        assert until(lambda: pid.exists() and pid.read_text() != "")
+        child = int(pid.read_text())
+        assert alive(child)
+        parent.kill()
+    assert until(lambda: not alive(child))
+    assert until(lambda: not list(tmp_path.glob("autotune-*")))
+
+
+@pytest.mark.parametrize("content", ["", "[" * 100_000, "[]", '{"kind": "tasks", "seconds": 1}', '{"kind": "command"}'])
+def test_earlier_answers_that_are_spoilt_are_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "reference.json"
+    path.write_text(content)
+    with pytest.raises(BadInput, match="holds no answers of this check"):
+        read_evidence(path, "tasks")
 
 
 def of(marks: list[bool]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def price(outcome: Recommendation) -> list[str]:
 
 
 def answers(outcome: Recommendation) -> str:
-    """What the check of answers came to, in a sentence or two; empty where none was asked for."""
+    """Outcome of the check of answers, in a sentence or two; empty where none was asked for."""
     check, worse = outcome.accuracy, outcome.failures.get(FailureKind.ACCURACY.value, 0)
     if check is None or outcome.recommended is None:
         return ""

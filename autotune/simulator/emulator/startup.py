@@ -55,7 +55,7 @@ def read_faults(option: str | None) -> dict[str, float]:
     text = option if option is not None else os.environ.get(VARIABLE, "")
     values: dict[str, float] = {}
     parts = [part.strip() for part in text.split(",")]
-    for part in filter(None, chain.from_iterable(_taken(part) for part in parts)):
+    for part in filter(None, chain.from_iterable(_expanded(part) for part in parts)):
         name, colon, value = part.partition(":")
         if name not in FAULTS:
             raise UnknownName("fault", name, FAULTS)
@@ -66,8 +66,8 @@ def read_faults(option: str | None) -> dict[str, float]:
     return values
 
 
-def _taken(part: str) -> list[str]:
-    """What stands for one part of a list of faults."""
+def _expanded(part: str) -> list[str]:
+    """The faults that one part of a list stands for: itself, or those of ``@FILE``, which is removed."""
     if not part.startswith("@"):
         return [part]
     path = Path(part[1:])

@@ -50,6 +50,6 @@ def _latencies(load: LoadSummary, wait_s: Floats, token_s: Floats) -> dict[str, 
 
 
 def _latency(slo: Slo) -> str | None:
-    """The latency that each request is held to."""
+    """Latency of single requests that an SLO bounds; None for one of throughput or of another quantity."""
     *_, latency, unit = ("", *slo.metric.split("_"))
     return latency if unit == "ms" and latency in _SPREAD else None
