@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import poisson, ttest_1samp
 
 from autotune.accuracy.asking import Answer, Token
 from autotune.accuracy.builtin import compare, judge
@@ -67,6 +70,38 @@ def test_a_server_that_says_nothing_fails() -> None:
     assert judge(reference, silent, [(reference, again)], GROUPS).reasons
     refused = dict.fromkeys(reference)
     assert "too few to compare" in judge(reference, refused, [(reference, again)], GROUPS).reasons[0]
+
+
+def told(lengths: int, contexts_: int, loss: Sequence[float] = (), wrong: int = 0) -> dict[str, Answer | None]:
+    """Equal tokens; the last of `wrong` contexts is wrong by 3 nats, those of context i lose ``loss[i]`` each."""
+    made: dict[str, Answer | None] = {}
+    for number in range(contexts_):
+        own = -0.1 - (loss[number] if number < len(loss) else 0.0)
+        row = [Token(" a", own, {" a": own, " b": own - 3})] * lengths
+        if number < wrong:
+            row[-1] = Token(" b", own - 3, row[-1].others)
+        made[str(number)] = Answer("", tuple(row))
+    return made
+
+
+def test_the_level_of_wrong_tokens_is_two_in_a_thousand() -> None:
+    reference, groups = told(32, 100), {str(number): "load" for number in range(100)}
+    # What docs/accuracy.md states: 0.03 % of the tokens are tolerated where the baseline's launches do not differ.
+    most = int(poisson.isf(0.002, 3200 * 0.0003))
+    for wrong, fails in ((most, False), (most + 1, True)):
+        finalist = told(32, 100, wrong=wrong)
+        assert bool(judge(reference, finalist, [(reference, reference)], groups).reasons) is fails
+
+
+def test_the_level_of_losses_is_one_in_two_thousand() -> None:
+    groups = {str(number): "load" for number in range(100)}
+    reference, draw = told(32, 100), np.random.default_rng(0).normal(0.0, 0.05, 100)
+    offsets = np.linspace(0.0, 0.1, 1001)
+    levels = np.array([ttest_1samp(draw + offset, 0.02, alternative="greater").pvalue for offset in offsets])
+    for level, fails in ((0.0006, False), (0.0004, True)):
+        losses = draw + offsets[np.abs(levels - level).argmin()]
+        finalist = told(32, 100, loss=losses.tolist())
+        assert bool(judge(reference, finalist, [(reference, reference)], groups).reasons) is fails
 
 
 tokens = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12)
