@@ -72,7 +72,7 @@ def test_a_line_says_what_was_tried_and_what_came_of_it() -> None:
             *("4/9", "search", "sglang", "tensor_parallel=1 data_parallel=8", "9,100.0 simulated", "+51.7 %", "8 min"),
             "best 9,100.0",
         ],
-        ["9/9", "final", "vllm", "its defaults", "5,900.0 simulated", "8 min", "best 9,099.6"],
+        ["9/9", "final", "vllm", "the baseline again", "5,900.0 simulated", "8 min", "best 9,099.6"],
     ]
 
 
@@ -109,7 +109,7 @@ def test_a_terminal_shows_the_study_at_a_glance() -> None:
     pyte.Stream(screen).feed(shown(small_study.spec(slos=()), console).replace("\n", "\r\n"))
     *_, phase, running, best = "\n".join(line.rstrip() for line in screen.display).rstrip("\n").splitlines()
     assert phase == "final       8/9 · SIMULATED · 2 failed · at most about 0 s left"
-    assert running == "running     loaded with sharegpt 0 s · a-node · vllm  its defaults"
+    assert running == "running     loaded with sharegpt 0 s · a-node · vllm  the baseline again"
     assert best == "best        9,099.6 · +50.4 % (+41.7 to +59.7) · sglang  tensor_parallel=1 data_parallel=8"
     assert not screen.cursor.hidden
 

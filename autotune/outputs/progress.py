@@ -193,6 +193,8 @@ def described(history: History, tried: Configuration) -> str:
     leader = None if best is None else history.candidates.items[best].configuration
     if tried == leader:
         return "the best again"
+    if leader is not None and tried == history.candidates.items[history.candidates.baseline].configuration:
+        return "the baseline again"
     same = leader is not None and leader.engine == tried.engine
     usual: Mapping[str, Scalar] = leader.knobs if leader and same else default_of(history, tried.engine)
     changes = [f"{name}={text.scalar(value)}" for name, value in tried.knobs.items() if value != usual.get(name)]
