@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.space.context import Context, default_of
-from autotune.space.expression import Namespace, evaluate, fill
-from autotune.space.schema import EngineCard, GiveUpKind
+from autotune.space.expression import Namespace, evaluate, fill, names, template_names
+from autotune.space.schema import EngineCard, GiveUpKind, Knob
 from autotune.trial import Configuration, Scalar
 
 UNASKED = frozenset({"no-prefix-caching"})
@@ -42,22 +42,44 @@ def promises_of(
         baseline: its knobs; the context to be kept is what it serves.
         pinned: knobs whose value the user chose: nothing is given up for speed there.
     """
-    marked = [(name, knob) for name, knob in card.knobs.items() if knob.gives_up and name not in pinned]
+    marked = {name: knob for name, knob in card.knobs.items() if knob.gives_up and name not in pinned}
+    depends = {name: sorted((_names(knob) | {name}) & card.knobs.keys()) for name, knob in marked.items()}
     fixed = {"baseline": Namespace(baseline)}
+    known: dict[tuple[str, tuple[Scalar, ...]], list[GivenUp]] = {}
+
+    def of_knob(name: str, knobs: Mapping[str, Scalar]) -> list[GivenUp]:
+        # A replayed row need not say everything.
+        scope = {**context.scope({**dict.fromkeys(card.knobs), **knobs}), **fixed}
+        scope["default"] = default_of(marked[name], scope, context.version)
+        return [
+            GivenUp(
+                knob=name,
+                from_=evaluate(mark.keeps, scope),
+                to=knobs[name],
+                what=fill(mark.what, scope),
+                kind=mark.kind,
+            )
+            for mark in marked[name].gives_up
+            if evaluate(mark.when, scope)
+        ]
 
     def given_up(configuration: Configuration) -> tuple[GivenUp, ...]:
-        # A replayed row need not say everything.
-        scope = {**context.scope({**dict.fromkeys(card.knobs), **configuration.knobs}), **fixed}
-        rows = []
-        for name, knob in marked:
-            if name not in configuration.knobs:
-                continue
-            own = {**scope, "default": default_of(knob, scope, context.version)}
-            for mark in knob.gives_up:
-                if evaluate(mark.when, own):
-                    keeps, what = evaluate(mark.keeps, own), fill(mark.what, own)
-                    to = configuration.knobs[name]
-                    rows.append(GivenUp(knob=name, from_=keeps, to=to, what=what, kind=mark.kind))
+        knobs = configuration.knobs
+        rows: list[GivenUp] = []
+        for name in marked:
+            if name in knobs:
+                key = name, tuple(knobs.get(other) for other in depends[name])
+                if key not in known:
+                    known[key] = of_knob(name, knobs)
+                rows += known[key]
         return tuple(rows)
 
     return given_up
+
+
+def _names(knob: Knob) -> set[str]:
+    """What a knob's marks depend on; the default, which they may name, included."""
+    texts = [text for mark in knob.gives_up for text in (mark.when, mark.keeps)]
+    texts += [case.when for case in knob.default] if isinstance(knob.default, list) else []
+    used = {name for text in texts for name in names(text)}
+    return used.union(*(template_names(mark.what) for mark in knob.gives_up))
