@@ -103,8 +103,11 @@ class Machine:
     @contextmanager
     def room(self, left_bytes: int) -> Iterator[None]:
         """The disk has only so much room left."""
-        used = shutil.disk_usage(self.folder).used
-        _mount("-o", f"remount,size={used + left_bytes}", self.folder)
+        for last in (False,) * 9 + (True,):
+            used = shutil.disk_usage(self.folder).used
+            # Less than is used is refused, and the study goes on writing.
+            if _mount("-o", f"remount,size={used + left_bytes}", self.folder, check=last):
+                break
         try:
             yield
         finally:
@@ -122,8 +125,8 @@ class Machine:
             subprocess.run(["umount", "--lazy", folder], capture_output=True)
 
 
-def _mount(*words: str | Path) -> None:
-    subprocess.run(["mount", *words], check=True, capture_output=True)
+def _mount(*words: str | Path, check: bool = True) -> bool:
+    return subprocess.run(["mount", *words], check=check, capture_output=True).returncode == 0
 
 
 def prepare(folder: Path) -> Machine:
