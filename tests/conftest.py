@@ -81,6 +81,12 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "mlflow.db"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Three workers for two processors: a third of the time, tests wait for processes and sockets."""
+    return max(1, 3 * len(os.sched_getaffinity(0)) // 2)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let xdist hand files out as they are collected.
 
