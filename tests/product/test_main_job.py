@@ -206,7 +206,7 @@ def test_half_the_memory_is_refused_before_the_first_launch(home: Path) -> None:
 def test_memory_for_the_weights_alone_is_infeasible(home: Path, tmp_path: Path) -> None:
     node = tmp_path / "node.yaml"
     node.write_text((EXAMPLES / "half-memory-node.yaml").read_text().replace("memory_gb: 70.5", "memory_gb: 88"))
-    done = autotune("run", *V32[:2], "--hw", str(node), "--launches", "6", "--study", "tight", home=home)
+    done = autotune("run", *V32[:2], *SMALL, "--hw", str(node), "--launches", "6", "--study", "tight", home=home)
     assert done.code == 3, done.err
     assert "Traceback" not in done.err
     found = json.loads((home / "studies" / "tight" / "recommendation.json").read_text())
