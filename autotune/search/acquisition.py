@@ -126,11 +126,11 @@ def _apart(kernels: Kernels, history: History, rows: Ints) -> Floats:
 
     Engines and layouts are knobs like the others here: each launch differs from all earlier ones in as many as it can.
     """
-    launched = kernels.columns[list(history.by_position)]
+    launched = list(history.by_position)
     found = np.zeros(len(rows))
-    for column, values in zip(kernels.columns.T, launched.T, strict=True):
-        found -= np.bincount(values, minlength=int(column.max()) + 1)[column[rows]]
-    return np.asarray(1.0 + (found - found.max()) / max(1, kernels.columns.shape[1]), dtype=np.float64).clip(0.0)
+    for codes in kernels.codes:
+        found -= np.bincount(codes[launched], minlength=int(codes.max()) + 1)[codes[rows]]
+    return np.asarray(1.0 + (found - found.max()) / max(1, len(kernels.codes)), dtype=np.float64).clip(0.0)
 
 
 def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Sequence[int]) -> Ints:
@@ -165,8 +165,8 @@ def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Se
 
 def neighbours(kernels: Kernels, rows: Ints) -> Ints:
     """The candidates that differ from some of these in one knob."""
-    codes = kernels.columns
-    found = [np.flatnonzero((codes != codes[row]).sum(axis=1) == 1) for row in rows]
+    codes = kernels.codes.astype(np.uint32)  # half as much to be read
+    found = [np.flatnonzero((codes != codes[:, row, None]).sum(axis=0, dtype=np.uint16) == 1) for row in rows]
     return np.unique(np.concatenate(found)) if found else rows
 
 

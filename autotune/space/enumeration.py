@@ -52,6 +52,7 @@ class CandidateSet:
     as_they_are: bool = False
     without: Callable[[Configuration], Mapping[str, Configuration]] | None = field(default=None, compare=False)
     _positions: dict[str, int] = field(default_factory=dict, compare=False)
+    _giving_up: dict[frozenset[str], list[int]] = field(init=False, default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         self._positions.update({candidate.fingerprint: i for i, candidate in enumerate(self.items)})
@@ -65,6 +66,13 @@ class CandidateSet:
     def position(self, fingerprint: str) -> int:
         """Where a configuration stands; raises ``KeyError`` when it is none of the candidates."""
         return self._positions[fingerprint]
+
+    def giving_up(self, allowed: frozenset[str]) -> list[int]:
+        """Positions of the candidates that give up what is not allowed; computed once, as each launch asks."""
+        if allowed not in self._giving_up:
+            rows = self.given_up.items()
+            self._giving_up[allowed] = [i for i, given in rows if any(one.kind not in allowed for one in given)]
+        return self._giving_up[allowed]
 
 
 @dataclass(slots=True)

@@ -202,7 +202,7 @@ def test_a_large_space_is_looked_at_in_part_and_its_best_is_found() -> None:
     candidates = large()
     assert len(candidates) > EVERY
     kernels = Kernels(Encoding(candidates))
-    codes = kernels.columns
+    codes = kernels.codes.T
     truth = -0.1 * (codes[:, 0] - 2) ** 2 - 0.05 * codes[:, 1] + 0.08 * codes[:, 2] * (codes[:, 0] == 2)
     measured = {0: float(truth[0])}
     for number in range(1, 16):
@@ -222,7 +222,7 @@ def test_a_large_space_is_looked_at_in_part_and_its_best_is_found() -> None:
 def test_neighbours_differ_in_one_knob() -> None:
     kernels = Kernels(ENCODING)
     for row in neighbours(kernels, np.array([5])):
-        assert (kernels.columns[row] != kernels.columns[5]).sum() == 1
+        assert (kernels.codes[:, row] != kernels.codes[:, 5]).sum() == 1
 
 
 def test_without_any_launch_priors_decide() -> None:

@@ -39,9 +39,8 @@ def broken(history: History, position: int) -> frozenset[str]:
 
 def prices(history: History) -> Floats:
     """What each candidate must add to be recommended, score units, shape ``(candidates,)``: `WORTH`, or 0."""
-    found, allowed = np.zeros(len(history.candidates)), frozenset(history.spec.allow)
-    given_up = history.candidates.given_up.items()
-    found[[p for p, given in given_up if any(one.kind not in allowed for one in given)]] = WORTH
+    found = np.zeros(len(history.candidates))
+    found[history.candidates.giving_up(frozenset(history.spec.allow))] = WORTH
     found[history.candidates.baseline] = 0.0
     return found
 

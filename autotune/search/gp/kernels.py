@@ -90,6 +90,7 @@ class Kernels:
         costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
         p_starts: shape ``(candidates,)``: probability of starting, before any launch.
         doubts: shape ``(candidates,)``: codes of engine and of what speaks against the start.
+        codes: shape ``(knobs, candidates)``: of the knobs that vary, each knob's in a row, as all are read at once.
     """
 
     def __init__(self, encoding: Encoding, priors: Sequence[Prior] = ()) -> None:
@@ -113,7 +114,7 @@ class Kernels:
         groups = {pair: code for code, pair in enumerate(dict.fromkeys(zip(engines, words, strict=True)))}
         self.doubts: Ints = np.array([groups[pair] for pair in zip(engines, words, strict=True)], dtype=np.int64)
         self.costs = _costs(priors, count)
-        self.columns = np.ascontiguousarray(encoding.codes[:, encoding.varying])
+        self.codes = np.ascontiguousarray(encoding.codes[:, encoding.varying].T)
         self._distances = [encoding.distances[k] for k in encoding.varying]
         self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
 
@@ -127,7 +128,7 @@ class Kernels:
         for tables, found in (self._distances, distances), (self._effects, effects):
             for k, table in enumerate(tables):
                 # Once per pair of values, then spread: a knob has few.
-                found[k] = table[:, self.columns[positions, k]][self.columns[rows, k]]
+                found[k] = table[:, self.codes[k, positions]][self.codes[k, rows]]
         return distances, effects
 
     def summed_effects(self, variances: Floats, positions: Ints, pull: Floats) -> Floats:
@@ -139,7 +140,7 @@ class Kernels:
         """
         total = np.zeros(len(self.encoding))
         for k, table in enumerate(self._effects):
-            total += (variances[k] * (table[:, self.columns[positions, k]] @ pull))[self.columns[:, k]]
+            total += np.take(variances[k] * (table[:, self.codes[k, positions]] @ pull), self.codes[k])
         return total
 
 
