@@ -119,7 +119,7 @@ class History:
         alone = one_at_a_time([e for e in entries if e.role is Role.BASELINE])
         if alone:
             entries = [e.without_result() if is_beside(e.node) and not e.pending else e for e in entries]
-        entries = _without_one_crash(entries, candidates.baseline)
+        entries = _without_crashes(entries, candidates.baseline)
         return cls(spec, candidates, tuple(entries), joined, one_at_a_time=alone)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -309,16 +309,18 @@ def _entry_of(
     )
 
 
-def _without_one_crash(entries: Sequence[Entry], baseline: int) -> list[Entry]:
-    """One crash of a baseline that ran in another launch says nothing: without it there is nothing to compare with.
+def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
+    """Crashes of a baseline that ran in another launch say nothing: without it there is nothing to compare with.
 
-    Another configuration that crashes now and then is not what to recommend.
+    So many at most as launches may say nothing. Another configuration that crashes now and then is not what to
+    recommend.
     """
     mine = [e for e in entries if e.position == baseline]
     broke = [e for e in mine if e.broke]
-    if len(broke) != 1 or not broke[0].may_pass or not any(e.measured for e in mine):
+    may_pass = len(broke) <= MAX_UNINFORMATIVE and all(e.may_pass for e in broke)
+    if not may_pass or not any(e.measured for e in mine):
         return list(entries)
-    return [e.without_result() if e is broke[0] else e for e in entries]
+    return [e.without_result() if e in broke else e for e in entries]
 
 
 def _is_real(launch: Launch) -> bool:

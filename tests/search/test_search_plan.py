@@ -198,15 +198,15 @@ def test_a_baseline_that_crashed_is_launched_once_more(
 def test_a_baseline_that_crashes_in_the_finals_still_stands() -> None:
     spec = make_spec()
     ran = [Entry(0, Role.BASELINE, 0, 1.0), Entry(1, Role.SEARCH, 3, 2.0)]
-    for number, role in ((2, Role.FINAL), (3, Role.FINAL)):
-        ran.append(Entry(number, role, 0, broke=True, may_pass=True))
+    ran += [Entry(number, Role.FINAL, 0, broke=True, may_pass=True) for number in (2, 3, 4)]
     rows = [evaluate(spec, ridge, _trial(entry)) for entry in ran[:2]]
     crash = TrialResult(State.FAILED, Evidence.MEASURED, Failure(FailureKind.LOAD_ERRORS, "503"))
-    once = History.of(spec, SMALL, [*rows, Launch(_trial(ran[2]), crash)])
-    assert not once.broke(0)
-    assert once.at(0)[1].says_nothing
-    twice = History.of(spec, SMALL, [*rows, *(Launch(_trial(entry), crash) for entry in ran[2:])])
-    assert twice.broke(0)
+    for crashes in (1, 2):
+        history = History.of(spec, SMALL, [*rows, *(Launch(_trial(entry), crash) for entry in ran[2:][:crashes])])
+        assert not history.broke(0)
+        assert [entry.says_nothing for entry in history.at(0)] == [False, *[True] * crashes]
+    thrice = History.of(spec, SMALL, [*rows, *(Launch(_trial(entry), crash) for entry in ran[2:])])
+    assert thrice.broke(0)
 
 
 def _trial(entry: Entry) -> Trial:
