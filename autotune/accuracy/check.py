@@ -114,6 +114,8 @@ class Builtin:
         if again is not None:
             alike.append((ours, _answers(again)))
         verdict = builtin.judge(reference, ours, alike, groups)
+        if not verdict.null.total:
+            raise BadInput("two launches of the baseline answered no context in common, so nothing can be compared")
         own, within = verdict.null.score
         score, ci95 = verdict.agreement.score
         texts = {context.name: context.prompt for context in contexts()}

@@ -174,7 +174,10 @@ def _checkpoint(config: ConfigJson) -> _Checkpoint:
         quantization.get("quant_method") or quantization.get("quant_algo")
     ):
         return _Checkpoint([], None, plain)
-    ignored = [str(name) for key in _IGNORE for name in quantization.get(key) or ()]
+    lists = {key: quantization.get(key) or [] for key in _IGNORE}
+    if wrong := next((key for key, names in lists.items() if not isinstance(names, list)), None):
+        config.refuse(f"{wrong} is {quantization[wrong]!r}; a list of modules' names is needed")
+    ignored = [str(name) for names in lists.values() for name in names]
     return _Checkpoint(_schemes(config, quantization), _pattern(config, ignored), plain)
 
 

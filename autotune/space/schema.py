@@ -128,7 +128,7 @@ class Knob(Entry):
             isinstance(value, bool)
             or (whole and isinstance(value, float))
             or not isinstance(value, int | float)
-            or not math.isfinite(value)
+            or (isinstance(value, float) and not math.isfinite(value))
         ):
             return right
         below = self.minimum is not None and value < self.minimum
