@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,12 @@ def config(odd: dict[str, Any]) -> bytes:
     return json.dumps(sizes | {"vocab_size": 9, "max_position_embeddings": 9} | odd).encode()
 
 
+def row_with(digits: bytes) -> bytes:
+    """A row of a study with an odd figure in it."""
+    row = next(target for target in targets() if target.name == "replayed rows").seeds[0].split(b"\n")[0]
+    return re.sub(rb'("total_token_throughput": ?)[\d.]+', rb"\g<1>" + digits, row)
+
+
 FOUND = {
     "config.json": [
         config({"num_experts": 4, "mlp_only_layers": 7}),
@@ -33,8 +40,9 @@ FOUND = {
     "engine command": [b"vllm serve deepseek-ai/DeepSeek-V3.2 --tensor-parallel-size " + b"9" * 400],
     "earlier answers": [b'{"kind": "builtin", "logprobs": true, "answers": {}, "seconds": 2.5}'],
     "hardware card": [b"a: " + b"[" * 100_000, b"- " * 100_000 + b"a"],
-    "results.jsonl": [b'{"number": ' + b"[" * 100_000 + b"\n{}\n{}"],
-    "MLflow URI": [b"://user:hunter2@db/x"],
+    "results.jsonl": [b'{"number": ' + b"[" * 100_000 + b"\n{}\n{}", row_with(b"1" + b"0" * 400)],
+    "MLflow URI": [b"://user:hunter2@db/x", b"postgresql://user:hunter2@db/\n:hunter2@db/x"],
+    "replayed rows": [row_with(b"1" + b"0" * 400)],
     "command line": [b"compare a.json " + b"9" * 400, b"space check x --space " + b"a/" * 9 + b"b" * 300],
 }
 """Inputs that were once read wrongly."""

@@ -10,6 +10,7 @@ import csv
 import io
 import math
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -91,7 +92,7 @@ class Reader:
             return
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refuse(f"{name} is {value!r}, not a number", line)
-        if not math.isfinite(value) or value < 0:
+        if not 0 <= value <= sys.float_info.max:
             raise self.refuse(f"{name} is {value}; a metric is a finite number of at least 0", line)
 
     def check_cardinality(self, columns: Mapping[str, Collection[object]]) -> None:

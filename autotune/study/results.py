@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ def parse_rows(path: Path, content: bytes) -> Rows:
     launches: list[Launch] = []
     for number, line in enumerate(lines, start=1):
         try:
-            launches.append(launch_of(json.loads(line)))
+            launches.append(launch_of(json.loads(line, parse_int=_whole)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             problem = f"not a launch of a study ({_reason(error)}); remove the line to go on without it"
             torn = MalformedFile(path, problem, number)
@@ -93,6 +94,13 @@ def parse_rows(path: Path, content: bytes) -> Rows:
                 raise torn from None
             return Rows(launches, torn, sum(len(line) + 1 for line in lines[: number - 1]))
     return Rows(launches, None, sum(len(line) + 1 for line in lines))
+
+
+def _whole(digits: str) -> int:
+    """A whole number that a float can hold, as figures are compared with floats; raises ``ValueError``."""
+    if len(digits) > sys.float_info.max_10_exp:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _reason(error: Exception) -> str:

@@ -20,7 +20,7 @@ DATABASE = "mlflow.db"
 _SERVER = re.compile(r"https?://|databricks\b", re.IGNORECASE)
 _SQLITE = "sqlite:///"
 # To the last "@": a password may hold signs that it should not, "/", "?" or "#", and is a secret all the same.
-_CREDENTIALS = re.compile(r"([\w+.-]*://)([^/?#@]*:.*|[^/?#]*)@")
+_CREDENTIALS = re.compile(r"([\w+.-]*://)([^/?#@]*:.*|[^/?#]*)@", re.DOTALL)
 
 
 def database_uri(home: Path) -> str:
