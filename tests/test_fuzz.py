@@ -31,6 +31,7 @@ FOUND = {
     "config.json": [
         config({"num_experts": 4, "mlp_only_layers": 7}),
         config({"num_experts": 4, "num_hidden_layers": 48 * 10**9}),
+        config({"hidden_size": 10**400}),
         config({"model_type": [1]}),
         config({"num_attention_heads": 32, "head_dim": 0, "quantization_config": {"quant_method": "fp8"}}),
         config({"quantization_config": {"quant_method": "fp8", "weight_block_size": ["x", 128]}}),

@@ -59,7 +59,8 @@ class ConfigJson:
             value = self.keys.get(key)
             if value is None or value is False:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            # Products of a few such numbers are within a float's range.
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
                 self.refuse(f"{key} is {value!r}; one whole number for all layers is needed")
             if value:
                 return value
