@@ -45,7 +45,7 @@ from autotune.study.recommendation import (
 )
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Evidence, Launch
+from autotune.trial import Evidence, Launch, State
 
 
 def recommend(
@@ -86,7 +86,7 @@ def recommend(
         stop_reason="; ".join(
             [
                 *_explained(stop_reason, judgement, len(history.by_position) > 1, nodes),
-                *filter(None, [history.one_at_a_time]),
+                *filter(None, [history.one_at_a_time, _crashes(history, launches, winner)]),
                 *_left(told.regret),
             ]
         ),
@@ -113,6 +113,17 @@ def recommend(
         study_cost=study_cost(spec, launches, judgement.verdict, percent(gain.log) if gain else None, workloads),
         duration_s=sum(entry.seconds for entry in history),
     )
+
+
+def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -> str:
+    """Failures among the launches of the recommended command, which count as chance; empty where there are none."""
+    if winner is None:
+        return ""
+    numbers = {entry.number for entry in history.at(winner)}
+    mine = [launch.result for launch in launches if launch.trial.number in numbers]
+    failures = [result.failure for result in mine if result.state is State.FAILED and result.failure]
+    kinds = ", ".join(sorted({failure.kind.value for failure in failures}))
+    return f"{len(failures)} of {len(mine)} launches of the recommended command failed ({kinds})" if failures else ""
 
 
 def accuracy_of(launches: Sequence[Launch], candidates: CandidateSet, winner: int | None) -> AccuracyComparison | None:

@@ -38,7 +38,10 @@ FOUND = {
         config({"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": True}}),
         b"[" * 100_000,
     ],
-    "engine command": [b"vllm serve deepseek-ai/DeepSeek-V3.2 --tensor-parallel-size " + b"9" * 400],
+    "engine command": [
+        b"vllm serve deepseek-ai/DeepSeek-V3.2 --tensor-parallel-size " + b"9" * 400,
+        b"python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3.2 --tp-size 8 --dp-size " + b"9" * 400,
+    ],
     "earlier answers": [b'{"kind": "builtin", "logprobs": true, "answers": {}, "seconds": 2.5}'],
     "hardware card": [b"a: " + b"[" * 100_000, b"- " * 100_000 + b"a"],
     "results.jsonl": [b'{"number": ' + b"[" * 100_000 + b"\n{}\n{}", row_with(b"1" + b"0" * 400)],

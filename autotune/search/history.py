@@ -310,22 +310,24 @@ def _entry_of(
 
 
 def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
-    """Crashes of a baseline that ran in another launch say nothing: without it there is nothing to compare with.
+    """One crash of a configuration that ran in another launch says nothing, as servers crash by chance, too.
 
-    So many at most as launches may say nothing. Another configuration that crashes now and then is not what to
+    Nor do two of the baseline: without it there is nothing to compare with. What crashes more often is not what to
     recommend.
     """
-    mine = [e for e in entries if e.position == baseline]
-    broke = [e for e in mine if e.broke]
-    may_pass = len(broke) <= MAX_UNINFORMATIVE and all(e.may_pass for e in broke)
-    if not may_pass or not any(e.measured for e in mine):
-        return list(entries)
-    return [e.without_result() if e in broke else e for e in entries]
+    chance = set[int]()
+    for position in {e.position for e in entries if e.may_pass}:
+        mine = [e for e in entries if e.position == position]
+        broke = [e for e in mine if e.broke]
+        most = MAX_UNINFORMATIVE if position == baseline else 1
+        if len(broke) <= most and all(e.may_pass for e in broke) and any(e.measured for e in mine):
+            chance |= {e.number for e in broke}
+    return [e.without_result() if e.number in chance else e for e in entries]
 
 
 def _is_real(launch: Launch) -> bool:
-    """Whether a server was launched: what is computed or recorded fails again in the same way."""
-    return launch.result.evidence in (Evidence.MEASURED, Evidence.EMULATED)
+    """Whether a server was launched, now or when it was recorded: what is computed fails again in the same way."""
+    return launch.result.evidence is not Evidence.SIMULATED
 
 
 def _cause(failure: Failure) -> str:

@@ -9,7 +9,6 @@ PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -128,7 +127,7 @@ class Knob(Entry):
             isinstance(value, bool)
             or (whole and isinstance(value, float))
             or not isinstance(value, int | float)
-            or (isinstance(value, float) and not math.isfinite(value))
+            or not abs(value) < 2**63  # no engine's parser takes more, and a float can hold it
         ):
             return right
         below = self.minimum is not None and value < self.minimum

@@ -90,10 +90,17 @@ def parse_rows(path: Path, content: bytes) -> Rows:
             problem = f"not a launch of a study ({_reason(error)}); remove the line to go on without it"
             torn = MalformedFile(path, problem, number)
             # What a crash leaves of one row may hold line breaks; no other row can stand behind it.
-            if any(line.lstrip().startswith(b"{") for line in lines[number:]):
+            if any(map(_is_object, lines[number:])):
                 raise torn from None
             return Rows(launches, torn, sum(len(line) + 1 for line in lines[: number - 1]))
     return Rows(launches, None, sum(len(line) + 1 for line in lines))
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _whole(digits: str) -> int:

@@ -209,6 +209,42 @@ def test_a_baseline_that_crashes_in_the_finals_still_stands() -> None:
     assert thrice.broke(0)
 
 
+def test_one_crash_of_a_finalist_that_ran_says_nothing() -> None:
+    spec = make_spec()
+    ran = [Entry(0, Role.BASELINE, 0), Entry(1, Role.SEARCH, 3), Entry(2, Role.FINAL, 3), Entry(3, Role.FINAL, 3)]
+    rows = [evaluate(spec, ridge, _trial(entry)) for entry in ran[:2]]
+
+    def after(crashes: int, kind: FailureKind, evidence: Evidence) -> list[Launch]:
+        failed = TrialResult(State.FAILED, evidence, Failure(kind, "it died"))
+        return [*rows, *(Launch(_trial(entry), failed) for entry in ran[2:][:crashes])]
+
+    once = after(1, FailureKind.CRASHED, Evidence.MEASURED)
+    assert [entry.says_nothing for entry in History.of(spec, SMALL, once).at(3)] == [False, True]
+    for launches in (
+        after(2, FailureKind.CRASHED, Evidence.MEASURED),
+        after(1, FailureKind.OUT_OF_MEMORY, Evidence.MEASURED),
+        after(1, FailureKind.CRASHED, Evidence.SIMULATED),
+        [rows[0], *after(1, FailureKind.CRASHED, Evidence.MEASURED)[2:]],
+    ):
+        assert History.of(spec, SMALL, launches).broke(3)
+
+
+def test_a_finalist_that_crashed_once_may_win_and_the_crash_is_told(tmp_path: Path) -> None:
+    spec = make_spec(noise=0.02, launches=12)
+    study, crashed = opened(tmp_path, spec, SMALL), False
+    while (trial := study.ask()) is not None:
+        result = replace(evaluate(spec, ridge, trial).result, evidence=Evidence.MEASURED)
+        if not crashed and trial.role is Role.FINAL and trial.configuration != SMALL.items[0].configuration:
+            crashed = True
+            result = TrialResult(State.FAILED, Evidence.MEASURED, Failure(FailureKind.LOAD_ERRORS, "503"))
+        study.tell(Launch(trial, result))
+    study.close()
+    outcome = recommend(spec, SMALL, study.launches, (), study.stop_reason)
+    assert crashed
+    assert outcome.verdict is Verdict.BETTER
+    assert "1 of 4 launches of the recommended command failed (load_errors)" in outcome.stop_reason
+
+
 def _trial(entry: Entry) -> Trial:
     item = SMALL.items[entry.position]
     return Trial(entry.number, entry.role, item.configuration, "0.11", command_of(item), ("chat",))

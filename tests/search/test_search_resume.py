@@ -63,7 +63,19 @@ def test_both_files_cut_anywhere(undisturbed: Path, rows: float, journal: float)
 
 @pytest.mark.parametrize(
     "tail",
-    [b"{", b"\xcb\n\x00\xff\n\xfe", b'{"number": 2}\n', b'{"number": 2,\n\n \n', b"\xff\xfe", b"", b"\n\n", b"[]\n"],
+    [
+        *(
+            b"{",
+            b"\xcb\n\x00\xff\n\xfe",
+            b'{"number": 2}\n',
+            b'{"number": 2,\n\n \n',
+            b"\xff\xfe",
+            b"",
+            b"\n\n",
+            b"[]\n",
+        ),
+        *(b"\xcb\n{\x00\xff\n", b'{"number": 2,\n{\xb8'),
+    ],
 )
 def test_a_launch_that_is_added_behind_a_torn_line_can_be_read(tmp_path: Path, undisturbed: Path, tail: bytes) -> None:
     """And by every reader: each of them leaves a torn last line out."""
