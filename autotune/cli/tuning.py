@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -85,9 +86,19 @@ def _progress(spec: StudySpec, as_json: bool) -> Progress:
 
     # A polite kill is an interruption like Ctrl-C: finish the row, say how to resume.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.unraisablehook = interrupt_again
     # By Ctrl-Z: what the shell prints meanwhile is not ours to draw over.
     signal.signal(signal.SIGTSTP, suspend)
     return progress
+
+
+def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
+    """Repeat an interruption that came while an object was being finalised: Python prints it and goes on."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        main = threading.main_thread().ident
+        threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT]).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home) -> None:

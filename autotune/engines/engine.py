@@ -275,6 +275,8 @@ class Engine:
             return None
         try:
             value: Scalar = evaluate(reading.value, scope)
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise ValueError("a number of more than 64 bits")
         except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
             # A value of the wrong kind, e.g. a number where the engine expects a JSON object.
             problem = f"error: the value given for {knob} is malformed ({error})"

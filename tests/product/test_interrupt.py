@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,27 @@ def test_an_interruption_keeps_everything_and_says_how_to_go_on(tmp_path: Path, 
     done = autotune(*shlex.split(command)[1:], home=tmp_path / "another home")
     assert done.code == 0, done.err
     assert rows(home, "s")[: len(kept)] == kept
+
+
+def test_an_interruption_while_an_object_is_finalised_is_not_lost() -> None:
+    code = """
+import signal, sys, threading
+from autotune.cli.tuning import interrupt_again
+sys.unraisablehook = interrupt_again
+
+class Finalised:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+one = Finalised()
+del one
+try:
+    threading.Event().wait(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
 def test_the_command_to_go_on_holds_in_any_folder_and_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
