@@ -26,14 +26,15 @@ _ACCESS = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-the-faults-only-01234
 
 
 class RayNodes:
-    """A cluster of two nodes of 8 GPUs each.
+    """A cluster of nodes of 8 GPUs each.
 
     Args:
         token: by which everything that runs on the nodes is found.
+        count: of its nodes.
     """
 
-    def __init__(self, token: str) -> None:
-        self.token, self.names = token, [f"127.0.0.{FIRST + i}" for i in range(NODES)]
+    def __init__(self, token: str, count: int = NODES) -> None:
+        self.token, self.names = token, [f"127.0.0.{FIRST + i}" for i in range(count)]
         self.environment = {**_ACCESS, "RAY_USAGE_STATS_ENABLED": "0"}
         # Ray's own clocks are left alone, and a node's files lie where paths are short.
         ours = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "FAULTS_CLOCK")}
@@ -41,7 +42,7 @@ class RayNodes:
         environment = {**ours, **self.environment, TOKEN: token, "TMPDIR": self.temporary.name, "RAY_TMPDIR": "/tmp"}
         environment["AUTOTUNE_EMULATE_FAULT"] = "slow-start:0.1"
         self._process = subprocess.Popen(
-            [sys.executable, __file__, str(NODES)],
+            [sys.executable, __file__, str(count)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

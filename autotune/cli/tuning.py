@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.output import MESSAGES, answer, say
-from autotune.errors import MalformedFile, NothingFeasible, StudyLocked, UnknownName
+from autotune.errors import BadInput, NothingFeasible, StudyLocked, UnknownName
 from autotune.prepare.build_spec import build_spec
 from autotune.replay import file_of
 from autotune.replay.bundle import bundle_of
@@ -116,7 +116,7 @@ def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home) -> None:
                 tracker.finish(done, folder)
     except StudyLocked:
         return  # its tuner is just sending it
-    except (MalformedFile, OSError) as error:
+    except (BadInput, OSError) as error:
         say(f"MLflow was not brought up to date: {error}")
 
 

@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from autotune.serving.log_size import END_BYTES
 from autotune.space.schema import EngineCard
 from autotune.space.serving import LogPattern, ProgressMark
 from autotune.trial import Failure, FailureKind, Phase
 
-HEAD_BYTES = 32 * 2**20
-TAIL_BYTES = 32 * 2**20
-"""Of a longer log the beginning and the end are read: a start fails early, a server that ran fails at the end."""
 _HEAD_TEXT_BYTES = 4 * 2**20
 """Enough for what engines print before they are ready."""
 _BLOCK_BYTES = 2**20
@@ -61,8 +59,8 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[str]:
         with path.open("rb") as stream:
             size = stream.seek(0, 2)
             ranges = [(offset, size)]
-            if size - offset > HEAD_BYTES + TAIL_BYTES:
-                ranges = [(offset, offset + HEAD_BYTES), (size - TAIL_BYTES, size)]
+            if size - offset > 2 * END_BYTES:
+                ranges = [(offset, offset + END_BYTES), (size - END_BYTES, size)]
             for begin, stop in ranges:
                 stream.seek(begin)
                 yield from _split(iter(lambda: stream.read(min(_BLOCK_BYTES, stop - stream.tell())), b""))  # noqa: B023
@@ -119,6 +117,9 @@ class Progress:
     def __call__(self) -> int:
         with suppress(OSError), self._path.open("rb") as stream:
             size = stream.seek(0, 2)
+            # Nobody reads as fast as a server may print; so much is progress, whatever is in it.
+            unread = max(0, size - self._read - END_BYTES)
+            self._read, self._bytes = self._read + unread, self._bytes + unread
             stream.seek(self._read)
             while self._read < size and (data := stream.read(_BLOCK_BYTES)):
                 self._read += len(data)

@@ -26,7 +26,7 @@ from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_fre
 from autotune.serving.processes import Membership, end
 from autotune.serving.secrets import api_key_of, masked, resolve_references, secret_values
 from autotune.serving.server import PATHS, Server
-from autotune.serving.watchdog import Request, mask_file
+from autotune.serving.watchdog import Request, finish_log
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Failure, FailureKind
 
@@ -207,7 +207,7 @@ class ProcessServer(Server):
             return report
         rest = end(members.alive, self._timeouts.terminate_s, self._timeouts.kill_s)
         if report is None:
-            mask_file(self.log, self.secrets, self.log_offset)
+            finish_log(self.log, self.secrets, self.log_offset)
             shutil.rmtree(self._request.temporary, ignore_errors=True)
             return rest
         return replace(rest, signals=(*report.signals, *rest.signals))

@@ -12,7 +12,7 @@ Tuner to watchdog, one JSON object per line: a `Request`, later ``{"stop": {"ter
 Watchdog to tuner: ``{"started": pid}`` or ``{"refused": reason}``, then ``{"exited": code}`` (negative = signal) when
 the first process ends, and ``{"ended": …}``, a `StopReport`, as its last word.
 Before that it ends the server's container, where it has one, removes the shared memory and the temporary files that the
-server left, and masks the secrets that stand in its log.
+server left, cuts a log that is too long, and masks the secrets that stand in it.
 Standard library only: it starts with every server and must never be the thing that is slow.
 """
 
@@ -34,6 +34,7 @@ from pathlib import Path
 from autotune.child import adopt_orphans, die_with_parent
 from autotune.serving import StopReport
 from autotune.serving.leftovers import remove_shared_memory, shared_memory_of
+from autotune.serving.log_size import cut_middle, free_middle
 from autotune.serving.processes import Membership, end, process_table, remove_container
 
 _TICK_S = 0.5
@@ -118,7 +119,7 @@ class Watchdog:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        mask_file(Path(self._request.log), self._request.secrets, self._request.log_offset)
+        finish_log(Path(self._request.log), self._request.secrets, self._request.log_offset)
         _tell(ended=asdict(report))
 
     def _end(self) -> StopReport:
@@ -167,6 +168,7 @@ class Watchdog:
             for line in lines:
                 self._stop = json.loads(line)["stop"]
         self._abandoned = self._abandoned or self._tuner_is_gone()
+        free_middle(Path(self._request.log), self._request.log_offset)
 
     def _tuner_is_gone(self) -> bool:
         # The kernel gives an orphan another parent the moment its parent ends.
@@ -218,6 +220,16 @@ def _start(request: Request) -> int:
     # From here on it is collected by number; Popen would complain of a child that it thinks running.
     server.returncode = 0
     return server.pid
+
+
+def finish_log(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
+    """Cut a log that nobody writes any more where it is too long, and mask the secrets in it.
+
+    Args:
+        offset: bytes to skip.
+    """
+    cut_middle(path, offset)
+    mask_file(path, secrets, offset)
 
 
 def mask_file(path: Path, secrets: Iterable[str], offset: int = 0) -> None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.study.recommendation import Recommendation
-from autotune.study.results import RESULTS, read_launches
+from autotune.study.results import RESULTS, Lock, read_launches
 from autotune.study.spec import StudySpec, check_study_name
 from autotune.trial import Launch
 
@@ -120,7 +120,8 @@ class Home:
     def open(self, spec: StudySpec) -> Path:
         """A study's folder, made with its ``study.yaml`` when it is new.
 
-        Raises `BadInput` when that fails, or when the name has another study, which may have begun a moment ago.
+        Raises `BadInput` when that fails, or when the name has another study, which may have begun a moment ago;
+        `StudyLocked` while it begins.
         """
         folder = self.study_folder(spec.study)
         if (folder / "study.yaml").exists():
@@ -129,6 +130,8 @@ class Home:
             return folder
         try:
             (folder / "trials").mkdir(parents=True, exist_ok=True)
+            # A study that could not be locked is none.
+            Lock(folder).release()
             write_atomically(folder / "study.yaml", spec.to_yaml())
         except OSError as error:
             raise BadInput(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,12 +14,14 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from autotune.errors import MalformedFile, StudyLocked
+from autotune.errors import BadInput, CannotGoOn, MalformedFile, StudyLocked
 from autotune.trial import Launch, Trial, TrialResult
 
 RESULTS = "results.jsonl"
 
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
+_HELD = (BlockingIOError, PermissionError)
+"""How a file system says that somebody else has a lock (flock(2); fcntl(2), by which network file systems do it)."""
 _OPTIONAL = ("gpu_ids", "quarantine", "shortened", "bound_node", "ladder", "accuracy")
 """Keys of a row that stand there only where they say something."""
 
@@ -137,6 +140,7 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._size = 0
         self.launches: list[Launch] = []
         if path.exists():
             content = path.read_bytes()
@@ -152,14 +156,26 @@ class Results:
                         file.write(b"\n")
                     file.flush()
                     os.fsync(file.fileno())
+            self._size = rows.size
 
     def append(self, launch: Launch) -> None:
-        """Add a launch; it is on disk when this returns."""
+        """Add a launch; it is on disk when this returns.
+
+        Raises:
+            CannotGoOn: somebody else has changed the file since it was read: a tuner on another machine, where a
+                network file system keeps locks within each machine, or shows files late.
+        """
         with self._path.open("ab") as file:
+            if file.tell() != self._size:
+                raise CannotGoOn(
+                    f"{self._path} has been changed by somebody else, and launch {launch.trial.number} is not added to "
+                    "it: look for a second tuner of this study on other machines that share the folder."
+                )
             row = json.dumps(row_of(launch), separators=(",", ":"), allow_nan=False)
             file.write(row.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+            self._size = file.tell()
         self.launches.append(launch)
 
 
@@ -168,13 +184,14 @@ class Lock:
 
     Raises:
         StudyLocked: somebody else holds it.
+        BadInput: the folder's file system has no locks.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / "lock").open("a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except _HELD:
             self._file.seek(0)
             holder = self._file.read().strip() or "unknown"
             self._file.close()
@@ -182,10 +199,16 @@ class Lock:
                 f"another tuner (process {holder}) works on the study in {folder}: "
                 "wait for it, stop it, or choose another --study"
             ) from None
+        except OSError as error:
+            self._file.close()
+            raise BadInput(
+                f"the file system of {folder} has no locks ({error.strerror}), so a second tuner of the study could "
+                "not be kept out; choose a --home on a disk of this machine, or have the file system mounted with locks"
+            ) from None
         try:
             # Not through a buffer, which would be written again when it is closed.
             os.ftruncate(self._file.fileno(), 0)
-            os.write(self._file.fileno(), f"{os.getpid()}\n".encode())
+            os.write(self._file.fileno(), f"{os.getpid()} on {platform.node()}\n".encode())
         except OSError:
             self._file.close()
             raise
@@ -205,6 +228,8 @@ def is_held(folder: Path) -> bool:
         try:
             # Shared, and let go of at once: two who look do not disturb each other.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+        except _HELD:
             return True
+        except OSError:
+            return False  # without locks no tuner begins
     return False

@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.engines import names
-from autotune.serving.logs import (
-    HEAD_BYTES,
-    TAIL_BYTES,
-    known_failure,
-    last_line,
-    patterns_of,
-    read_lines,
-    unknown_exit,
-)
+from autotune.serving.log_size import END_BYTES, cut_middle, free_middle
+from autotune.serving.logs import Progress, known_failure, last_line, patterns_of, read_lines, unknown_exit
 from autotune.space.library import Library
 from autotune.trial import Failure, FailureKind
 
@@ -183,7 +176,59 @@ def test_a_huge_log_is_read_at_both_ends(tmp_path: Path) -> None:
         stream.seek(0, 2)
         stream.write(b"\nRuntimeError: at the end\n")
     assert last_line(path) == "RuntimeError: at the end"
-    assert sum(len(line) for line in read_lines(path)) < HEAD_BYTES + TAIL_BYTES
+    assert sum(len(line) for line in read_lines(path)) < 2 * END_BYTES
+
+
+def test_a_log_without_bounds_gives_its_middle_back(tmp_path: Path) -> None:
+    """While it is written every byte keeps its place; afterwards one line stands for the middle."""
+    path, end, before = tmp_path / "server.log", 2**20, b"an earlier launch\n"
+    lines = [b"line %07d\n" % number for number in range(10 * end // 13)]
+    path.write_bytes(before + b"".join(lines))
+    with path.open("ab") as server:
+        whole = path.stat()
+        free_middle(path, len(before), end)
+        freed = path.stat()
+        assert freed.st_size == whole.st_size
+        # In whole blocks; a file system without holes keeps all of it.
+        assert freed.st_blocks <= (2 * end + 2**16) // 512 or freed.st_blocks == whole.st_blocks
+        server.write(b"the last\n")
+    cut_middle(path, len(before), end)
+    kept = path.read_bytes().splitlines(keepends=True)
+    assert 2 * end - 100 < path.stat().st_size < 2 * end + 200
+    (place,) = (place for place, line in enumerate(kept) if line.startswith(b"[autotune: "))
+    assert (kept[0], kept[-1]) == (before, b"the last\n")
+    assert kept[1:place] == lines[: place - 1]
+    behind = len(kept) - place - 2
+    assert kept[place + 1 : -1] == lines[-behind:]
+    left_out = sum(map(len, lines[place - 1 : -behind]))
+    assert kept[place].startswith(b"[autotune: %s bytes are left out here" % f"{left_out:,}".encode())
+
+
+def test_a_log_within_bounds_is_left(tmp_path: Path) -> None:
+    path, lines = tmp_path / "server.log", b"x" * 100 + b"\n" * 100
+    path.write_bytes(lines)
+    free_middle(path, end_bytes=100)
+    cut_middle(path, end_bytes=100)
+    cut_middle(tmp_path / "gone")
+    assert path.read_bytes() == lines
+
+
+def test_a_line_without_end_is_cut_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_bytes(b"x" * 5000)
+    cut_middle(path, end_bytes=1000)
+    assert path.read_bytes().startswith(b"[autotune: 5,000 bytes are left out here")
+
+
+def test_more_than_can_be_read_is_progress(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_bytes(b"")
+    progress = Progress(path, 0, ["/health"])
+    assert progress() == 0
+    with path.open("r+b") as stream:
+        stream.truncate(3 * END_BYTES)
+    assert progress() == 3 * END_BYTES
+    assert progress() == 3 * END_BYTES
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\x1b"), max_size=30), max_size=30))
