@@ -3,6 +3,7 @@
     python benchmarks/endurance.py --launches 300                              # on the simulator: the tuner's own share
     python benchmarks/endurance.py --launches 1000 --on emulator --json a.json # with real processes; 3 to 5 s a launch
     python benchmarks/endurance.py --launches 300 --nodes 4 --json b.json      # on four Ray nodes of this machine
+    python benchmarks/endurance.py --launches 4 --on emulator --workload random:64:1000:4 --fault flood:10000
     python benchmarks/endurance.py --draw a.json b.json --plot docs/endurance.svg
 
 Prints a row about every tenth of the launches, and the slopes of the second half; exit code 1 where descriptors or
@@ -33,6 +34,8 @@ from faults_ray import RayNodes
 
 _TICK_S = 0.5
 _GONE_S = 10.0
+_FEW = 20
+"""So few launches are looked at while they run, too."""
 _STUDY = "long"
 _TRACKED = """
     select number.value from tags as number
@@ -74,6 +77,7 @@ class Question:
     Args:
         on: ``simulator`` or ``emulator``.
         nodes: Ray nodes on this machine; 0: no Ray.
+        fault: of every emulated engine, as in ``docs/emulator.md``; empty: none.
     """
 
     launches: int
@@ -82,6 +86,7 @@ class Question:
     model: str
     engines: Sequence[str]
     workload: str
+    fault: str
 
     @property
     def title(self) -> str:
@@ -148,7 +153,8 @@ def watch(question: Question) -> tuple[list[Sample], list[str]]:
         # Servers start three times as fast with what Python keeps of their modules.
         unwanted = ("MLFLOW_TRACKING_URI", "PYTHONDONTWRITEBYTECODE")
         environment = {name: value for name, value in os.environ.items() if name not in unwanted}
-        environment |= {TOKEN: token, "TMPDIR": str(folder / "tmp"), "AUTOTUNE_EMULATE_FAULT": "slow-start:0.1"}
+        environment |= {TOKEN: token, "TMPDIR": str(folder / "tmp")}
+        environment["AUTOTUNE_EMULATE_FAULT"] = f"slow-start:0.1,{question.fault}"
         address = ""
         if question.nodes:
             cluster = stack.enter_context(closing(RayNodes(token, question.nodes)))
@@ -161,7 +167,7 @@ def watch(question: Question) -> tuple[list[Sample], list[str]]:
             while tuner.poll() is None:
                 time.sleep(_TICK_S)
                 now = results.stat().st_size if results.exists() else 0
-                if now == size:
+                if now == size and question.launches > _FEW:
                     continue
                 size = now
                 launches = results.read_bytes().count(b"\n") if now else 0
@@ -215,6 +221,7 @@ def show(series: Series) -> dict[str, float]:
         if (tenth := int(10 * one["launches"] / most)) > shown:
             shown = tenth
             print(f"| {' | '.join(f'{value:g}' for value in one.values())} |")
+    print("the most: " + ", ".join(f"{name} {max(one[name] for one in series.samples):g}" for name in names[1:]))
     half = [one for one in series.samples if one["launches"] >= most / 2]
     slopes = {name: slope(half, name) for name in names[1:]}
     print("per launch, second half: " + ", ".join(f"{name} {value:.4g}" for name, value in slopes.items()))
@@ -230,12 +237,13 @@ def main() -> int:
     parser.add_argument("--model", default="openai/gpt-oss-120b")
     parser.add_argument("--engine", action="append", help="default: vllm; `all` for every one")
     parser.add_argument("--workload", default="random:64:8:16")
+    parser.add_argument("--fault", default="", help="of every emulated engine")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--draw", type=Path, nargs="+", default=[], help="files of --json; nothing is run")
     parser.add_argument("--plot", type=Path, help="an SVG")
     asked = parser.parse_args()
     engines = [] if asked.engine == ["all"] else asked.engine or ["vllm"]
-    question = Question(asked.launches, asked.on, asked.nodes, asked.model, engines, asked.workload)
+    question = Question(asked.launches, asked.on, asked.nodes, asked.model, engines, asked.workload, asked.fault)
     every, problems = [Series(**json.loads(path.read_text())) for path in asked.draw], list[str]()
     if not every:
         samples, problems = watch(question)

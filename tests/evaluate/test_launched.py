@@ -16,6 +16,7 @@ from autotune.evaluate.launched import Launched
 from autotune.evaluate.readback import ReportedSettings, compare_reported
 from autotune.loadgen.request_file import read_requests
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
+from autotune.serving.log_size import END_BYTES
 from autotune.space.context import Context
 from autotune.space.library import Library, packaged, read_document
 from autotune.study.spec import EngineChoice, StudySpec
@@ -152,6 +153,7 @@ def test_silence_at_start_is_a_timeout(tmp_path: Path, monkeypatch: pytest.Monke
         ("close-mid-stream", FailureKind.LOAD_ERRORS),
         ("ignore-sigterm", None),
         ("fork-away", None),
+        ("flood:200", None),
     ],
 )
 def test_each_fault_has_its_kind_and_leaves_nothing(
@@ -165,6 +167,7 @@ def test_each_fault_has_its_kind_and_leaves_nothing(
     assert result.state is (State.COMPLETE if kind is None else State.FAILED)
     assert (result.failure and result.failure.kind) == kind
     assert result.failure is None or result.failure.message
+    assert (tmp_path / "trials" / "0000" / "server.log").stat().st_size < 2 * END_BYTES + 200
     assert alive_with(f"LAUNCH_TEST={tmp_path}") == []
 
 

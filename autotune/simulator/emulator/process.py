@@ -25,7 +25,7 @@ from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpConnection
 from autotune.simulator.emulator.launch import Died, EmulatedLaunch, Emulation, prepare_launch
 from autotune.simulator.emulator.neighbours import slow_beside_others
-from autotune.simulator.emulator.startup import DIED, Log, fork_away, leak, read_faults, start
+from autotune.simulator.emulator.startup import DIED, Log, flood, fork_away, leak, read_faults, start
 from autotune.space.library import Library
 
 _BACKLOG = 4096
@@ -65,6 +65,8 @@ def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -
     if listener is not None:
         log = Log(launch, listener.getsockname()[1], as_json)
     start(launch, faults, log)
+    if "flood" in faults:
+        flood(faults["flood"])
     if listener is not None and "fork-away" in faults:
         listener.listen(_BACKLOG)
         fork_away(listener, faults["fork-away"])

@@ -40,6 +40,7 @@ FAULTS: Mapping[str, float] = {
     "wrong-lengths": 1,
     "error-mid-load": 10,
     "leak": 1,
+    "flood": 100,
     "ignore-sigterm": 0,
     "fork-away": 300,
     "slow-beside-others": 0.1,
@@ -96,6 +97,12 @@ def fork_away(listener: socket.socket, lifetime_s: float) -> None:
     """
     script = f"sleep {lifetime_s} & echo autotune emulate: fork-away left process $! >&2"
     subprocess.run(["sh", "-c", script], pass_fds=[listener.fileno()], start_new_session=True, check=True)
+
+
+def flood(megabytes: float) -> None:
+    """Have a child fill the log as fast as it can while this process serves, with so many MB."""
+    line = "DEBUG emulated: a line that nobody wanted to read, and so the next one and the one after that"
+    subprocess.run(["sh", "-c", f"yes '{line}' | head -c {int(megabytes * 1e6)} >&2 &"], check=True)
 
 
 DIED = "RuntimeError: CUDA error: an illegal memory access was encountered"
