@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 END_BYTES = 32 * 2**20
 """Of a longer log the beginning and the end are kept: a start fails early, a server that ran fails at the end."""
@@ -37,24 +38,41 @@ def free_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None
 def cut_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None:
     """Put one line in the place of a log's middle, once nobody writes it any more.
 
-    It is cut between lines: a secret that is known by half could not be masked.
-
     Args:
         offset: as for `free_middle`.
     """
     with contextlib.suppress(OSError), path.open("r+b") as file:
-        size = os.fstat(file.fileno()).st_size
-        begin, resume = offset + end_bytes, size - end_bytes
-        if resume <= begin:
-            return
-        near = min(_LINE_BYTES, end_bytes)
-        file.seek(begin - near)
-        begin -= len(file.read(near).rpartition(b"\n")[2])
-        file.seek(resume)
-        tail = file.read(end_bytes)
-        first = tail[:near].find(b"\n") + 1 or near
-        left_out = resume + first - begin
-        kept = f"the first and the last {end_bytes:,} bytes of a server's log are kept"
-        file.seek(begin)
-        file.write(f"[autotune: {left_out:,} bytes are left out here; {kept}]\n".encode() + tail[first:])
-        file.truncate()
+        cut = _cut(file, offset, end_bytes)
+        if cut is not None:
+            begin, rest = cut
+            file.seek(begin)
+            file.write(rest)
+            file.truncate()
+
+
+def read_ends(path: Path, end_bytes: int) -> bytes:
+    """Read a log with one line in the place of its middle; raises ``OSError``."""
+    with path.open("rb") as file:
+        cut = _cut(file, 0, end_bytes)
+        file.seek(0)
+        return file.read() if cut is None else file.read(cut[0]) + cut[1]
+
+
+def _cut(file: BinaryIO, offset: int, end_bytes: int) -> tuple[int, bytes] | None:
+    """Where the middle begins, and what stands from there on: a line about it and the end; None for a short log.
+
+    It is cut between lines: a secret that is known by half could not be masked.
+    """
+    size = os.fstat(file.fileno()).st_size
+    begin, resume = offset + end_bytes, size - end_bytes
+    if resume <= begin:
+        return None
+    near = min(_LINE_BYTES, end_bytes)
+    file.seek(begin - near)
+    begin -= len(file.read(near).rpartition(b"\n")[2])
+    file.seek(resume)
+    tail = file.read(end_bytes)
+    first = tail[:near].find(b"\n") + 1 or near
+    left_out = resume + first - begin
+    line = f"[autotune: {left_out:,} bytes are left out here, between the first and the last {end_bytes:,}]\n"
+    return begin, line.encode() + tail[first:]

@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -162,14 +163,14 @@ class Results:
         """Add a launch; it is on disk when this returns.
 
         Raises:
-            CannotGoOn: somebody else has changed the file since it was read: a tuner on another machine, where a
+            CannotGoOn: somebody else has added to the file since it was read: a tuner on another machine, where a
                 network file system keeps locks within each machine, or shows files late.
         """
         with self._path.open("ab") as file:
-            if file.tell() != self._size:
+            if file.tell() > self._size:
                 raise CannotGoOn(
-                    f"{self._path} has been changed by somebody else, and launch {launch.trial.number} is not added to "
-                    "it: look for a second tuner of this study on other machines that share the folder."
+                    f"somebody else has added to {self._path}, and launch {launch.trial.number} is left out: look for "
+                    "a second tuner of this study on other machines that share the folder."
                 )
             row = json.dumps(row_of(launch), separators=(",", ":"), allow_nan=False)
             file.write(row.encode() + b"\n")
@@ -192,11 +193,13 @@ class Lock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except _HELD:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
+            holder = ""
+            with suppress(OSError):  # SMB keeps readers out, too
+                self._file.seek(0)
+                holder = self._file.read().strip()
             self._file.close()
             raise StudyLocked(
-                f"another tuner (process {holder}) works on the study in {folder}: "
+                f"another tuner (process {holder or 'unknown'}) works on the study in {folder}: "
                 "wait for it, stop it, or choose another --study"
             ) from None
         except OSError as error:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.engines import names
-from autotune.serving.log_size import END_BYTES, cut_middle, free_middle
+from autotune.serving.log_size import END_BYTES, cut_middle, free_middle, read_ends
 from autotune.serving.logs import Progress, known_failure, last_line, patterns_of, read_lines, unknown_exit
 from autotune.space.library import Library
 from autotune.trial import Failure, FailureKind
@@ -202,6 +202,7 @@ def test_a_log_without_bounds_gives_its_middle_back(tmp_path: Path) -> None:
     assert kept[place + 1 : -1] == lines[-behind:]
     left_out = sum(map(len, lines[place - 1 : -behind]))
     assert kept[place].startswith(b"[autotune: %s bytes are left out here" % f"{left_out:,}".encode())
+    assert read_ends(path, 20).splitlines(keepends=True)[::2] == [before, b"the last\n"]
 
 
 def test_a_log_within_bounds_is_left(tmp_path: Path) -> None:
@@ -210,7 +211,7 @@ def test_a_log_within_bounds_is_left(tmp_path: Path) -> None:
     free_middle(path, end_bytes=100)
     cut_middle(path, end_bytes=100)
     cut_middle(tmp_path / "gone")
-    assert path.read_bytes() == lines
+    assert path.read_bytes() == read_ends(path, 100) == lines
 
 
 def test_a_line_without_end_is_cut_all_the_same(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from autotune.outputs.artefacts import EXPORTS
 from autotune.outputs.report.render import PICTURES
 from autotune.outputs.tracking import content, database
 from autotune.outputs.tracking.outage import is_deleted, is_trouble, may_pass, reason
+from autotune.serving.log_size import read_ends
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import is_server
@@ -32,6 +33,8 @@ ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "res
 
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
+_LOG_END_BYTES = 4 * 2**20
+"""Of a longer log so much of each end is sent: to look for secrets takes a third of a second for each megabyte."""
 _BATCH = 100  # MLflow takes 100 params and 1000 metrics in one call
 
 
@@ -96,7 +99,8 @@ class StudyRuns:
         log = self._folder / "trials" / f"{trial.number:04d}" / "server.log"
         if log.is_file():
             secrets = redact.secrets_in(trial.command.argv, trial.command.env)
-            self._log_text(run_id, redact.text(log.read_text(errors="replace"), secrets), "server.log")
+            text = read_ends(log, _LOG_END_BYTES).decode(errors="replace")
+            self._log_text(run_id, redact.text(text, secrets), "server.log")
         status = "FINISHED" if result.state is State.COMPLETE else "FAILED"
         self._client.set_terminated(run_id, status, end_time=content.ended_ms(launch))
         child.info._status = status
