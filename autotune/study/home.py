@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import platform
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> Non
 
     A draft that cannot be finished is removed, and so is what a killed process left of an earlier one.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
     try:
         with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
@@ -41,8 +42,8 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> Non
 
 
 def _remove_drafts(path: Path) -> None:
-    """Remove the drafts of a file whose writers are gone."""
-    for draft in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+    """Remove the drafts of a file whose writers are gone: of this machine's, as others may share the folder."""
+    for draft in path.parent.glob(f".{glob.escape(f'{path.name}.{platform.node()}')}.*.tmp"):
         writer = draft.name.split(".")[-2]
         if writer.isdecimal() and not Path("/proc", writer).exists():
             draft.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import sqlite3
 import warnings
 from collections.abc import Callable
@@ -78,8 +79,9 @@ def _create(path: Path) -> None:
     """
     from mlflow import MlflowClient
 
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    stem = f".{path.name}."
+    # With the machine's name, as several may share the home.
+    stem = f".{path.name}.{platform.node()}."
+    draft = path.with_name(f"{stem}{os.getpid()}.tmp")
     # Drafts of processes that are gone, and an earlier one of this process's number.
     for other in path.parent.glob(f"{stem}*"):
         pid = other.name.removeprefix(stem).partition(".")[0]
