@@ -90,7 +90,7 @@ class Question:
 
     @property
     def title(self) -> str:
-        where = f"{self.nodes} Ray nodes" if self.nodes else "this process"
+        where = f"{self.nodes} Ray nodes" if self.nodes else "no Ray"
         return f"{self.launches:,} launches, {self.on}, {where}"
 
     def words(self, home: Path, address: str) -> list[str]:

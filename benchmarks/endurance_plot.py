@@ -20,7 +20,7 @@ _PANELS = {
 }
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 _POINTS = 150
-"""Of a series at most."""
+"""Of a series, about."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Series:
 
 def _panel(axes: Axes, every: Sequence[Series], name: str) -> None:
     for series, colour in zip(every, _COLOURS, strict=False):
-        thinned = series.samples[:: max(1, len(series.samples) // _POINTS)]
+        thinned = [*series.samples[:: max(1, len(series.samples) // _POINTS)], series.samples[-1]]
         at, values = [one["launches"] for one in thinned], [one[name] for one in thinned]
         axes.plot(at, values, color=colour, linewidth=1.3, label=series.title)
     axes.set_title(_PANELS[name], fontsize=9.5, loc="left")
