@@ -39,21 +39,9 @@ def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     return home, autotune("run", *V32, "--study", "main", home=home, fresh=True)
 
 
-@pytest.fixture(scope="module")
-def main_job_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
-    """The main job as on a processor without the vector instructions that this one has beyond NumPy's baseline."""
-    beyond = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
-    if not beyond:
-        pytest.skip("this processor has no vector instructions to switch off")
-    home = tmp_path_factory.mktemp("elsewhere") / "home"
-    switched_off = {"NPY_DISABLE_CPU_FEATURES": " ".join(beyond)}
-    return home, autotune("run", *V32, "--study", "main", home=home, fresh=True, **switched_off)
-
-
-@pytest.mark.parametrize("processor", ["main_job", "main_job_elsewhere"])
-def test_it_gains_a_third_for_certain_with_attention_replicas(processor: str, request: pytest.FixtureRequest) -> None:
+def test_it_gains_a_third_for_certain_with_attention_replicas(main_job: tuple[Path, Finished]) -> None:
     """Measured, SGLang's eight replicas are the best; how many the search ends with depends on what it comes across."""
-    home, done = request.getfixturevalue(processor)
+    home, done = main_job
     assert done.code == 0, done.err
     found = json.loads((home / "studies" / "main" / "recommendation.json").read_text())
     assert found["engine"] in ("sglang", "vllm")
@@ -67,12 +55,16 @@ def test_it_gains_a_third_for_certain_with_attention_replicas(processor: str, re
     assert 33 < low < found["gain_percent"] < high
 
 
-def test_another_processor_makes_the_same_launches(
-    main_job: tuple[Path, Finished], main_job_elsewhere: tuple[Path, Finished]
-) -> None:
-    one, other = (
-        [(r["role"], r["fingerprint"]) for r in rows(home, "main")] for home, _ in (main_job, main_job_elsewhere)
-    )
+def test_another_processor_makes_the_same_launches(home: Path) -> None:
+    """One without the vector instructions that this one has beyond NumPy's baseline."""
+    beyond = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    if not beyond:
+        pytest.skip("this processor has no vector instructions to switch off")
+    question = [*V32, "--engine", "tensorrt_llm", "--launches", "12", "--study"]
+    assert autotune("run", *question, "here", home=home, fresh=True).code == 0
+    switched_off = {"NPY_DISABLE_CPU_FEATURES": " ".join(beyond)}
+    assert autotune("run", *question, "elsewhere", home=home, fresh=True, **switched_off).code == 0
+    one, other = ([(r["role"], r["fingerprint"]) for r in rows(home, study)] for study in ("here", "elsewhere"))
     assert one == other
 
 
@@ -106,10 +98,9 @@ LAUNCH = (
 )
 
 
-@pytest.mark.parametrize("processor", ["main_job", "main_job_elsewhere"])
-def test_the_readme_shows_what_it_prints(processor: str, request: pytest.FixtureRequest) -> None:
-    """By another path on another processor, but with the same quality; names of studies and folders are its own."""
-    _, done = request.getfixturevalue(processor)
+def test_the_readme_shows_what_it_prints(main_job: tuple[Path, Finished]) -> None:
+    """Names of studies and folders are its own."""
+    _, done = main_job
     readme = (EXAMPLES.parent / "README.md").read_text()
     shown = readme[readme.index("```text\nSIMULATED") :].split("```", 2)[1].removeprefix("text\n").splitlines()
     launches = [line for line in shown if "/30  " in line]
