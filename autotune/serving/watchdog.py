@@ -104,6 +104,7 @@ class Watchdog:
         try:
             self._leader = _start(self._request)
         except OSError as error:
+            self._remove_temporary()
             _tell(refused=error.strerror or str(error))
             return
         _tell(started=self._leader)
@@ -113,14 +114,17 @@ class Watchdog:
             self._look()
         report = self._end()
         remove_shared_memory(self._shared_memory)
-        if self._request.temporary:
-            shutil.rmtree(self._request.temporary, ignore_errors=True)
+        self._remove_temporary()
         # What has ended, the first process too: not every init collects it for us at once.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         finish_log(Path(self._request.log), self._request.secrets, self._request.log_offset)
         _tell(ended=asdict(report))
+
+    def _remove_temporary(self) -> None:
+        if self._request.temporary:
+            shutil.rmtree(self._request.temporary, ignore_errors=True)
 
     def _end(self) -> StopReport:
         asked = self._stop or {}

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 from uuid import uuid4
@@ -242,13 +243,19 @@ def test_a_missing_program_is_bad_input(tmp_path: Path) -> None:
         ProcessLauncher().launch(Command(("vlm", "serve")), tmp_path, CARD)
 
 
-def test_a_program_that_cannot_run_is_bad_input(tmp_path: Path, token: str) -> None:
+def test_a_program_that_cannot_run_is_bad_input_and_leaves_nothing(
+    tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With a short name: engines put sockets there.
+    temporary = Path(tempfile.mkdtemp(prefix="t"))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     broken = tmp_path / "engine"
     broken.write_bytes(b"\x7fELF nonsense")
     broken.chmod(0o755)
     with pytest.raises(BadInput, match="cannot be started: Exec format error"):
         ProcessLauncher().launch(Command((str(broken),)), tmp_path, CARD)
     assert until(lambda: alive_with(token) == [])
+    temporary.rmdir()  # which wants it to be empty
 
 
 def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
