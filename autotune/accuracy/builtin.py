@@ -36,7 +36,7 @@ WRONG_LEVEL = 2e-3
 LOSS = 0.02
 LOSS_LEVEL = 5e-4
 _WORST_LOSS = 5.0
-"""Nats. The loss of one token is cut off there, so that a single one does not decide the mean."""
+"""Upper bound of one token's loss, nats, so that a single token does not decide the mean."""
 _FEWEST = 8
 """Contexts that both servers must have answered."""
 

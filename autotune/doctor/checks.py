@@ -32,7 +32,7 @@ _NCCL = "NCCL documentation, Troubleshooting, Sharing Data"
 SHARED_MEMORY_BYTES = 2**30
 OPEN_FILES = 65535
 HOME_NEEDS, HOME_WANTS = 10**9, 10 * 10**9
-"""Bytes of a study: results and requests per launch, and of its log 64 MiB at most."""
+"""Free bytes that a study needs, and wants: results, requests and at most 64 MiB of log for each launch."""
 CACHES_WANT = 20 * 10**9
 """Bytes for compiled kernels; a model's weights come on top."""
 _INSTALL = "install Docker Engine (https://docs.docker.com/engine/install)"

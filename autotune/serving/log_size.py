@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 END_BYTES = 32 * 2**20
-"""Of a longer log the beginning and the end are kept: a start fails early, a server that ran fails at the end."""
+"""Kept of each end of a log: a failed start is explained at its beginning, a server that ran at its end."""
 _LINE_BYTES = 2**16
-"""So far from a cut its line is looked for."""
+"""The longest line, in bytes, that a cut keeps whole; a longer one is cut within."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _LIBC = ctypes.CDLL(None)
 _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]

@@ -68,7 +68,7 @@ class CandidateSet:
         return self._positions[fingerprint]
 
     def giving_up(self, allowed: frozenset[str]) -> list[int]:
-        """Positions of the candidates that give up what is not allowed; computed once, as each launch asks."""
+        """Positions of candidates that give up a kind outside ``allowed``; cached, as each suggestion asks."""
         if allowed not in self._giving_up:
             rows = self.given_up.items()
             self._giving_up[allowed] = [i for i, given in rows if any(one.kind not in allowed for one in given)]

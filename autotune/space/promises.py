@@ -78,7 +78,7 @@ def promises_of(
 
 
 def _names(knob: Knob) -> set[str]:
-    """What a knob's marks depend on; the default, which they may name, included."""
+    """Names in the expressions of a knob's ``gives_up`` and of its default, which these may refer to."""
     texts = [text for mark in knob.gives_up for text in (mark.when, mark.keeps)]
     texts += [case.when for case in knob.default] if isinstance(knob.default, list) else []
     used = {name for text in texts for name in names(text)}

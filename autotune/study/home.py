@@ -42,7 +42,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> Non
 
 
 def _remove_drafts(path: Path) -> None:
-    """Remove the drafts of a file whose writers are gone: of this machine's, as others may share the folder."""
+    """Remove drafts of a file whose writing process on this machine has ended; other machines may share the folder."""
     for draft in path.parent.glob(f".{glob.escape(f'{path.name}.{platform.node()}')}.*.tmp"):
         writer = draft.name.split(".")[-2]
         if writer.isdecimal() and not Path("/proc", writer).exists():

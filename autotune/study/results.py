@@ -108,7 +108,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _whole(digits: str) -> int:
-    """A whole number that a float can hold, as figures are compared with floats; raises ``ValueError``."""
+    """Parse an integer within the range of a float; raises ``ValueError`` for a longer one."""
     if len(digits) > sys.float_info.max_10_exp:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)

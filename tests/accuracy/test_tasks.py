@@ -123,6 +123,12 @@ def test_what_a_command_started_ends_with_it_and_with_us(tmp_path: Path) -> None
         parent.kill()
     assert until(lambda: not alive(child))
     assert until(lambda: not list(tmp_path.glob("autotune-*")))
+    # The evaluation still runs, and somebody kills the process that watches over it.
+    pid.unlink()
+    program.write_text(f"{forking}; import os, signal, time; os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)")
+    with pytest.raises(BadInput, match="somebody ended it"):
+        run_command(command, "http://h:1", "m")
+    assert not alive(int(pid.read_text()))
 
 
 @pytest.mark.parametrize("content", ["", "[" * 100_000, "[]", '{"kind": "tasks", "seconds": 1}', '{"kind": "command"}'])

@@ -170,6 +170,7 @@ def test_the_baseline_cannot_run() -> None:
     [
         ({0}, FailureKind.CRASHED, Evidence.MEASURED, 2),
         ({0, 1}, FailureKind.CRASHED, Evidence.MEASURED, 2),
+        ({0}, FailureKind.CRASHED, Evidence.REPLAYED, 2),
         ({0}, FailureKind.BAD_ARGUMENT, Evidence.MEASURED, 1),
         ({0}, FailureKind.CRASHED, Evidence.SIMULATED, 1),
     ],
