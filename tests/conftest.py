@@ -6,6 +6,7 @@ interrupt must not.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -67,6 +68,14 @@ SLOW_FIRST = (
     "loadgen/bench/test_bench_command.py",
 )
 """Files that take long, the longest first; those that are not here take a few seconds each."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> None:
+    """Modules and collected tests are kept from the garbage collector: going through them takes it half a second, and
+    the client has it run before every load."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")

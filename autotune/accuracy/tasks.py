@@ -31,7 +31,7 @@ Interval = tuple[float, float]
 class Message(BaseModel):
     """One message of a chat."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -40,7 +40,7 @@ class Message(BaseModel):
 class Task(BaseModel):
     """One item of a task file; exactly one of prompt and messages."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1)

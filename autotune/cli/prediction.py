@@ -12,9 +12,8 @@ from autotune.engines import command_of, split_command
 from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
-from autotune.machine.node import node
+from autotune.machine.node import check_gpus, node
 from autotune.metrics.derived import COSTS, check_price
-from autotune.prepare.build_spec import check_gpus
 from autotune.prepare.hub import know_model
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS

@@ -37,6 +37,14 @@ def node(name: str, library: Library, root: Path = ROOT) -> HardwareCard:
     return local_node(library, root) if name.lower() == LOCAL else library.node(name)
 
 
+def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
+    """The GPUs to use, all of the node by default; raises `BadInput` when there are not so many."""
+    gpus = hardware.gpus if asked is None else asked
+    if not 0 < gpus <= hardware.gpus:
+        raise BadInput(f"--gpus {gpus}: nodes of {hardware.name} have 1 to {hardware.gpus} GPUs")
+    return gpus
+
+
 def local_node(library: Library | None = None, root: Path = ROOT) -> HardwareCard:
     """The card of this machine, whatever it has; ``source`` says which of its figures are read and which assumed.
 

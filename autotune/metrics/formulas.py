@@ -74,7 +74,7 @@ METRICS: dict[str, Metric] = {
 class Slo(BaseModel):
     """A limit on a metric of the objective's workload, e.g. ``p99_ttft_ms<=2000``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     metric: str
     sense: Literal["<=", ">="]

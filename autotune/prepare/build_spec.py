@@ -21,7 +21,7 @@ from autotune.loadgen.capacity.search import check as check_load_search
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.traces import with_speedup
 from autotune.machine.gpu import has
-from autotune.machine.node import node
+from autotune.machine.node import check_gpus, node
 from autotune.notify import Notify, silent
 from autotune.prepare.goals import goals_of
 from autotune.prepare.hub import find_model
@@ -278,14 +278,6 @@ def _noise(options: RunOptions, on: str) -> float:
     if on != "simulator" and file_of(on) is None and options.noise > 0:
         raise BadInput(f"--noise {options.noise:g}: launches on {on} have noise of their own")
     return options.noise
-
-
-def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
-    """The GPUs to use, all of the node by default; raises `BadInput` when there are not so many."""
-    gpus = hardware.gpus if asked is None else asked
-    if not 0 < gpus <= hardware.gpus:
-        raise BadInput(f"--gpus {gpus}: nodes of {hardware.name} have 1 to {hardware.gpus} GPUs")
-    return gpus
 
 
 def _engines(options: RunOptions, library: Library) -> list[EngineCard]:

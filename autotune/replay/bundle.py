@@ -35,7 +35,7 @@ STUDY, CANDIDATES, RECOMMENDATION = "study.yaml", "candidates.json", "recommenda
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class KnownCandidate(_Value):

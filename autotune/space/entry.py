@@ -57,4 +57,4 @@ def release_of(version: Version) -> Version:
 class Entry(BaseModel):
     """A part of an engine's file: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

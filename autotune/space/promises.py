@@ -24,7 +24,7 @@ class GivenUp(BaseModel):
         kind: as ``--allow`` takes it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
     knob: str
     from_: Scalar = Field(alias="from")

@@ -19,7 +19,7 @@ class AccuracyComparison(BaseModel):
         seconds: that it added to the study.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: str
     baseline: float | None

@@ -10,7 +10,7 @@ Side = Literal["baseline", "recommended"]
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class LadderPoint(_Value):

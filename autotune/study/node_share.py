@@ -17,7 +17,7 @@ class NodeShare(BaseModel):
         changed: only in recommendations of earlier versions: between which launches it changed, and by how much.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     node: str
     launches: int

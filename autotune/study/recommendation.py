@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Objective(_Value):
@@ -151,7 +151,7 @@ class Contribution(_Value):
         measured_on: what tells it; empty in a file of an earlier version, whose rows are shares of the gain.
     """
 
-    model_config = ConfigDict(populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True, defer_build=True)
 
     knob: str
     from_: Scalar = Field(alias="from")
@@ -212,7 +212,7 @@ class Regret(_Value):
 class LearnedFigure(_Value):
     """What the launches taught about the node's physics; None as engine: of all engines alike."""
 
-    model_config = ConfigDict(populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True, defer_build=True)
 
     figure: str
     engine: str | None

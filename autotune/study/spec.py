@@ -23,7 +23,7 @@ AUTO = "auto"
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class EngineChoice(_Value):

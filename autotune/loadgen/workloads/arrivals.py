@@ -28,7 +28,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
 class Part(BaseModel):
     """A part of a workload's file: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Arrival(Part):

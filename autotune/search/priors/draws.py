@@ -23,6 +23,7 @@ from autotune.simulator.node.calibration import (
 from autotune.simulator.node.coefficients import speed_card
 from autotune.space.cards import HardwareCard
 from autotune.space.enumeration import Candidate
+from autotune.space.library import documents, spaces_root
 
 DRAWS = 32
 MOST = 200_000
@@ -47,9 +48,10 @@ class Draws:
 
     @classmethod
     def of(cls, calibration: Calibration, candidates: Sequence[Candidate], hardware: HardwareCard) -> Draws:
-        """Draw the factors of the candidates' engines, the shared ones once for all of them."""
+        """Draw the factors of the candidates' engines that have any, the shared ones once for all of them."""
         versions = {one.configuration.engine: one.engine_version for one in candidates}
-        engines = {name: groups_of(speed_card(name), versions[name], hardware) for name in sorted(versions)}
+        simulated = sorted(versions.keys() & dict(documents(spaces_root(), "simulation")))
+        engines = {name: groups_of(speed_card(name), versions[name], hardware) for name in simulated}
         return cls(calibration, engines, drawn_factors(calibration, engines.values(), DRAWS, _SEED))
 
     def figures(self) -> tuple[UnsureFigure, ...]:

@@ -94,7 +94,8 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
         capacity=spec.slos if spec.find_load is not None else (),
         request=spec.request_limits if spec.objective == GOODPUT else None,
     )
-    nodes = [SteadyNode(*where, load, calibration, limits=limits) for load, _ in loads]
+    draws = Draws.of(calibration, [one for one in setups if one is not None], spec.hardware)
+    nodes = [SteadyNode(*where, load, calibration, draws.moved, limits) for load, _ in loads]
     predicted = [[None if setup is None else _predicted(node, setup) for setup in setups] for node in nodes]
     mean = _means(spec, predicted, setups, loads)
     if not np.isfinite(mean).any():
@@ -110,7 +111,6 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
             # The errors of one configuration under several workloads go together.
             spreads[engine_name] = sum(share * _spread(spec, calibration, setup, load) for load, share in loads)
         sd[i] = spreads[engine_name]
-    draws, drawn = _drawn(spec, calibration, setups, mean, list(zip(nodes, (share for _, share in loads), strict=True)))
     return Prior(
         name,
         mean,
@@ -118,31 +118,31 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
         p_starts=np.array([min((one.starts for one in row if one), default=1.0) for row in rows]),
         doubts=tuple(next((one.doubt for one in row if one and one.doubt), "") for row in rows),
         launch_s=np.array([_launch_s(row) for row in rows]),
-        draws=drawn,
+        draws=_drawn(spec, predicted, loads, mean),
         figures=draws.figures(),
     )
 
 
 def _drawn(
-    spec: StudySpec, calibration: Calibration, setups: Setups, mean: Floats, nodes: Sequence[tuple[SteadyNode, float]]
-) -> tuple[Draws, Floats]:
-    """Draws of the figures, and what is predicted of every setup with each, shape ``(draws, setups)``.
+    spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], loads: Shares, mean: Floats
+) -> Floats:
+    """What is predicted of every setup with each draw of the figures, shape ``(draws, setups)``.
 
     NaN where nothing is predicted, and of all but the `MOST` best. A latency's quantiles move as its mean, and every
     other metric as the total throughput; how far one setup is above another is the mean's matter, not theirs.
     """
     order = np.argsort(np.where(np.isfinite(mean), -mean, np.inf), kind="stable")
     places = [place for place in order[:MOST].tolist() if np.isfinite(mean[place])]
-    candidates = [one for one in (setups[place] for place in places) if one is not None]
-    draws = Draws.of(calibration, candidates, spec.hardware)
     latency = _latency(spec.objective)
-    values = np.zeros((DRAWS, len(candidates)))
-    for node, share in nodes:
-        logs = node.draws(candidates, draws.moved)
-        values += share * (logs[HEADLINE] if latency is None else -logs[f"mean_{latency}_ms"])
-    drawn = np.full((DRAWS, len(setups)), np.nan)
-    drawn[:, places] = values
-    return draws, drawn
+    name, sign = (HEADLINE, 1.0) if latency is None else (f"mean_{latency}_ms", -1.0)
+    drawn = np.full((DRAWS, len(mean)), np.nan)
+    drawn[:, places] = 0.0
+    unknown = np.full(DRAWS, np.nan)
+    for column, (_, share) in zip(predicted, loads, strict=True):
+        ones = (column[place] for place in places)
+        rows = [unknown if one is None else one.drawn.get(name, unknown) for one in ones]
+        drawn[:, places] += share * sign * np.reshape(rows, (-1, DRAWS)).T
+    return drawn
 
 
 def _means(

@@ -92,7 +92,7 @@ class FitTarget:
         moved = {which: np.append(_STEP * unit, 0.0) for which, unit in zip(factors, np.eye(len(factors)), strict=True)}
         setup = self.setup
         node = SteadyNode(setup.model, setup.hardware, setup.gpus, self.workload, calibration, moved)
-        logs = node.logs(setup.engine, setup.version, setup.knobs)
+        logs = node.predict(setup.engine, setup.version, setup.knobs).drawn
         slopes = np.zeros((len(UNCERTAIN), len(factors)))
         for place, (name, residual) in enumerate(zip(UNCERTAIN, self.residuals(predicted), strict=True)):
             log = logs.get(name.replace("median", "mean"))

@@ -83,7 +83,9 @@ class Batches:
         contexts = self.sums(ids, context)
         kept = contexts if self._top_k == math.inf else self.sums(ids, np.minimum(context, self._top_k))
         entries = [count * self._top_k for count in counts] if self._pads_decode else kept
-        prompts = [self._prefill_sums(pieces) for pieces in chunks or [[]] * self._ranks]
+        chunks = chunks or [[]] * self._ranks
+        summed = {id(pieces): self._prefill_sums(pieces) for pieces in {id(one): one for one in chunks}.values()}
+        prompts = [summed[id(pieces)] for pieces in chunks]
         graph = self._graphs.tokens(counts, [sums[0] for sums in prompts])
         padding = [max(0, graph - n * self._queries - sums[0]) for n, sums in zip(counts, prompts, strict=True)]
         ranks = range(self._ranks)

@@ -9,7 +9,8 @@ taken from the simulator's own `StepTime`:
 
 The drain is what mean lengths alone miss: of 1000 ShareGPT prompts sent at once it is most of the run.
 
-Figures may be drawn: seconds are arrays, shape (draws,), then. Steps and tokens are the same in all draws.
+Figures may be drawn: seconds are arrays, shape (draws,), then, and the first draw is the figures as they are. Steps and
+tokens are the same in all draws, those of the first.
 """
 
 from __future__ import annotations
@@ -123,6 +124,13 @@ class Flow:
     wait_s: Seconds | None
     answer_s: Seconds
     per_token_s: Floats
+
+    def first_draw(self) -> Flow:
+        """The same of the figures as they are."""
+        per_token_s = self.per_token_s if self.per_token_s.ndim == 2 else self.per_token_s[..., 0]
+        wait_s = None if self.wait_s is None else _first(self.wait_s)
+        ramp_s, full_s, answer_s = _first(self.ramp_s), _first(self.full_s), _first(self.answer_s)
+        return Flow(_first(self.seconds), ramp_s, full_s, self.first, wait_s, answer_s, per_token_s)
 
     def token_s(self, quantile: float | None) -> float:
         """Seconds per output token after the first: of a share of the requests, or, for None, the mean."""
@@ -291,7 +299,7 @@ class Fluid:
         cached = round(self._load.read - self._own)
         start = cached + round(max(0.0, self._own - tokens) / 2)
         pieces = [Chunk(number, start, tokens, last=True) for number in range(max(1, round(prompts)))]
-        return [list(pieces) if rank < ranks else [] for rank in range(self._ranks)]
+        return [pieces if rank < ranks else [] for rank in range(self._ranks)]
 
     def alone_s(self) -> Seconds:
         """Seconds to the first token of a request that nobody waits before, with the batch full."""
@@ -305,8 +313,7 @@ class Fluid:
 def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
     """What a load comes to on a server that runs at most so many sequences at a time."""
     flow = Fluid(server, load, running).flow()
-    # Of draws the middle one decides.
-    if not load.span_s or np.median(flow.seconds) >= load.span_s + np.median(flow.answer_s):
+    if not load.span_s or _first(flow.seconds) >= load.span_s + _first(flow.answer_s):
         return flow
     # The server keeps up: as many are in flight as arrive while one is served (Little's law).
     inside = running
@@ -314,9 +321,14 @@ def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
         fluid = Fluid(server, load, inside)
         wait_s, token_s = fluid.alone_s(), fluid.step_s(inside) / server.gain_of(load.is_text)
         answer_s = (load.written - 1) * token_s
-        inside = max(1, min(running, round(load.requests / load.span_s * float(np.median(wait_s + answer_s)))))
+        inside = max(1, min(running, round(load.requests / load.span_s * _first(wait_s + answer_s))))
     per_token_s = np.stack([np.asarray(token_s)[None]] * 2)
     return Flow(load.span_s + wait_s + answer_s, wait_s, 0.0, 1.0, wait_s, answer_s, per_token_s)
+
+
+def _first(value: Seconds) -> float:
+    """Of the figures as they are."""
+    return float(value[0] if isinstance(value, np.ndarray) and value.ndim else value)
 
 
 def _at_steps(steps: Floats, known: Floats, at_s: Floats) -> Floats:

@@ -19,6 +19,7 @@ from autotune.trial import Failure, FailureKind
 
 GIB = 2.0**30
 _FLOAT32 = 4.0
+_NORMAL = NormalDist()
 _STATES = 256
 """Sequences whose states of linear attention are kept; of more the engines make room in the cache as they come."""
 _CLOSE = 0.1
@@ -99,9 +100,8 @@ class MemoryPlan:
 
     def holds(self, tokens: float) -> float:
         """Odds that a replica's cache holds so many tokens: the margin over its deviation, taken as normal."""
-        normal = NormalDist()
-        cache = normal.cdf((self.kv_cache - tokens * self.kv_token) / self.cache_sigma)
-        return min(cache, normal.cdf(self.spare / self.spare_sigma))
+        cache = _NORMAL.cdf((self.kv_cache - tokens * self.kv_token) / self.cache_sigma)
+        return min(cache, _NORMAL.cdf(self.spare / self.spare_sigma))
 
     @property
     def starts(self) -> bool:

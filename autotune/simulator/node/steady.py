@@ -4,14 +4,14 @@ The memory plan, the step times and the fitted figures are the simulator's own; 
 taken as a fluid here (`autotune.simulator.node.fluid`). Candidates that differ in nothing that this arithmetic reads
 are computed once: it is noted which knobs were read, so no list of them has to be kept by hand.
 
-`SteadyNode.predict` takes the figures as they are; `SteadyNode.draws` draws them from what the calibration left open.
-Both are one computation: the figures are numbers in one, arrays of draws in the other.
+Where draws of the figures are given, one computation predicts with the figures as they are and with each draw: they are
+arrays then, the figures as they are first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -36,14 +36,12 @@ from autotune.simulator.node.memory import plan_memory, startup_s
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.simulator.node.steptime import Seconds
 from autotune.space.cards import HardwareCard, ModelCard
-from autotune.space.enumeration import Candidate
 from autotune.trial import Scalar
 
 Value = TypeVar("Value")
 
 LEAST_ODDS, BEST_ODDS = 0.02, 0.98
 """Of starting: the memory plan is not surer than that."""
-_DRAWN = (HEADLINE, "mean_e2el_ms", "mean_tpot_ms", "mean_ttft_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +55,16 @@ class SteadyPrediction:
         starts: the odds that it starts and takes the workload's requests.
         doubt: what speaks against that: ``memory`` or ``length``; empty where nothing does.
         startup_s: from launch to ready.
+        drawn: ln of the total token throughput and of mean latencies with each draw of the figures, shape (draws,), as
+            if it started; of a server that is loaded to its capacity, of the total token throughput there alone. Empty
+            without draws.
     """
 
     metrics: Mapping[str, float]
     starts: float
     doubt: str
     startup_s: float
+    drawn: Mapping[str, Floats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class SteadyNode:
     """Predicts configurations of any engine under one workload on one node.
 
     Args:
-        moved: by how much the logarithms of factors are off, shape (draws,).
+        moved: draws of the figures: by how much ln(factor) is off, shape (draws,) each, as of `drawn_factors`.
     """
 
     def __init__(
@@ -98,66 +100,37 @@ class SteadyNode:
         moved: Mapping[Factor, Floats] | None = None,
         limits: Limits = NO_LIMITS,
     ) -> None:
-        self._moved, self._limits = moved, limits
+        self._limits = limits
+        self._moved = {which: np.append(0.0, values) for which, values in (moved or {}).items()}
         self._model, self._hardware, self._gpus = model, hardware, gpus
         self._calibration = calibration or packaged_calibration()
-        self._asked, self._workload = workload, workload
-        if limits.capacity:
-            self._workload = workload = workload.with_concurrencies(IN_FLIGHT)
+        self._workload = workload = workload.with_concurrencies(IN_FLIGHT) if limits.capacity else workload
         self._loads = [LoadSummary.of(workload.draw(position, 0)) for position in range(len(workload.points))]
         self._coefficients = _Memo(self._compute_coefficients)
         self._starts = _Memo(self._compute_start)
         self._flows = _Memo(self._compute_flows)
-        self._logs = _Memo(self._compute_logs)
 
     def predict(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> SteadyPrediction:
         """The prediction for effective knobs; raises `UnknownName` for an engine that the simulator does not know."""
         odds, doubt, ready_s, running = self._starts(knobs, engine, version)
-        metrics = self._flows(knobs, engine, version, running) if running else {}
-        return SteadyPrediction(metrics, odds, doubt, ready_s)
-
-    def draws(self, candidates: Sequence[Candidate], moved: Mapping[Factor, Floats]) -> dict[str, Floats]:
-        """Predict candidates with drawn figures: ln of metrics, each of shape (draws, candidates).
-
-        Of a server that is loaded to its capacity, the total token throughput there.
-
-        They are the total token throughput and means of latencies; NaN where the layout needs more GPUs than there are,
-        or a latency is not foreseen. All is said as if a candidate starts: its odds are those of `predict`.
-
-        Args:
-            moved: by how much ln(factor) is off, shape (draws,) each, as of `drawn_factors`.
-
-        Raises:
-            UnknownName: the simulator does not know an engine.
-        """
-        where = (self._model, self._hardware, self._gpus)
-        drawn = SteadyNode(*where, self._asked, self._calibration, moved, self._limits)
-        count = len(next(iter(moved.values())))
-        logs = {name: np.full((count, len(candidates)), np.nan) for name in _DRAWN}
-        for place, one in enumerate(candidates):
-            about = (one.configuration.knobs, one.configuration.engine, one.engine_version)
-            running = self._starts(*about)[3]
-            for name, values in drawn._logs(*about, running).items() if running else ():
-                logs[name][:, place] = values
-        return logs
-
-    def logs(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> dict[str, Floats]:
-        """ln of metrics, shape (draws,): the total token throughput, and means of latencies."""
-        running = self._starts(knobs, engine, version)[3]
-        return self._logs(knobs, engine, version, running) if running else {}
+        metrics, drawn = self._flows(knobs, engine, version, running) if running else ({}, {})
+        return SteadyPrediction(metrics, odds, doubt, ready_s, drawn)
 
     @property
     def computed(self) -> int:
         """Configurations that were computed; the others were known."""
         return len(self._flows)
 
-    def _server(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> SimulatedServer:
+    def _server(self, knobs: Mapping[str, Scalar], engine: str, version: str, drawn: bool = False) -> SimulatedServer:
         setup = ServerSetup(engine, version, knobs, self._model, self._hardware, self._gpus, self._calibration)
-        return SimulatedServer(setup, self._coefficients(knobs, engine, version))
+        return SimulatedServer(setup, self._coefficients(knobs, engine, version, drawn))
 
-    def _compute_coefficients(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> Coefficients:
+    def _compute_coefficients(
+        self, knobs: Mapping[str, Scalar], engine: str, version: str, drawn: bool
+    ) -> Coefficients:
         scope = {"model": self._model, "hardware": self._hardware, "gpus": self._gpus}
-        return coefficients_of(speed_card(engine), self._calibration, version, knobs, scope, self._moved)
+        moved = self._moved if drawn else None
+        return coefficients_of(speed_card(engine), self._calibration, version, knobs, scope, moved)
 
     def _compute_start(
         self, knobs: Mapping[str, Scalar], engine: str, version: str
@@ -182,8 +155,13 @@ class SteadyNode:
 
     def _compute_flows(
         self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
-    ) -> dict[str, float]:
-        flows = self._flows_of(knobs, engine, version, running)
+    ) -> tuple[dict[str, float], dict[str, Floats]]:
+        """Metrics with the figures as they are, and logarithms with each draw."""
+        server, loads = self._server(knobs, engine, version, drawn=True), self._loads
+        flows = [flow_of(server, load, most) for load, most in zip(loads, running, strict=True)]
+        return self._metrics_of([flow.first_draw() for flow in flows]), self._drawn_of(flows) if self._moved else {}
+
+    def _metrics_of(self, flows: Sequence[Flow]) -> dict[str, float]:
         metrics = _metrics(self._loads, flows)
         if self._limits.capacity:
             speed, place = (float(np.exp(one)) for one in carried(self._loads, flows, self._limits.capacity))
@@ -195,18 +173,13 @@ class SteadyNode:
             metrics |= {GOODPUT: sum(good) / metrics["duration"]} if len(good) == len(shares) else {}
         return metrics
 
-    def _compute_logs(
-        self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
-    ) -> dict[str, Floats]:
-        flows = self._flows_of(knobs, engine, version, running)
+    def _drawn_of(self, flows: Sequence[Flow]) -> dict[str, Floats]:
         if self._limits.capacity:
-            return {HEADLINE: carried(self._loads, flows, self._limits.capacity)[0]}
-        metrics = _central(self._loads, flows)
-        return {name: np.log(value) for name, value in metrics.items()}
-
-    def _flows_of(self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]) -> list[Flow]:
-        server, loads = self._server(knobs, engine, version), self._loads
-        return [flow_of(server, load, most) for load, most in zip(loads, running, strict=True)]
+            found = {HEADLINE: carried(self._loads, flows, self._limits.capacity)[0]}
+        else:
+            found = {name: np.log(value) for name, value in _central(self._loads, flows).items()}
+        count = len(next(iter(self._moved.values())))
+        return {name: np.broadcast_to(logs, (count,))[1:] for name, logs in found.items()}
 
 
 class _Memo(Generic[Value]):
@@ -244,7 +217,7 @@ def _key(names: tuple[str, ...], knobs: Mapping[str, Scalar], more: tuple[Any, .
     return (more, *values, *map(type, values))
 
 
-def _central(loads: list[LoadSummary], flows: list[Flow]) -> dict[str, Seconds]:
+def _central(loads: Sequence[LoadSummary], flows: Sequence[Flow]) -> dict[str, Seconds]:
     """Throughput and mean latencies of loads one after the other; of draws of the figures, arrays of shape (draws,)."""
     requests = sum(load.requests for load in loads)
     tokens = sum(load.requests * (load.read + load.written) for load in loads)
@@ -263,7 +236,7 @@ def _central(loads: list[LoadSummary], flows: list[Flow]) -> dict[str, Seconds]:
     return found
 
 
-def _metrics(loads: list[LoadSummary], flows: list[Flow]) -> dict[str, float]:
+def _metrics(loads: Sequence[LoadSummary], flows: Sequence[Flow]) -> dict[str, float]:
     """All metrics of loads one after the other; of one set of figures."""
     found = {name: float(value) for name, value in _central(loads, flows).items()}
     seconds, requests = float(sum(flow.seconds for flow in flows)), sum(load.requests for load in loads)

@@ -178,22 +178,39 @@ def drawn(calibration, draws, *engines):
     return drawn_factors(calibration, groups, draws, 0)
 
 
+def logs_of(moved, *items):
+    """ln of metrics of candidates, shape (draws, candidates)."""
+    node = SteadyNode(V32, NODE, 8, WORKLOAD, moved=moved)
+    drawn = [node.predict(one.configuration.engine, one.engine_version, one.configuration.knobs).drawn for one in items]
+    return {name: np.array([one[name] for one in drawn]).T for name in drawn[0]}
+
+
 def test_draws_without_a_spread_are_the_prediction_itself():
     """One computation: the figures are numbers in one, arrays in the other."""
-    node = SteadyNode(V32, NODE, 8, WORKLOAD)
     still = {which: 0.0 * values for which, values in drawn(packaged_calibration(), 3, "vllm").items()}
-    logs = node.draws(candidates(*CASES), still)
-    for i, knobs in enumerate(CASES):
-        one = node.predict("vllm", VERSIONS["vllm"], knobs)
-        for name, values in logs.items():
-            assert values[:, i] == pytest.approx(math.log(one.metrics[name])), name
+    together, alone = SteadyNode(V32, NODE, 8, WORKLOAD, moved=still), SteadyNode(V32, NODE, 8, WORKLOAD)
+    for knobs in CASES:
+        one, plain = (node.predict("vllm", VERSIONS["vllm"], knobs) for node in (together, alone))
+        assert one.drawn
+        assert not plain.drawn
+        assert one.metrics == pytest.approx(plain.metrics)
+        for name, values in one.drawn.items():
+            assert values == pytest.approx([math.log(one.metrics[name])] * 3), name
+
+
+def test_the_prediction_is_that_of_the_figures_as_they_are_whatever_is_drawn():
+    moved, alone = drawn(nothing_learned(), 5, "vllm"), SteadyNode(V32, NODE, 8, WORKLOAD, nothing_learned())
+    node = SteadyNode(V32, NODE, 8, WORKLOAD, nothing_learned(), moved)
+    for knobs in CASES:
+        one, plain = (each.predict("vllm", VERSIONS["vllm"], knobs) for each in (node, alone))
+        assert one.metrics == pytest.approx(plain.metrics)
+        assert (one.starts, one.doubt, one.startup_s) == (plain.starts, plain.doubt, plain.startup_s)
 
 
 def test_draws_move_engines_together_where_the_figures_are_shared():
-    node = SteadyNode(V32, NODE, 8, WORKLOAD)
     items = [*candidates(TP8, DP8), *candidates(TP8, engine="sglang")]
     moved = drawn(packaged_calibration(), 64, "vllm", "sglang")
-    logs = node.draws(items, moved)["total_token_throughput"]
+    logs = logs_of(moved, *items)["total_token_throughput"]
     assert logs.shape == (64, 3)
     assert (logs.std(axis=0) > 0.02).all()
     between = np.corrcoef(logs.T)
@@ -203,11 +220,11 @@ def test_draws_move_engines_together_where_the_figures_are_shared():
 
 def test_a_draw_is_the_prediction_of_its_figures():
     """Of the leading axis nothing else is asked: each draw by itself gives the same."""
-    node, items = SteadyNode(V32, NODE, 8, WORKLOAD), candidates(TP8, DP8, {**TP8, "speculative_tokens": 1})
+    items = candidates(TP8, DP8, {**TP8, "speculative_tokens": 1})
     moved = drawn(nothing_learned(), 5, "vllm")
-    together = node.draws(items, moved)
+    together = logs_of(moved, *items)
     for k in range(5):
-        alone = node.draws(items, {which: values[k : k + 1] for which, values in moved.items()})
+        alone = logs_of({which: values[k : k + 1] for which, values in moved.items()}, *items)
         for name, values in together.items():
             assert values[k] == pytest.approx(alone[name][0], rel=1e-3), name
 
@@ -218,5 +235,5 @@ def test_what_does_not_fit_is_drawn_as_if_it_did():
     cases = [{**TP8, "memory_fraction": share} for share in (0.6, 0.9)]
     small, large = (node.predict("vllm", VERSIONS["vllm"], knobs).starts for knobs in cases)
     assert small < 0.5 < large
-    logs = node.draws(candidates(*cases), drawn(packaged_calibration(), 2, "vllm"))["total_token_throughput"]
+    logs = logs_of(drawn(packaged_calibration(), 2, "vllm"), *candidates(*cases))["total_token_throughput"]
     assert np.abs(logs[:, 0] - logs[:, 1]).max() < 0.2
