@@ -29,6 +29,7 @@ LATE = [
     *("autotune.cli.bench", "autotune.cli.doctor"),
     *(
         "autotune.outputs.report.render",
+        "autotune.outputs.report.pictures.svg",
         "autotune.evaluate.offline",
         "autotune.evaluate.launched",
     ),

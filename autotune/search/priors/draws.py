@@ -7,9 +7,13 @@ the same links are both slower than predicted where these are. And the launches 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from packaging.version import InvalidVersion
+
 from autotune.arrays import Floats
+from autotune.errors import UnknownName
 from autotune.search.gp.kernels import UnsureFigure
 from autotune.simulator.node.calibration import (
     Calibration,
@@ -23,7 +27,6 @@ from autotune.simulator.node.calibration import (
 from autotune.simulator.node.coefficients import speed_card
 from autotune.space.cards import HardwareCard
 from autotune.space.enumeration import Candidate
-from autotune.space.library import documents, spaces_root
 
 DRAWS = 32
 MOST = 200_000
@@ -50,8 +53,10 @@ class Draws:
     def of(cls, calibration: Calibration, candidates: Sequence[Candidate], hardware: HardwareCard) -> Draws:
         """Draw the factors of the candidates' engines that have any, the shared ones once for all of them."""
         versions = {one.configuration.engine: one.engine_version for one in candidates}
-        simulated = sorted(versions.keys() & dict(documents(spaces_root(), "simulation")))
-        engines = {name: groups_of(speed_card(name), versions[name], hardware) for name in simulated}
+        engines: dict[str, dict[str, str]] = {}
+        for name in sorted(versions):
+            with suppress(UnknownName, InvalidVersion):  # An engine without figures; a server that tells no version.
+                engines[name] = groups_of(speed_card(name), versions[name], hardware)
         return cls(calibration, engines, drawn_factors(calibration, engines.values(), DRAWS, _SEED))
 
     def figures(self) -> tuple[UnsureFigure, ...]:

@@ -12,7 +12,8 @@
     prefix.py        the prefix cache of a replica
     sessions.py      the client of a load of sessions
     batching.py      the loop over the scheduler in virtual time, and when tokens came
-    fluid.py         the summary of a load point, and the load without the loop: ramp, full batch, drain
+    load_summary.py  a load point in a few figures
+    fluid.py         the load without the loop: ramp, full batch, drain
     carried.py       what is carried within limits, with it
     good.py          what share of the requests keeps limits of its own, with it
     steady.py        a fast prediction of all candidates with it, the search's prior

@@ -14,7 +14,8 @@ import numpy as np
 from autotune.arrays import Floats
 from autotune.metrics.formulas import Slo
 from autotune.metrics.records import QUANTILES
-from autotune.simulator.node.fluid import Flow, LoadSummary
+from autotune.simulator.node.fluid import Flow
+from autotune.simulator.node.load_summary import LoadSummary
 from autotune.simulator.node.steptime import Seconds
 
 IN_FLIGHT = (8, 32, 128, 512)

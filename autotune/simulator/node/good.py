@@ -12,7 +12,8 @@ import numpy as np
 
 from autotune.arrays import Floats
 from autotune.metrics.formulas import Slo
-from autotune.simulator.node.fluid import SHARES, Flow, LoadSummary
+from autotune.simulator.node.fluid import Flow
+from autotune.simulator.node.load_summary import SHARES, LoadSummary
 
 _SPREAD = {"ttft": 0.2, "tpot": 0.15, "e2el": 0.1}
 """Standard deviation of ln(latency of a request / what the fluid says of it), so that no request is good or bad for

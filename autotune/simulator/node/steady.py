@@ -30,8 +30,9 @@ from autotune.simulator.node.calibration import (
 )
 from autotune.simulator.node.carried import IN_FLIGHT, carried
 from autotune.simulator.node.coefficients import Coefficients, speed_card
-from autotune.simulator.node.fluid import Flow, LoadSummary, flow_of, sequences_held
+from autotune.simulator.node.fluid import Flow, flow_of, sequences_held
 from autotune.simulator.node.good import good_share
+from autotune.simulator.node.load_summary import LoadSummary
 from autotune.simulator.node.memory import plan_memory, startup_s
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.simulator.node.steptime import Seconds
