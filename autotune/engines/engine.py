@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import yaml
 from packaging.version import InvalidVersion, Version
 
-from autotune.engines.options import OptionParser, OptionTable, read_table
+from autotune.engines.options import OptionTable, parser_of, read_table
 from autotune.errors import BadInput
 from autotune.space.context import Context, default_of
 from autotune.space.entry import in_range
@@ -64,9 +64,7 @@ class Engine:
         self._roots = (*roots, spaces_root())
         self._installed: OptionTable | None = None
         self._parser = lru_cache(maxsize=None)(
-            lambda version: OptionParser(
-                self.table(version), positional=card.model_flag is None, abbreviations=self.abbreviations
-            )
+            lambda version: parser_of(self.table(version), card.model_flag is None, self.abbreviations)
         )
 
     def installed(self, program: Sequence[str], table: OptionTable) -> Engine:

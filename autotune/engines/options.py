@@ -42,6 +42,10 @@ class OptionTable:
     config_keys: frozenset[str] = frozenset()
     borrowed: bool = False
 
+    def __hash__(self) -> int:
+        # An option's default may be a list.
+        return hash((self.engine, self.version))
+
     @property
     def defaults(self) -> dict[str, Any]:
         """Every name of every option to its default."""
@@ -164,6 +168,12 @@ class OptionParser(argparse.ArgumentParser):
             if option.dest in given:
                 values.update(dict.fromkeys(option.names, given[option.dest]))
         return values
+
+
+@lru_cache(maxsize=32)
+def parser_of(table: OptionTable, positional: bool, abbreviations: bool) -> OptionParser:
+    """The parser of a table, made once: it takes longer than to parse a hundred commands."""
+    return OptionParser(table, positional=positional, abbreviations=abbreviations)
 
 
 def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> list[str]:
