@@ -23,7 +23,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.client.target import Target
 from autotune.trial import Accuracy, Example
 
-Evidence = Mapping[str, Any]
+CheckEvidence = Mapping[str, Any]
 """One of the objects of `_EVIDENCE`."""
 EXAMPLES = 3
 NO_LOGPROBS = (
@@ -52,11 +52,13 @@ class Check(Protocol):
         """Ask a warm server; raises `NoAnswers` where it fails, `BadInput` where the user's command does."""
         ...
 
-    def alone(self, evidence: Evidence) -> Accuracy:
+    def alone(self, evidence: CheckEvidence) -> Accuracy:
         """The score of one server."""
         ...
 
-    def judge(self, baselines: Sequence[Evidence], mine: Evidence, again: Evidence | None = None) -> Accuracy:
+    def judge(
+        self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
+    ) -> Accuracy:
         """Whether a server answers as well as the baseline.
 
         Args:
@@ -102,11 +104,13 @@ class Builtin:
             raise NoAnswers("every answer of the accuracy check is empty, or its prompt was refused")
         return {"kind": self.kind, "logprobs": logprobs, "answers": answers}
 
-    def alone(self, evidence: Evidence) -> Accuracy:
+    def alone(self, evidence: CheckEvidence) -> Accuracy:
         """See `Check`: what others are compared with has no score."""
         return Accuracy(self.kind, None, note="" if evidence["logprobs"] else NO_LOGPROBS, seconds=evidence["seconds"])
 
-    def judge(self, baselines: Sequence[Evidence], mine: Evidence, again: Evidence | None = None) -> Accuracy:
+    def judge(
+        self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
+    ) -> Accuracy:
         """See `Check`."""
         groups = {context.name: context.group for context in contexts()}
         reference, ours = _answers(baselines[0]), _answers(mine)
@@ -140,7 +144,7 @@ def _row(token: Token) -> list[Any]:
     return [token.text, round(max(token.logprob, -1e4), 4), others]
 
 
-def _answers(evidence: Evidence) -> dict[str, Answer | None]:
+def _answers(evidence: CheckEvidence) -> dict[str, Answer | None]:
     rows = evidence["answers"].items()
     tokens = {name: None if row is None else tuple(Token(*one) for one in row) for name, row in rows}
     return {name: None if row is None else Answer("".join(t.text for t in row), row) for name, row in tokens.items()}
@@ -178,12 +182,14 @@ class TaskFile:
         marks = [task.is_right(text) for task, text in zip(self.tasks, texts, strict=True)]
         return {"kind": self.kind, "sha256": self.sha256, "marks": marks, "texts": texts}
 
-    def alone(self, evidence: Evidence) -> Accuracy:
+    def alone(self, evidence: CheckEvidence) -> Accuracy:
         """See `Check`."""
         score, ci95 = tasks.score(evidence["marks"])
         return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])
 
-    def judge(self, baselines: Sequence[Evidence], mine: Evidence, again: Evidence | None = None) -> Accuracy:
+    def judge(
+        self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
+    ) -> Accuracy:
         """See `Check`: compared with the baseline's first launch, item by item."""
         del again
         before = baselines[0]
@@ -233,13 +239,15 @@ class ScoreCommand:
         score, error = run_command(self.text, target.url, model)
         return {"kind": self.kind, "score": score, "error": error}
 
-    def alone(self, evidence: Evidence) -> Accuracy:
+    def alone(self, evidence: CheckEvidence) -> Accuracy:
         """See `Check`."""
         score, error = evidence["score"], evidence["error"]
         ci95 = None if error is None else (score - 1.96 * error, score + 1.96 * error)
         return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])
 
-    def judge(self, baselines: Sequence[Evidence], mine: Evidence, again: Evidence | None = None) -> Accuracy:
+    def judge(
+        self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
+    ) -> Accuracy:
         """See `Check`. A point is a hundredth of a score of at most 1, else 1.
 
         With standard errors the interval of the difference must lie below the threshold; without, the difference.
@@ -292,7 +300,7 @@ _EVIDENCE: TypeAdapter[BaseModel] = TypeAdapter(
 )
 
 
-def read_evidence(path: Path, kind: str) -> Evidence:
+def read_evidence(path: Path, kind: str) -> CheckEvidence:
     """Evidence of an earlier run, as ``bench --accuracy … --save-result`` writes it; raises `BadInput`."""
     try:
         evidence = _EVIDENCE.validate_json(path.read_bytes()).model_dump()

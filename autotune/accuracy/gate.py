@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.accuracy.check import Check, Evidence, check_of, read_evidence
+from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidence
 from autotune.errors import BadInput
 from autotune.study.home import write_atomically
 from autotune.study.spec import StudySpec
@@ -73,7 +73,7 @@ class Gate:
     def _path(self, launch: Launch) -> Path:
         return self.folder / FOLDER / f"{launch.trial.number:04d}.json"
 
-    def _references(self, launches: Sequence[Launch]) -> list[Evidence]:
+    def _references(self, launches: Sequence[Launch]) -> list[CheckEvidence]:
         """The baseline's answers, launch by launch, but for those whose file is gone or spoilt."""
         references = []
         for launch in launches:

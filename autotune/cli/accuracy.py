@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autotune.accuracy.check import Check, Evidence, check_of, read_evidence, timed
+from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidence, timed
 from autotune.cli.output import MESSAGES, answer
 from autotune.errors import BadInput, LoadFailed
 from autotune.loadgen.bench.options import BenchOptions
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.server_client import ServerClient
 from autotune.study.home import write_atomically
-from autotune.trial import Accuracy
-from autotune.trial import Evidence as Origin
+from autotune.trial import Accuracy, Evidence
 
 
 def bench(options: BenchOptions, as_json: bool) -> None:
@@ -44,13 +43,15 @@ def bench(options: BenchOptions, as_json: bool) -> None:
         write_atomically(options.save_result, json.dumps(evidence), mode=0o600)
         MESSAGES.print(f"wrote {options.save_result}", highlight=False, markup=False)
     came = _judged(check, references, evidence, target, model) if references else check.alone(evidence)
-    origin = Origin.EMULATED if emulated else Origin.MEASURED
+    origin = Evidence.EMULATED if emulated else Evidence.MEASURED
     answer(as_json, {"model": model, "evidence": origin.value, **_plain(came)}, lines(came))
     if came.passed is False:
         raise LoadFailed(f"the answers do not pass: {'; '.join(came.reasons)}")
 
 
-def _judged(check: Check, references: Sequence[Evidence], evidence: Evidence, target: Target, model: str) -> Accuracy:
+def _judged(
+    check: Check, references: Sequence[CheckEvidence], evidence: CheckEvidence, target: Target, model: str
+) -> Accuracy:
     """Beside earlier answers; too few of these say nothing of what is ordinary, so the server is asked once more."""
     if len(references) >= check.baselines:
         return check.judge(references, evidence)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType
 from typing import Annotated, Any
@@ -52,12 +54,21 @@ class Namespace:
         return bool(self._values)
 
 
-@lru_cache(maxsize=4096)
-def _compiled(text: str) -> tuple[CodeType, frozenset[str]]:
+@contextmanager
+def _refused(text: str) -> Iterator[None]:
+    """Say in one ``ValueError`` what Python refuses or warns of: `1[0]` has no value, and `knob is 8` one by chance."""
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SyntaxWarning)
+            yield
     except SyntaxError as error:
         raise ValueError(f"not an expression: {text!r} ({error.msg})") from error
+
+
+@lru_cache(maxsize=4096)
+def _compiled(text: str) -> tuple[CodeType, frozenset[str]]:
+    with _refused(text):
+        tree = ast.parse(text.strip(), mode="eval")
     names = set()
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
@@ -68,7 +79,8 @@ def _compiled(text: str) -> tuple[CodeType, frozenset[str]]:
             raise ValueError(f"only {', '.join(_FUNCTIONS)} may be called in an expression: {text!r}")
         if isinstance(node, ast.Name):
             names.add(node.id)
-    return compile(tree, f"<{text}>", "eval"), frozenset(names - set(_FUNCTIONS))
+    with _refused(text):
+        return compile(tree, f"<{text}>", "eval"), frozenset(names - set(_FUNCTIONS))
 
 
 def check(text: str) -> str:
