@@ -92,8 +92,8 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Three workers for two processors: a third of the time, tests wait for processes and sockets."""
-    return max(1, 3 * len(os.sched_getaffinity(0)) // 2)
+    """Two workers more than processors: tests also wait for processes and sockets."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_configure(config: pytest.Config) -> None:
