@@ -61,7 +61,8 @@ def spoil(path: Path, value: float) -> None:
 def spoil_file(name: str, study: FaultyStudy, value: float) -> Steps:
     """The machine goes down, and the end of a file is not what was written."""
     path = study.study / name
-    while not (path.exists() and path.stat().st_size):
+    # Another fault may have made the folder read-only: it comes when that is over.
+    while not (path.exists() and path.stat().st_size and os.access(path, os.W_OK)):
         yield False
     study.kill_tuner()
     study.reads_kept()
@@ -71,7 +72,7 @@ def spoil_file(name: str, study: FaultyStudy, value: float) -> Steps:
 
 def spoil_results(study: FaultyStudy, value: float) -> Steps:
     """What was written last did not reach the disk whole: that launch is made again."""
-    while not study.lines():
+    while not (study.lines() and os.access(study.results, os.W_OK)):
         yield False
     study.kill_tuner()
     study.reads_kept()
@@ -88,7 +89,7 @@ def spoil_results(study: FaultyStudy, value: float) -> Steps:
 def spoil_question(study: FaultyStudy, value: float) -> Steps:
     """``study.yaml`` is spoilt, and put back once that has been said."""
     path = study.study / "study.yaml"
-    while not path.exists():
+    while not (path.exists() and os.access(path, os.W_OK)):
         yield False
     study.kill_tuner()
     content, written = path.read_bytes(), path.stat().st_mtime_ns

@@ -44,8 +44,7 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """The example installed as its README says, but that its package goes into a folder of its own."""
     folder = tmp_path_factory.mktemp("llama")
     python = environment(request.config.cache.mkdir("llama_server"))
-    # Two layers: prompts still take most of a launch, and a launch half as long.
-    model = make_model(python, folder / "tiny.gguf", layers=2)
+    model = make_model(python, folder / "tiny.gguf")
     site = folder / "site"
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", site, EXAMPLE]
     done = subprocess.run([sys.executable, *install], capture_output=True, text=True, check=False)
