@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 END_BYTES = 32 * 2**20
-"""Kept of each end of a log: a failed start is explained at its beginning, a server that ran at its end."""
+"""Bytes kept of each end of a log: a failed start is explained at its beginning, a crash under load at its end."""
 _LINE_BYTES = 2**16
-"""The longest line, in bytes, that a cut keeps whole; a longer one is cut within."""
+"""The longest line, bytes, that is kept whole where the log is cut."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _LIBC = ctypes.CDLL(None)
 _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]

@@ -57,4 +57,5 @@ def release_of(version: Version) -> Version:
 class Entry(BaseModel):
     """A part of an engine's file: unknown keys are refused."""
 
+    # Schemas are built when first used: every launch of an emulated engine imports more of them than it reads.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -56,10 +56,10 @@ class Namespace:
 
 @contextmanager
 def _refused(text: str) -> Iterator[None]:
-    """Say in one ``ValueError`` what Python refuses or warns of: `1[0]` has no value, and `knob is 8` one by chance."""
+    """Raise ``ValueError`` where Python refuses or warns: the value of ``knob is 8`` depends on the interpreter."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", SyntaxWarning)
+            warnings.simplefilter("error")
             yield
     except SyntaxError as error:
         raise ValueError(f"not an expression: {text!r} ({error.msg})") from error

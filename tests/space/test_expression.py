@@ -19,10 +19,8 @@ from autotune.space.expression import Namespace, check, evaluate, fill, fill_val
         "1 +",
         "f'{a}'",
         "2 ** 99999999",
-        "[1, 2](0)",
-        "(1)[0] == tp",
         "tp is 8",
-        "(yield)",
+        r"'\d' == tp",
     ],
 )
 def test_refuses_everything_but_plain_expressions(text: str) -> None:

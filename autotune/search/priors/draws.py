@@ -51,11 +51,11 @@ class Draws:
 
     @classmethod
     def of(cls, calibration: Calibration, candidates: Sequence[Candidate], hardware: HardwareCard) -> Draws:
-        """Draw the factors of the candidates' engines that have any, the shared ones once for all of them."""
+        """Draw the calibration factors of the candidates' engines, a factor that engines share once for all."""
         versions = {one.configuration.engine: one.engine_version for one in candidates}
         engines: dict[str, dict[str, str]] = {}
         for name in sorted(versions):
-            with suppress(UnknownName, InvalidVersion):  # An engine without figures; a server that tells no version.
+            with suppress(UnknownName, InvalidVersion):  # No speed figures, or an unknown version: not predicted.
                 engines[name] = groups_of(speed_card(name), versions[name], hardware)
         return cls(calibration, engines, drawn_factors(calibration, engines.values(), DRAWS, _SEED))
 

@@ -57,7 +57,7 @@ class Flow:
     per_token_s: Floats
 
     def first_draw(self) -> Flow:
-        """The same of the figures as they are."""
+        """The flow of the first draw, the calibrated figures, as plain floats."""
         per_token_s = self.per_token_s if self.per_token_s.ndim == 2 else self.per_token_s[..., 0]
         wait_s = None if self.wait_s is None else _first(self.wait_s)
         ramp_s, full_s, answer_s = _first(self.ramp_s), _first(self.full_s), _first(self.answer_s)
@@ -258,7 +258,7 @@ def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
 
 
 def _first(value: Seconds) -> float:
-    """Of the figures as they are."""
+    """The value of the first draw, the calibrated figures."""
     return float(value[0] if isinstance(value, np.ndarray) and value.ndim else value)
 
 

@@ -1,4 +1,4 @@
-"""What the fast prediction knows of a load: means and a few quantiles of its requests."""
+"""What the fast prediction knows of a load point: means and a few quantiles of its requests' lengths, in tokens."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autotune.loadgen.requests import Requests, shared_tokens
 EDGES = np.array([0.0, 0.25, 0.5, 0.7, 0.85, 0.94, 0.985, 1.0])
 """Shares of a batch that have ended where the drain is looked at: close where few are left, which takes long."""
 SHARES = (np.arange(12) + 0.5) / 12
-"""Shares of the answers at whose lengths the time per token is looked at: short ones see the full batch alone."""
+"""Quantiles of the answers' lengths at which TPOT is predicted: short answers end before the drain."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSummary:
-    """One load point, summed up.
+    """Means and quantiles of the requests of one load point.
 
     Attributes:
         in_flight: at most.
@@ -51,7 +51,7 @@ class LoadSummary:
 
     @classmethod
     def of(cls, requests: Requests) -> LoadSummary:
-        """Sum up the drawn requests of a load point."""
+        """Summarise the requests drawn for a load point."""
         read, written = requests.input_tokens.astype(float), requests.output_tokens.astype(float)
         # Who is met running is met the likelier the longer it runs, at any moment of it alike.
         odds = written / written.sum()
