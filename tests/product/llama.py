@@ -45,9 +45,9 @@ def environment(cache: Path) -> Path:
     return made / "bin" / "python"
 
 
-def make_model(python: Path, file: Path) -> Path:
+def make_model(python: Path, file: Path, *options: str) -> Path:
     """Write the tiny model."""
-    subprocess.run([python, EXAMPLE / "tiny_gguf.py", file], check=True)
+    subprocess.run([python, EXAMPLE / "tiny_gguf.py", file, *options], check=True)
     return file
 
 

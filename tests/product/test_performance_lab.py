@@ -14,7 +14,7 @@ import pytest
 
 from autotune.study.home import Home
 
-from .cli import SHARED
+from .cli import SHARED, new_home
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "performance_lab.py"
@@ -41,8 +41,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the replays' studies lie, and the page beside them."""
     if not MEASURED.is_file() or not DOCUMENTS.is_dir():
         pytest.skip(f"{MEASURED} and {DOCUMENTS} are not here: the data folder beside the repository is absent")
-    home = tmp_path_factory.mktemp("lab") / "home"
-    home.mkdir()
+    home = new_home(tmp_path_factory.mktemp("lab"))
     words = [sys.executable, str(SCRIPT), str(MEASURED), "--home", str(home), "--out", str(home / "page.md")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ status.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -19,6 +20,7 @@ import selectors
 import socket
 import sys
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,26 @@ def become(call: dict[str, Any], descriptors: list[int]) -> None:
     sys.path[0] = call["folder"]
 
 
+def run() -> None:
+    """Run the command line, and end as Python does but for taking its modules apart.
+
+    That would write to most of the memory that is shared with the parent, ten times the CPU of refusing an option.
+    """
+    code: int | str | None = None
+    try:
+        runpy.run_module("autotune", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code
+        if not isinstance(code, int | None):
+            raise
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for output in (sys.stdout, sys.stderr):
+        if not output.closed:
+            output.flush()
+    os._exit(code or 0)
+
+
 if __name__ == "__main__":
     for late in LATE:
         importlib.import_module(late)
@@ -116,4 +138,4 @@ if __name__ == "__main__":
     mine = serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))
     if mine is not None and mine[0]["arguments"] != ["database"]:
         become(*mine)
-        runpy.run_module("autotune", run_name="__main__", alter_sys=True)
+        run()

@@ -14,9 +14,10 @@ from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
 
 
-def prepared(engine: str, **options: Any) -> Prepared:
+def prepared(engine: str, pins: tuple[str, ...] = (), **options: Any) -> Prepared:
+    """The candidates of one layout: what a value gives up, it gives up in any."""
     asked = {"model": "deepseek-ai/DeepSeek-V3.2", "hardware": "h200", "engines": (engine,), "on": "simulator"}
-    spec = build_spec(RunOptions(**{**asked, **options}))
+    spec = build_spec(RunOptions(pins=("tensor_parallel=8", *pins), **{**asked, **options}))
     return prepare(spec, library_of(spec))
 
 
