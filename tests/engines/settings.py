@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 import pytest
 
-from autotune.engines import Engine, engine, recognise, split_command
+from autotune.engines import engine, recognise, split_command
 from autotune.space.context import Context
 from autotune.space.fingerprint import broken_rules, effective
 from autotune.space.library import Library
@@ -24,12 +23,6 @@ VERSIONS = [(name, version) for name in OURS for version in engine(name).card.ve
 
 def context(version: str, model: str = V32, node: str = "h200", longest_request: int = 0, gpus: int = 8) -> Context:
     return Context(LIBRARY.model(model), LIBRARY.node(node), gpus, version, longest_request)
-
-
-def settings_of(name: str) -> list[tuple[Engine, Context]]:
-    """Every version on every model and node."""
-    kind = engine(name)
-    return [(kind, context(v, m, n)) for v, m, n in product(kind.card.versions, MODELS, NODES)]
 
 
 def shared(file: str) -> Path:
