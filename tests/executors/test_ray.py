@@ -59,7 +59,7 @@ def test_four_gpu_trials_share_a_node_and_no_gpu_is_given_twice(cluster: Nodes, 
     [("mi300x", "no node of the Ray cluster has mi300x"), ("b200", "the largest b200 node of the cluster has 4")],
 )
 def test_no_node_for_the_candidates(cluster: Nodes, tmp_path: Path, hardware: str, said: str) -> None:
-    question = ("--model", "deepseek-ai/DeepSeek-R1", "--hw", hardware, "--on", "simulator", "--launches", "4")
+    question = ("--model", "deepseek-ai/DeepSeek-R1", "--hw", hardware, "--engine", "sglang", "--on", "simulator")
     done = tuned(cluster, tmp_path / "home", *question)
     assert done.code == 2
     assert said in done.err
