@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,16 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Tracker(home, small_study.spec(gpus=4)) as tracker:
         tracker.sync([])
     return home / "mlflow.db"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without the garbage collector: it finds next to nothing, in a quarter of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from autotune.engines.engine import Engine
 from autotune.errors import BadInput
@@ -16,65 +15,61 @@ from autotune.trial import Configuration, Scalar
 RULE = "not in this version's --help"
 
 
-class Parser:
-    """Asks the parser of one engine's version; each part of a command line once per values that it depends on.
+def accepted(
+    engine: Engine, context: Context, configurations: Sequence[Configuration]
+) -> tuple[list[Configuration], dict[str, int]]:
+    """Keep the configurations that are accepted; and count the others by their refusal.
 
-    A part is the options of one knob, or (None) what goes along with every configuration.
+    A command line is made of parts: the options of one knob, or what goes along with every configuration. Each is
+    parsed once per values of the knobs that it depends on.
     """
+    left, counts = list(configurations), Counter[str]()
+    for part, depends in _parts(engine, context).items():
+        one_of_each = {_values(one, depends): one for one in left}
+        refusals = {values: _refusal(engine, context, part, one) for values, one in one_of_each.items()}
+        if any(refusals.values()):
+            said = [refusals[_values(one, depends)] for one in left]
+            counts.update(refusal for refusal in said if refusal is not None)
+            left = [one for one, refusal in zip(left, said, strict=True) if refusal is None]
+    return left, dict(counts)
 
-    def __init__(self, engine: Engine, context: Context) -> None:
-        self._engine, self._context = engine, context
-        table = engine.table(context.version)
-        self._flags = table.flags
+
+def _values(configuration: Configuration, names: Sequence[str]) -> tuple[Scalar, ...]:
+    return tuple([configuration.knobs[name] for name in names])
+
+
+def _parts(engine: Engine, context: Context) -> dict[str | None, tuple[str, ...]]:
+    """Each part, a knob's name or None, to the knobs that it depends on."""
+    of_model = context.model.engines.get(engine.name)
+    always = [*(of_model.always if of_model else []), *engine.card.always]
+    used: dict[str | None, set[str]] = {name: {name} | _names(knob) for name, knob in engine.card.knobs.items()}
+    used[None] = _names_of(always)
+    return {part: tuple(name for name in engine.card.knobs if name in names) for part, names in used.items()}
+
+
+def _refusal(engine: Engine, context: Context, knob: str | None, configuration: Configuration) -> str | None:
+    """Say why this version's parser refuses a part of a configuration's command; None when it accepts it."""
+    scope, table = context.scope(configuration.knobs), engine.table(context.version)
+    try:
+        if knob is None:
+            additions = engine.always(scope, context)
+        else:
+            additions = engine.knob_additions(knob, scope, context.version)
         # What another version's parser refuses this one may take: that is found out at launch.
-        self._knows = not table.borrowed
-        of_model = context.model.engines.get(engine.name)
-        always = [*(of_model.always if of_model else []), *engine.card.always]
-        used: dict[str | None, set[str]] = {name: {name} | _names(knob) for name, knob in engine.card.knobs.items()}
-        used[None] = _names_of(always)
-        self._parts = {part: tuple(name for name in engine.card.knobs if name in used[part]) for part in used}
-        self._refusals: dict[tuple[str | None, tuple[Scalar, ...]], str | None] = {}
-
-    def refusal(self, configuration: Configuration) -> str | None:
-        """Say why this version's parser refuses a configuration's command; None when it accepts it."""
-        knobs = configuration.knobs
-        scope: dict[str, Any] = {}
-        for part, depends in self._parts.items():
-            key = part, tuple(knobs[name] for name in depends)
-            if key not in self._refusals:
-                scope = scope or self._context.scope(knobs)
-                self._refusals[key] = self._ask(part, scope)
-            if self._refusals[key] is not None:
-                return self._refusals[key]
-        return None
-
-    def accepted(self, configurations: Sequence[Configuration]) -> tuple[list[Configuration], dict[str, int]]:
-        """Keep the configurations that are accepted; and count the others by their refusal."""
-        refusals = [self.refusal(configuration) for configuration in configurations]
-        kept = [c for c, refusal in zip(configurations, refusals, strict=True) if refusal is None]
-        return kept, Counter(refusal for refusal in refusals if refusal is not None)
-
-    def _ask(self, knob: str | None, scope: Mapping[str, Any]) -> str | None:
-        engine, context = self._engine, self._context
-        try:
-            if knob is None:
-                additions = engine.always(scope, context)
-            else:
-                additions = engine.knob_additions(knob, scope, context.version)
-            if not self._knows or not any(addition.args or addition.config for addition in additions):
-                return None
-            command = engine.command_with(additions, scope, context)
-            parsed = engine.parse(command, context.version)
-            # A parser that takes beginnings of options reads one that it lost as another that begins alike: the
-            # beginning of the right one gives back what was asked for.
-            options = [word.partition("=")[0].partition(".")[0] for word in command.argv if word.startswith("--")]
-            lost = [option for option in options if option not in self._flags]
-            if lost and knob is not None:
-                read = engine.knobs(parsed, context).knobs
-                lost = [] if read[knob] == scope[knob] else lost
-        except BadInput as error:
-            return str(error)
-        return f"{engine.name} {context.version}: error: unrecognized arguments: {lost[0]}" if lost else None
+        if table.borrowed or not any(addition.args or addition.config for addition in additions):
+            return None
+        command = engine.command_with(additions, scope, context)
+        parsed = engine.parse(command, context.version)
+        # A parser that takes beginnings of options reads one that it lost as another that begins alike: the
+        # beginning of the right one gives back what was asked for.
+        options = [word.partition("=")[0].partition(".")[0] for word in command.argv if word.startswith("--")]
+        lost = [option for option in options if option not in table.flags]
+        if lost and knob is not None:
+            read = engine.knobs(parsed, context).knobs
+            lost = [] if read[knob] == scope[knob] else lost
+    except BadInput as error:
+        return str(error)
+    return f"{engine.name} {context.version}: error: unrecognized arguments: {lost[0]}" if lost else None
 
 
 def _names(knob: Knob) -> set[str]:

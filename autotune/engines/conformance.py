@@ -18,7 +18,7 @@ from typing import ClassVar
 from packaging.version import Version
 
 from autotune.engines import Engine, engine, recognise
-from autotune.engines.accepted_options import Parser
+from autotune.engines.accepted_options import accepted
 from autotune.errors import BadInput, RefusedCommand
 from autotune.space.checking import check
 from autotune.space.context import Context, search_values
@@ -273,7 +273,7 @@ class EngineConformance:
                 broken = [rule.name for rule in broken_rules(self.card, configuration, context)]
                 assert not broken, (case, broken)
                 assert configuration in searched, f"{case} is not among the {len(searched)} candidates"
-            _, refusals = Parser(self.kind, context).accepted(candidates)
+            _, refusals = accepted(self.kind, context, candidates)
             assert not refusals, refusals
 
     def test_a_fingerprint_depends_on_content_alone(self) -> None:

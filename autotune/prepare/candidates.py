@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.engines import Engine, recognise, settings_in_front, split_command
-from autotune.engines.accepted_options import RULE, Parser
+from autotune.engines.accepted_options import RULE, accepted
 from autotune.engines.choose import engine_of, from_here
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
@@ -135,7 +135,7 @@ def _searched(
     """Enumerate what an engine's parser accepts; with what it refuses, and the reason where nothing is left."""
     space = _engine_space(kind, context, spec.pins, library.narrowed.get(kind.name))
     _leave_out_unasked(spec, space)
-    left, counts = Parser(kind, context).accepted(space.space.configurations)
+    left, counts = accepted(kind, context, space.space.configurations)
     space.space.configurations = left
     if counts:
         space.space.removed[RULE] = sum(counts.values())

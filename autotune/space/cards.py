@@ -97,6 +97,9 @@ class Architecture(Entry):
         return "fp8" if kind == "fp4" and weight_bytes >= 1.0 else kind
 
 
+_FIGURES = frozenset(Architecture.model_fields)
+
+
 class EngineExtras(Entry):
     """What one engine needs, or serves better with, for this model: parsers, templates, tokenizer modes."""
 
@@ -130,7 +133,7 @@ class ModelCard(Entry):
 
         def __getattr__(self, name: str) -> Any:
             """A figure of the architecture, as the engines' expressions name it (``model.experts``)."""
-            return getattr(self.architecture, name) if name in Architecture.model_fields else super().__getattr__(name)
+            return getattr(self.architecture, name) if name in _FIGURES else super().__getattr__(name)
 
 
 class HardwareCard(Entry):

@@ -194,7 +194,7 @@ class _Walk:
             if broken:
                 self._remove(broken[0], len(self.order), 1)
                 return
-        key = tuple(scope[name] for name in self.order)
+        key = tuple([scope[name] for name in self.order])
         if key in self.seen:
             self.result.equivalents += 1
             return

@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 
 from autotune.engines import engine, names
-from autotune.engines.accepted_options import Parser
+from autotune.engines.accepted_options import accepted
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.expression import evaluate
 from tests.engines.settings import LIBRARY, NODES, R1, V32, context
@@ -41,7 +41,7 @@ def test_the_version_s_parser_takes_every_candidate(name: str, version: str, mod
     space = enumerate_engine(kind.card, judged)
     younger = model == V32 or judged.model.family == "glm_moe_dsa"
     assert space.configurations or younger, "only sparse attention is younger than a known version"
-    kept, refusals = Parser(kind, judged).accepted(space.configurations)
+    kept, refusals = accepted(kind, judged, space.configurations)
     assert refusals == {}
     assert kept == space.configurations
 
@@ -55,8 +55,8 @@ def test_the_parts_say_what_the_whole_command_says(name: str) -> None:
     options = tuple(option for option in table.options if lacking not in option.flags)
     cut = kind.installed(kind.program, replace(table, options=options))
     candidates = enumerate_engine(kind.card, judged).configurations[::97]
-    parser = Parser(cut, judged)
-    by_parts = [parser.refusal(candidate) is None for candidate in candidates]
+    kept = accepted(cut, judged, candidates)[0]
+    by_parts = [candidate in kept for candidate in candidates]
     whole = [lacking not in cut.command(candidate, judged).argv for candidate in candidates]
     assert by_parts == whole
     assert set(whole) == {True, False}

@@ -141,9 +141,9 @@ class SteadyNode:
         if server.gpus > server.setup.gpus:
             return LEAST_ODDS, "length", 0.0, ()
         plan = plan_memory(server)
-        limit = server.running_limit * server.data_parallel
+        limit, starts = server.running_limit * server.data_parallel, plan.starts
         # What does not fit is predicted as if it did: if it starts all the same, the cache's size is wrong too.
-        held = [sequences_held(server, load, plan.capacity_tokens) if plan.starts else limit for load in self._loads]
+        held = [sequences_held(server, load, plan.capacity_tokens) if starts else limit for load in self._loads]
         running = tuple(min(load.in_flight, limit, most) for load, most in zip(self._loads, held, strict=True))
         longest = max(load.longest_prompt for load in self._loads)
         fits = min(plan.fit_probability, plan.holds(self._workload.longest_request))

@@ -8,6 +8,7 @@ model that is served, are left out; so is the vision part of a model that has on
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from autotune.space.cards import Architecture
 
@@ -121,6 +122,7 @@ def active_parameters(a: Architecture) -> float:
     return sum(part.elements for part in rank_layers(a, 1)) + experts + a.vocab_size * a.hidden_size
 
 
+@lru_cache
 def weight_bytes_per_gpu(a: Architecture, tensor_parallel: int, stage_gpus: int, pipeline: int, mtp: bool) -> float:
     """Bytes of weights on one GPU: experts spread over the stage, the rest over the attention replica.
 
