@@ -45,7 +45,7 @@ class EngineConformance:
         golden: a file of commands under ``# <engine> <version> <model> <node> <case>``, maybe other engines' as well.
         companions: knob to the knobs that must be set beside it to make it active.
         sample: configurations drawn per version, model and node.
-        most: candidates that the newest version may have with a model on a node.
+        fewest, most: candidates that the newest version may have with a model on a node.
         failing: kinds of `FailureKind` that the card's log patterns must tell.
     """
 
@@ -57,6 +57,7 @@ class EngineConformance:
     golden: ClassVar[Path | None] = None
     companions: ClassVar[Mapping[str, Mapping[str, Scalar]]] = {}
     sample: ClassVar[int] = 20
+    fewest: ClassVar[int] = 1
     most: ClassVar[int] = 42_000
     failing: ClassVar[frozenset[FailureKind]] = frozenset(
         {FailureKind.BAD_ARGUMENT, FailureKind.OUT_OF_MEMORY, FailureKind.PORT}
@@ -267,7 +268,8 @@ class EngineConformance:
                 continue
             known.append(nameless)
             candidates = enumerate_engine(self.card, context).configurations
-            assert len(candidates) <= self.most, f"{len(candidates)} candidates are more than a search looks through"
+            expected = f"from {self.fewest} to {self.most}, as many as a search looks through"
+            assert self.fewest <= len(candidates) <= self.most, f"{len(candidates)} candidates; {expected}"
             searched = set(candidates)
             for case, configuration in [("default", self.made(context)), *self.starts(context)]:
                 broken = [rule.name for rule in broken_rules(self.card, configuration, context)]

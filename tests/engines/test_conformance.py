@@ -21,6 +21,7 @@ EXAMPLE = ROOT / "examples" / "llama_server"
 class OurEngine(EngineConformance):
     models = (*MODELS, "deepseek-ai/DeepSeek-R1")
     nodes = NODES
+    fewest = 1000
     golden = Path(__file__).with_name("golden_commands.txt")
     # What must be set beside a knob to make it active.
     companions = {  # noqa: RUF012
