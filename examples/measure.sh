@@ -38,7 +38,7 @@ vllm_cpu() {
     cp -r "$examples/vllm_cpu/space" . && rm -rf home
     export HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1 VLLM_SERVER_DEV_MODE=1
     autotune run --model ./tiny --hw local --engine vllm --engine-bin vllm=.vllm-env --on process --space space \
-        --workload tiny-shared-prefix --launches 11 --engine-arg vllm='--enforce-eager --dtype float32' \
+        --workload tiny-shared-prefix --launches 11 --set enforce_eager=true --engine-arg vllm='--dtype float32' \
         --baseline 'vllm serve ./tiny --enforce-eager --dtype float32 --max-num-seqs 4 --no-enable-prefix-caching' \
         --study measured --home home
     keep "$PWD/home" vllm_cpu
