@@ -18,10 +18,10 @@ RULE = "not in this version's --help"
 def accepted(
     engine: Engine, context: Context, configurations: Sequence[Configuration]
 ) -> tuple[list[Configuration], dict[str, int]]:
-    """Keep the configurations that are accepted; and count the others by their refusal.
+    """The configurations whose command the engine version's parser accepts, and how many it refuses, by its message.
 
     A command line is made of parts: the options of one knob, or what goes along with every configuration. Each is
-    parsed once per values of the knobs that it depends on.
+    parsed once per values of the knobs that it depends on. A configuration counts for the first part that is refused.
     """
     left, counts = list(configurations), Counter[str]()
     for part, depends in _parts(engine, context).items():
@@ -39,16 +39,16 @@ def _values(configuration: Configuration, names: Sequence[str]) -> tuple[Scalar,
 
 
 def _parts(engine: Engine, context: Context) -> dict[str | None, tuple[str, ...]]:
-    """Each part, a knob's name or None, to the knobs that it depends on."""
+    """Names of the knobs that each part's options depend on; a part is a knob's name, None what every command has."""
     of_model = context.model.engines.get(engine.name)
     always = [*(of_model.always if of_model else []), *engine.card.always]
     used: dict[str | None, set[str]] = {name: {name} | _names(knob) for name, knob in engine.card.knobs.items()}
     used[None] = _names_of(always)
-    return {part: tuple(name for name in engine.card.knobs if name in names) for part, names in used.items()}
+    return {part: tuple(name for name in engine.card.knobs if name in knobs) for part, knobs in used.items()}
 
 
 def _refusal(engine: Engine, context: Context, knob: str | None, configuration: Configuration) -> str | None:
-    """Say why this version's parser refuses a part of a configuration's command; None when it accepts it."""
+    """The parser's message where it refuses a part of a configuration's command, e.g. an unrecognised option."""
     scope, table = context.scope(configuration.knobs), engine.table(context.version)
     try:
         if knob is None:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 END_BYTES = 32 * 2**20
 """Bytes kept of each end of a log: a failed start is explained at its beginning, a crash under load at its end."""
 _LINE_BYTES = 2**16
-"""The longest line, bytes, that is kept whole where the log is cut."""
+"""Length in bytes up to which a line is kept whole where the log is cut; a longer one is cut within."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _LIBC = ctypes.CDLL(None)
 _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]

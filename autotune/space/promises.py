@@ -78,7 +78,7 @@ def promises_of(
 
 
 def _names(knob: Knob) -> set[str]:
-    """The names that a knob's ``gives_up`` expressions use, with those of the default, which is ``default`` in them."""
+    """Names in the expressions of a knob's ``gives_up``, and in the conditions of the default that they refer to."""
     texts = [text for mark in knob.gives_up for text in (mark.when, mark.keeps)]
     texts += [case.when for case in knob.default] if isinstance(knob.default, list) else []
     used = {name for text in texts for name in names(text)}

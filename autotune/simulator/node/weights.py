@@ -122,7 +122,7 @@ def active_parameters(a: Architecture) -> float:
     return sum(part.elements for part in rank_layers(a, 1)) + experts + a.vocab_size * a.hidden_size
 
 
-@lru_cache
+@lru_cache  # tens of thousands of candidates have a few dozen layouts
 def weight_bytes_per_gpu(a: Architecture, tensor_parallel: int, stage_gpus: int, pipeline: int, mtp: bool) -> float:
     """Bytes of weights on one GPU: experts spread over the stage, the rest over the attention replica.
 
