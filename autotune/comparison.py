@@ -18,14 +18,14 @@ from autotune.search.decide.estimate import Spread, mean, percent
 from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_of
 from autotune.search.history import BASELINE_ROLES, Entry, History
 from autotune.search.nodes import NodeScore, contrast
-from autotune.study.curve import LadderComparison
-from autotune.study.node_share import NodeShare
 from autotune.study.recommendation import (
     Alternative,
     Choice,
+    LadderComparison,
     MatrixCell,
     MatrixRow,
     NearestMiss,
+    NodeShare,
     Objective,
     WorkloadComparison,
 )
@@ -243,7 +243,7 @@ class Sheet:
     def _tried(self, position: int) -> list[Launch]:
         """The launches behind a configuration's figures, those without a capacity where it has no others."""
         entries = self.history.evidence(position, Role.FINAL)
-        entries = entries or [entry for entry in self.history.at(position) if entry.cut_short and entry.violations]
+        entries = entries or [entry for entry in self.history.at(position) if entry.too_slow and entry.violations]
         return [self._launches[entry.number] for entry in entries]
 
     def ladder(self) -> LadderComparison | None:

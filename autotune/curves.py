@@ -17,7 +17,7 @@ from itertools import pairwise
 from autotune.metrics.formulas import HEADLINE, METRICS
 from autotune.search import objective
 from autotune.search.decide.estimate import FEW_DEGREES, LAUNCH_NOISE, Spread, Z, mean, percent
-from autotune.study.curve import Crossing, LadderComparison, LadderPoint, Side
+from autotune.study.recommendation import Crossing, LadderComparison, LadderPoint, Side
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Metrics
 
@@ -163,7 +163,8 @@ def loads_of(spec: StudySpec, launches: Sequence[Launch]) -> dict[int | None, li
         loads: list[tuple[int | None, Metrics]] = [(None, as_it_is)]
         loads += objective.curve(launch, spec.workloads[0]).items()
         for load, metrics in loads:
-            both = [objective.score_of(m, metrics.get(m, 0.0)) for m in (spec.objective, spec.pareto) if m is not None]
-            if len(both) == 2 and both[0] is not None and both[1] is not None:
-                points.setdefault(load, []).append((both[0], both[1]))
+            goals = (spec.objective, spec.pareto or spec.objective)
+            one, other = (objective.score_of(metric, metrics.get(metric, 0.0)) for metric in goals)
+            if one is not None and other is not None:
+                points.setdefault(load, []).append((one, other))
     return points

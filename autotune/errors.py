@@ -8,6 +8,7 @@
     ├── StudyLocked           another tuner works on the study: exit 2
     ├── NothingFeasible       no configuration ran: exit 3
     ├── LoadFailed            a bench with failed requests, or a client that did not keep up: exit 4
+    │   └── ClientFailed      the load client itself failed: exit 4
     └── Interrupted           stopped by the user, resumable: exit 130
         └── CannotGoOn        stopped by the machine, resumable once somebody has put it right: exit 130
 
@@ -57,12 +58,14 @@ class UnknownName(BadInput):
         name: what was asked for.
         known: the names that exist.
         hint: one more sentence, e.g. where to describe a new one.
-        meant: the names that were probably meant; none: the nearest one.
+        meant: the names that were probably meant; empty: the nearest one; None: no name says which.
     """
 
-    def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "", meant: Sequence[str] = ()) -> None:
+    def __init__(
+        self, what: str, name: str, known: Iterable[str], hint: str = "", meant: Sequence[str] | None = ()
+    ) -> None:
         names = sorted(set(known))
-        close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
+        close = [] if meant is None else difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
         guesses = list(map(repr, meant or [n for n in names if close and n.lower() == close[0]][:1]))
         parts = [f"unknown {what} {name!r}"]
         choice = " or ".join([*filter(None, [", ".join(guesses[:-1])]), *guesses[-1:]])
@@ -120,6 +123,10 @@ class LoadFailed(AutotuneError):
     """Requests of a bench failed, or its client did not keep up; the result says so and is written all the same."""
 
     exit_code = 4
+
+
+class ClientFailed(LoadFailed):
+    """A process of the load client ended in the middle of a load, or has a fault of its own; says which."""
 
 
 class Interrupted(AutotuneError):

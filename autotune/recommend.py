@@ -18,34 +18,40 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from autotune import comparison
+import numpy as np
+
+from autotune import comparison, curves
+from autotune.comparison import Sheet
 from autotune.errors import BadInput
-from autotune.fronts import front
 from autotune.loadgen.workloads import load_workload
-from autotune.money import study_cost
-from autotune.search import equivalents, objective
-from autotune.search.decide.estimate import percent
+from autotune.metrics.derived import COSTS, PER_GPU
+from autotune.metrics.formulas import HEADLINE
+from autotune.search import equivalents, objective, timeline
+from autotune.search.decide.estimate import Spread, mean, percent
 from autotune.search.decide.sequential_test import Outcome
-from autotune.search.decide.verdict import Gain, Judgement, judge
+from autotune.search.decide.verdict import Gain, Judgement, evidence, judge
+from autotune.search.front import dominated
 from autotune.search.history import History
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import calibration_of
 from autotune.simulator.prediction_intervals import gain_interval90
 from autotune.space.enumeration import CandidateSet
-from autotune.study.answers import AccuracyComparison
-from autotune.study.node_share import NodeShare
 from autotune.study.recommendation import (
+    AccuracyComparison,
     Choice,
     Exclusion,
     Explanation,
+    FrontPoint,
+    NodeShare,
     Recommendation,
     Regret,
+    StudyCost,
     Verdict,
     WorkloadComparison,
 )
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Evidence, Launch, State
+from autotune.trial import Evidence, Launch, Role, State
 
 
 def recommend(
@@ -104,7 +110,7 @@ def recommend(
         front=front(sheet),
         launches=len(launches),
         trials=len(history.by_position),
-        failures=dict(sorted(Counter(x.result.failure.kind.value for x in launches if x.result.failure).items())),
+        failures=_failures(launches),
         excluded=list(excluded),
         resolutions=equivalents.differences(launches, joined),
         nodes=nodes,
@@ -113,6 +119,39 @@ def recommend(
         study_cost=study_cost(spec, launches, judgement.verdict, percent(gain.log) if gain else None, workloads),
         duration_s=sum(entry.seconds for entry in history),
     )
+
+
+def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
+    """Sum up a study before its end: without a verdict, and with nothing recommended.
+
+    Args:
+        launches: at least one.
+    """
+    return Recommendation(
+        study=spec.study,
+        model=spec.model.id,
+        hardware=spec.hardware.name,
+        gpus=spec.gpus,
+        evidence=launches[0].result.evidence,
+        verdict=Verdict.UNFINISHED,
+        stop_reason="",
+        recommended=None,
+        baseline=None,
+        gain_percent=None,
+        gain_ci95=None,
+        workloads={},
+        contributions=[],
+        excluded=[],
+        launches=len(launches),
+        trials=len({launch.trial.configuration.fingerprint for launch in launches}),
+        failures=_failures(launches),
+        duration_s=sum(sum(launch.result.times_s.values()) for launch in launches),
+    )
+
+
+def _failures(launches: Sequence[Launch]) -> dict[str, int]:
+    """Count the failures by kind."""
+    return dict(sorted(Counter(x.result.failure.kind.value for x in launches if x.result.failure).items()))
 
 
 def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -> str:
@@ -206,3 +245,108 @@ def _undecided(judgement: Judgement, challenged: bool) -> list[str]:
     return [
         f"{short}the best challenger's gain is {percent(gain.log):+.1f} % (95 % interval {low:+.1f} to {high:+.1f} %)"
     ]
+
+
+def front(sheet: Sheet) -> list[FrontPoint]:
+    """The non-dominated ones of all measured configurations that keep the SLOs, the best of the first goal first.
+
+    Empty where one goal was asked for.
+    """
+    spec = sheet.spec
+    if spec.front_on_ladder:
+        return _on_ladder(sheet)
+    if spec.pareto is None:
+        return []
+    feasible = [p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)]
+    seconds = {p: scores for p in feasible if (scores := sheet.seconds(p))}
+    firsts = {p: mean(evidence(sheet.history, p)) for p in seconds}
+    points = np.array([(firsts[p], mean(seconds[p])) for p in seconds]).reshape(-1, 2)
+    kept = [p for p, beaten in zip(seconds, dominated(points), strict=True) if not beaten]
+    spread = Spread.pooled(seconds.values())
+    return [
+        FrontPoint(
+            **sheet.choice(p).model_dump(),
+            second=sheet.goal(spec.pareto, spec.workloads[0], seconds[p], spread),
+            evidence=sheet.measured(p)[-1].result.evidence,
+        )
+        for p in sorted(kept, key=lambda p: -firsts[p])
+    ]
+
+
+def _on_ladder(sheet: Sheet) -> list[FrontPoint]:
+    """For each engine the loads of its configurations that no other such load of it beats."""
+    spec, groups = sheet.spec, dict[str, list[tuple[int, int | None, list[tuple[float, float]]]]]()
+    for position in (p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)):
+        name = sheet.history.candidates.items[position].configuration.engine
+        loads = curves.loads_of(spec, sheet.measured(position))
+        groups.setdefault(name, []).extend((position, load, scores) for load, scores in loads.items())
+    points = []
+    for group in filter(None, groups.values()):
+        means = np.array([[mean(column) for column in zip(*scores, strict=True)] for _, _, scores in group])
+        spreads = [Spread.pooled([[both[goal] for both in row[2]] for row in group]) for goal in (0, 1)]
+        beaten = dominated(means)
+        for i in sorted(np.flatnonzero(~beaten).tolist(), key=lambda i: -means[i, 0]):
+            position, load, scores = group[i]
+            goals = [
+                sheet.goal(metric, spec.workloads[0], [both[goal] for both in scores], spreads[goal])
+                for goal, metric in enumerate((spec.objective, spec.pareto or spec.objective))
+            ]
+            points.append(
+                FrontPoint(
+                    **{**sheet.choice(position).model_dump(), "objective": goals[0]},
+                    second=goals[1],
+                    concurrency=load,
+                    evidence=sheet.measured(position)[-1].result.evidence,
+                )
+            )
+    return points
+
+
+_RATES = (
+    *(HEADLINE, "steady_total_token_throughput", "output_throughput", "request_throughput", "request_goodput"),
+    *("capacity_total_token_throughput", PER_GPU, *COSTS),
+)
+"""Objectives whose gain is in work per hour."""
+
+
+def study_cost(
+    spec: StudySpec,
+    launches: Sequence[Launch],
+    verdict: Verdict,
+    gain_percent: float | None,
+    workloads: Mapping[str, WorkloadComparison],
+) -> StudyCost | None:
+    """The hours of all launches, in money, and when they are paid back; None where no time is known.
+
+    Node-hours are those in which a launch ran on a node, whatever part of its GPUs it had: what is rented. GPU-hours,
+    and with them the money, are those of the GPUs that launches had.
+
+    With a gain of g an hour of the recommended command does the work of 1 + g hours of the baseline's on as many GPUs:
+    it saves g hours of these, so that n GPU-hours are paid back after n / gpus / g hours at full load, whatever a GPU
+    costs. The gain is that of a ``better`` verdict; of an objective that is no rate, that of total token throughput.
+    """
+    gpu_hours = sum(_gpus(launch, spec.gpus) * timeline.seconds(launch) for launch in launches) / 3600
+    if not gpu_hours:
+        return None
+    gain = _gain(spec, gain_percent, workloads) if verdict is Verdict.BETTER else 0.0
+    price = spec.gpu_hour_price
+    return StudyCost(
+        node_hours=timeline.node_s(launches) / 3600,
+        gpu_hours=None if spec.hardware.vendor == "cpu" else gpu_hours,
+        gpu_hour_price=price,
+        cost=None if price is None else gpu_hours * price,
+        paid_back_after_hours=gpu_hours / spec.gpus / gain if gain > 0 else None,
+    )
+
+
+def _gpus(launch: Launch, gpus: int) -> int:
+    """Count the GPUs that a launch had; all of the study's where none were reserved for it."""
+    return min(gpus, len(launch.result.gpu_ids)) or gpus
+
+
+def _gain(spec: StudySpec, gain_percent: float | None, workloads: Mapping[str, WorkloadComparison]) -> float:
+    if spec.objective in _RATES:
+        return (gain_percent or 0.0) / 100
+    row = workloads.get(spec.workloads[0])
+    before, after = ((m or {}).get(HEADLINE) for m in (row.baseline, row.recommended)) if row else (None, None)
+    return after / before - 1 if before and after else 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 MASK = "REDACTED"
@@ -20,24 +21,51 @@ _KEY_OWNERS = {"api", "secret", "access", "private", "auth", "storage", "account
 # Tokens of the tokenizer, not of an account.
 _TEXT_TOKENS = {"bos", "eos", "pad", "mask", "sep", "cls", "unk", "stop", "image", "special", "mtp", "per"}
 
-_SHAPES = re.compile(
-    r"(?<![A-Za-z0-9_-])(?:"
-    r"hf_(?=[A-Za-z]*[0-9])[A-Za-z0-9]{8,}|hf_[A-Za-z0-9]{16,}"  # Hugging Face
-    r"|sk-[A-Za-z0-9_-]{8,}"  # OpenAI and those who copy its keys
-    r"|(?:ghp|gho|ghs|github_pat)_[A-Za-z0-9_]{16,}"  # GitHub
-    r"|nvapi-[A-Za-z0-9_-]{16,}"  # NVIDIA NGC
-    r"|AKIA[A-Z0-9]{16}"  # AWS access key id
-    r")"
+# A log has megabytes: every pattern takes time in proportion to a text's length (benchmarks/redact.py). So each begins
+# with a literal or a set of characters, which Python looks for fast, and no two matches can begin in what one of them
+# repeats; what repeats is possessive.
+_SHAPES = [
+    re.compile(rf"{prefix}(?<![A-Za-z0-9_-]{prefix})(?:{rest})")
+    for prefix, rest in (
+        ("hf_", "(?=[A-Za-z]*+[0-9])[A-Za-z0-9]{8,}+|[A-Za-z0-9]{16,}+"),  # Hugging Face
+        ("sk-", "[A-Za-z0-9_-]{8,}+"),  # OpenAI and those who copy its keys
+        *((prefix, "[A-Za-z0-9_]{16,}+") for prefix in ("ghp_", "gho_", "ghs_", "github_pat_")),  # GitHub
+        ("nvapi-", "[A-Za-z0-9_-]{16,}+"),  # NVIDIA NGC
+        ("AKIA", "[A-Z0-9]{16}"),  # AWS access key id
+    )
+]
+_BEARER = re.compile(r"([Bb](?<!\w.)(?i:earer)\s++)[A-Za-z0-9._~+/=-]{8,}+")
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]*+:)[^/\s@]++(?=@)")
+_SEPARATORS = r"(?-i:[_.\-\x80-\U0010ffff]++)"
+_VALUE = r"(?!-|\$\{[A-Za-z_]\w*+(?![^\s\"',;}\]]))[^\s\"',;}\]]++"
+
+
+def _end_of_name() -> str:
+    """Write a pattern for the end of a secret's name, by the rule of `is_secret_name`."""
+    by_length = [[word for word in sorted(_TEXT_TOKENS) if len(word) == n] for n in {*map(len, _TEXT_TOKENS)}]
+    no_text_token = "".join(rf"(?<!(?<![A-Za-z0-9])(?:{'|'.join(words)})[_.-]token)" for words in by_length)
+    # "unexpected token: }" is prose; a bare name is a secret only where it is a setting.
+    token = rf"(?=[\s\"'=:,])(?:(?<![\w.-]token)(?![\"']?[ \t]*+:)|(?<=[\w.-]token){no_text_token})"
+    ends = [
+        ("token", token),
+        *((word, "") for word in _ALWAYS),
+        *((word, f"{_SEPARATORS}keys?") for word in _KEY_OWNERS),
+    ]
+    first, second = ("".join(sorted({c for word, _ in ends for c in word[i] + word[i].upper()})) for i in (0, 1))
+    branches = []
+    for letter, rows in groupby(sorted(ends, key=lambda row: (row[0][1], row)), key=lambda row: row[0][1]):
+        rest = "|".join(rf"{word[2:]}(?<={word}){end}" for word, end in rows)
+        branches.append(f"[{letter}{letter.upper()}](?i:{rest})")
+    return rf"[{first}](?<![A-Za-z0-9].)(?=[{second}])(?:{'|'.join(branches)})"
+
+
+_NAME = _end_of_name()
+_OPTION_NAME = rf"{_NAME}(?:=[\"']?|[\"']?,?\s++(?:-\s++)?[\"']?)(?={_VALUE})"
+_OPTION = re.compile(
+    rf"(--(?<![\w-]--)(?=[A-Za-z0-9])"
+    rf"(?:(?=[A-Za-z0-9]++{_SEPARATORS})(?!{_OPTION_NAME})[A-Za-z0-9]++{_SEPARATORS}(?<!\.--))*+{_OPTION_NAME}){_VALUE}"
 )
-_BEARER = re.compile(r"(?i)(\bbearer\s+)([A-Za-z0-9._~+/=-]{8,})")
-_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)(@)")
-_VALUE = r"(?P<value>[^\s\"',;}\]]+)"
-# Names that may be a secret's, so that no other name swallows the one behind it; `is_secret_name` decides.
-_NAME = r"(?P<name>(?:[A-Za-z][\w.-]*?)?(?:token|keys?|passw(?:or)?d|passphrase|secrets?|credentials?))"
-_OPTION = re.compile(rf"(?i)(?<![\w-])--{_NAME}(?P<sep>=[\"']?|[\"']?,?\s+(?:-\s+)?[\"']?){_VALUE}")
-_SETTING = re.compile(rf"(?i)(?<![\w-]){_NAME}(?P<sep>[\"']?[ \t]*[=:][ \t]*[\"']?){_VALUE}")
-
-
+_SETTING = re.compile(rf"({_NAME}[\"']?[ \t]*+[=:][ \t]*+[\"']?){_VALUE}")
 _REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}?")
 """``${NAME}`` says where a secret comes from and is none; in a text its last sign may belong to what follows."""
 
@@ -112,11 +140,11 @@ def text(content: str, secrets: Iterable[str] = ()) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= 4:
             content = content.replace(secret, MASK)
-    content = _SHAPES.sub(MASK, content)
-    content = _BEARER.sub(rf"\g<1>{MASK}", content)
-    content = _URL_PASSWORD.sub(rf"\g<1>{MASK}\g<3>", content)
-    content = _OPTION.sub(_mask_named, content)
-    return _SETTING.sub(_mask_setting, content)
+    for shape in _SHAPES:
+        content = shape.sub(MASK, content)
+    for pattern in (_BEARER, _URL_PASSWORD, _OPTION, _SETTING):
+        content = pattern.sub(lambda match: match[1] + MASK, content)
+    return content
 
 
 def document(value: Any, secrets: Collection[str] = ()) -> Any:
@@ -134,16 +162,3 @@ def _hidden(name: str, value: Any) -> bool:
     if isinstance(value, str):
         return bool(value) and _is_secret(name, value)
     return isinstance(value, list | tuple) and bool(value) and is_secret_name(name)
-
-
-def _mask_named(match: re.Match[str]) -> str:
-    if not _is_secret(match["name"], match["value"]) or match["value"].startswith("-"):
-        return match[0]
-    return match[0][: match.start("value") - match.start()] + MASK
-
-
-def _mask_setting(match: re.Match[str]) -> str:
-    # "unexpected token: }" is prose; a bare name is a secret only where it is a setting.
-    if match["name"].lower() == "token" and "=" not in match["sep"]:
-        return match[0]
-    return _mask_named(match)

@@ -23,8 +23,7 @@ from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.outlook import baseline_trial, cost_line
 from autotune.outputs.progress import Progress
 from autotune.outputs.tracking import Tracker
-from autotune.prepare.candidates import Prepared, prepare
-from autotune.prepare.no_effect import no_effect_by_rule
+from autotune.prepare.candidates import Prepared, no_effect_by_rule, prepare
 from autotune.prepare.weights import check_weights, fetch_weights
 from autotune.recommend import recommend
 from autotune.search.budget import most_nodes
@@ -33,7 +32,6 @@ from autotune.search.study import Study
 from autotune.serving.docker_run import fetch_images
 from autotune.space.context import gpus_of
 from autotune.study.home import Home
-from autotune.study.places import at_once
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import Lock
 from autotune.study.spec import StudySpec
@@ -91,7 +89,7 @@ def run(
             study = Study(folder, prepared.spec, candidates, prepared.command_of, priors, prepared.recorded)
         with closing(study):
             if not study.launches:
-                progress.note(cost_line(prepared, baseline_trial(prepared), at_once(executor.nodes)))
+                progress.note(cost_line(prepared, baseline_trial(prepared), executor.nodes))
             return _tune(prepared, home, study, executor, progress)
 
 
@@ -169,8 +167,11 @@ def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) 
     results: list[TrialResult] = []
     for launch in executor.launches(ask):
         before, together = study.launches, not study.one_at_a_time
-        launch = gate.judged(launch, before)
-        study.tell(launch)
+        try:
+            launch = gate.judged(launch, before)
+        finally:
+            # A finished launch is kept although its answers cannot be judged.
+            study.tell(launch)
         progress.finished(launch, before)
         if together and (why := study.one_at_a_time):
             progress.note(why)

@@ -315,8 +315,6 @@ class TrialResult:
         times_s: seconds per phase (``launch, ready, warmup, load, stop``), of the node's clock:
             virtual seconds when the evidence is simulated; of all tries together.
         resolved: what the engine made of the configuration; None where nobody told.
-        shortened: only in studies of earlier versions: the workloads whose load was cut short, with the standard
-            deviation of ln(objective). Their throughputs are forecasts and are not scored.
         quarantine: why nothing more may be launched on this node; empty where it is as clean as before.
         node: where it ran, by the name that the executor gives its nodes.
         gpu_ids: the GPUs of that node that were reserved for it, where an executor reserves them.
@@ -335,7 +333,6 @@ class TrialResult:
     started_at: str = ""
     resolved: Resolved | None = None
     quarantine: str = ""
-    shortened: Mapping[str, float] = field(default_factory=dict)
     gpu_ids: tuple[str, ...] = ()
     answers: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Accuracy | None = None

@@ -29,8 +29,8 @@ from typing import Any
 import httpx
 from scipy.stats import binomtest
 
+from autotune.accuracy.builtin import contexts
 from autotune.accuracy.check import Builtin
-from autotune.accuracy.prompts import contexts
 from autotune.loadgen.client.target import Target
 from autotune.simulator.emulator.answers import AnswerSettings, GreedyAnswer
 from autotune.simulator.emulator.launch import Emulation, prepare_launch

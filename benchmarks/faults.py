@@ -156,7 +156,7 @@ def named(fault: Fault, said: str) -> bool | None:
 
 def make_database(path: Path) -> None:
     """Make an MLflow database without runs."""
-    from autotune.outputs.tracking.database import connect, disconnect
+    from autotune.outputs.tracking.runs import connect, disconnect
     from autotune.study.tracking_uri import database_file, database_uri
 
     with tempfile.TemporaryDirectory() as folder:

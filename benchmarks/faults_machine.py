@@ -42,7 +42,7 @@ _ROOM = "4g"
 _MODULES = [
     *("autotune.cli.main", "autotune.run", "autotune.cli.studies", "autotune.cli.tuning", "autotune.evaluate.offline"),
     *("autotune.evaluate.launched", "autotune.outputs.report.pictures.svg", "autotune.outputs.report.render"),
-    *("autotune.outputs.tracking.database", "pyarrow.parquet", "scipy.stats", "mlflow.store.tracking.sqlalchemy_store"),
+    *("autotune.outputs.tracking.runs", "pyarrow.parquet", "scipy.stats", "mlflow.store.tracking.sqlalchemy_store"),
 ]
 """What a tuner loads; a campaign loads it once."""
 

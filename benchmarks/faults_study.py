@@ -18,7 +18,7 @@ from faults_mlflow import MlflowServer
 from faults_ray import RayNodes
 from faults_values import Fault, Outcome, Steps
 
-from autotune.simulator.emulator.startup import LEAKED
+from autotune.simulator.emulator.process import LEAKED
 
 MODEL = "openai/gpt-oss-120b"
 SPACE = """\

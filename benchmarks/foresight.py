@@ -29,15 +29,23 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from autotune.metrics.formulas import HEADLINE
-from autotune.simulator.fit.calibrate import target_of
+from autotune.simulator.fit.calibrate import Predictor, Problem, target_of, without
 from autotune.simulator.fit.points import LeftOut, MeasuredPoint, model_name, points_of
 from autotune.simulator.fit.points import groups as groups_of
 from autotune.simulator.fit.reading import read_file
-from autotune.simulator.fit.solving import Predictor, Problem, without
 from autotune.simulator.node import ServerSetup, simulate
-from autotune.simulator.node.calibration import Calibration, nothing_learned, packaged_calibration, read_calibration
+from autotune.simulator.node.calibration import (
+    Z90,
+    Calibration,
+    PredictionErrors,
+    Subject,
+    nothing_learned,
+    packaged_calibration,
+    read_calibration,
+    sigma,
+    sigma_of_ratio,
+)
 from autotune.simulator.node.steady import SteadyNode
-from autotune.simulator.node.uncertainty import Z90, PredictionErrors, Subject, sigma, sigma_of_ratio
 from autotune.simulator.prediction_intervals import subject_of
 
 METRICS = (HEADLINE, "mean_ttft_ms", "mean_tpot_ms")

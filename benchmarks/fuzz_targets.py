@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
+from autotune.accuracy.builtin import contexts
 from autotune.accuracy.check import Builtin, ScoreCommand, TaskFile, read_evidence
-from autotune.accuracy.prompts import contexts
 from autotune.accuracy.tasks import Task
 from autotune.cli.main import main
 from autotune.cli.spaces import space_check
@@ -36,7 +36,7 @@ from autotune.simulator.resolve_command import model_of, resolve_command
 from autotune.space.context import Context
 from autotune.space.huggingface import model_from_file
 from autotune.space.library import Library
-from autotune.study.results import parse_rows
+from autotune.study.results import parse_rows, row_of
 from autotune.study.tracking_uri import credentials, database_file, is_server, shown
 from benchmarks.fuzz import Target
 
@@ -260,8 +260,9 @@ _ANSWERS: list[dict[str, Any]] = [
 
 
 def _row() -> dict[str, Any]:
-    rows = (_ROOT / "tests/product/earlier_version").rglob("results.jsonl")
-    return json.loads(next(iter(rows)).read_text().splitlines()[0])
+    from tests import small_study
+
+    return json.loads(json.dumps(row_of(small_study.launches()[0])))
 
 
 def _rows(content: bytes, _: Path) -> None:

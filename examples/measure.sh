@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Measures the two studies under examples/ anew, with real engines on this machine's CPU, and redraws the README's picture.
+# Measures the two studies under examples/ anew, with real engines on this machine's CPU.
 #
 #     examples/measure.sh FOLDER [llama_server|vllm_cpu]
 #
 # FOLDER, an absolute path, gets the engines, their models and the studies; 3 GB. `autotune` is taken from the PATH, in an
-# environment into which examples/llama_server was installed too. Writes examples/*/measured/ and docs/measured.svg.
+# environment into which examples/llama_server was installed too. Writes examples/*/measured/.
 set -euo pipefail
 examples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$1
@@ -28,7 +28,6 @@ llama_server() {
         --launches 16 --baseline 'llama-server --model ./tiny.gguf --parallel 8 --threads 1 --no-cache-prompt' \
         --study measured --home home
     keep "$PWD/home" llama_server
-    cp home/studies/measured/report/tried.svg "$examples/../docs/measured.svg"
 }
 
 vllm_cpu() {

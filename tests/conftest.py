@@ -30,6 +30,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SLOW_FIRST = (
+    "documents/test_guides.py",
+    "documents/test_readme.py",
+    "documents/test_kinds.py",
     "executors/test_ray.py",
     "product/test_main_job.py",
     "product/test_real_path.py",
@@ -54,7 +57,6 @@ SLOW_FIRST = (
     "product/test_prefix_cache_proof.py",
     "product/test_bench.py",
     "product/test_explained.py",
-    "product/test_own_model.py",
     "docker/test_docker_engine.py",
     "docker/test_containers.py",
     "executors/test_ray_processes.py",

@@ -6,8 +6,8 @@ import shlex
 
 from click.shell_completion import BashComplete
 
-from autotune.cli.help import EXAMPLES, GROUPS
 from autotune.cli.main import cli, run
+from autotune.cli.shared import EXAMPLES, GROUPS
 
 
 def test_every_option_stands_in_one_group() -> None:

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.curves import Difference, compare, crossings
+from autotune.engines import recognise, split_command
 from autotune.errors import BadInput
 from autotune.evaluate.checked import Checked
 from autotune.evaluate.offline import Replayed, Simulated
-from autotune.loadgen.workloads import load_workload
-from autotune.loadgen.workloads.ladder import how_fixed, on_ladder
+from autotune.loadgen.workloads import how_fixed, load_workload, on_ladder
+from autotune.metrics.formulas import HEADLINE
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
@@ -33,11 +34,11 @@ from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
 from autotune.trial import Launch, Metrics, Role, Trial
 
+from .data import SWEEP, rows
 from .prepare.settings import RUN, prepared
 from .test_goals import request
 from .test_recommend import CANDIDATES, launch, spec, story
 
-SWEEP = Path(__file__).resolve().parents[2] / "shared" / "data" / "dstack_r1_concurrency_sweep.csv"
 USUAL = Spread(0.03, 10)
 
 
@@ -148,6 +149,18 @@ def test_a_difference_within_noise_is_none() -> None:
     assert told.crossings == []
 
 
+@pytest.mark.parametrize("groups", [[[0.0], [0.1]], [[0.0, 0.001]], [[0.0] * 6]])
+def test_where_few_repeats_show_the_noise_or_all_are_one_row_it_is_taken_as_3_percent(
+    groups: list[list[float]],
+) -> None:
+    """Two launches then differ by chance by up to 8.3 %."""
+    base = [with_curve(launch(0, Role.BASELINE, 0, 1000), {4: 100.0, 16: 100.0})]
+    mine = [with_curve(launch(1, Role.FINAL, 2, 2000), {4: 107.0, 16: 112.0})]
+    told = compare(spec(ladder=(4, 16)), Spread.pooled(groups), base, mine)
+    assert told is not None
+    assert [point.faster for point in told.points] == [None, "recommended"]
+
+
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 0.3)), min_size=1, max_size=8))
 def test_a_crossing_lies_between_loads_that_are_decided_and_within_its_interval(
     steps: list[tuple[float, float]],
@@ -256,12 +269,13 @@ def test_a_table_without_the_loads_is_refused(tmp_path: Path, heading: str, ladd
     assert len(prepared(replayed(path)).candidates.items) == 2
 
 
-@pytest.mark.skipif(not SWEEP.is_file(), reason=f"the published sweep ({SWEEP.name} in ../shared/data) is not here")
 def test_the_published_sweep_crosses_where_its_rows_do(tmp_path: Path) -> None:
     """DeepSeek-R1 on 8×H200, 3200→800 tokens: vLLM leads at up to 32 in flight, TensorRT-LLM at 128."""
-    with SWEEP.open() as file:
-        rows = [row for row in csv.DictReader(file) if row["gpu_type"] == "H200"]
-    listed = [(row["engine"], row["command"], row["max_concurrency"], row["total_tok_s"]) for row in rows]
+    measured = [row for row in rows(SWEEP) if row["hardware"] == "H200"]
+    listed = [
+        (recognise(split_command(row["command"]).argv).name, row["command"], row["max_concurrency"], row[HEADLINE])
+        for row in measured
+    ]
     ready = prepared(replayed(table(tmp_path / "sweep.csv", listed), ladder="4,8,16,32,64,128"))
     names = {"vllm": Role.BASELINE, "tensorrt_llm": Role.FINAL}
     answers = Replayed(ready.spec, library_of(ready.spec))
@@ -272,7 +286,7 @@ def test_the_published_sweep_crosses_where_its_rows_do(tmp_path: Path) -> None:
         launches[candidate.configuration.engine] = Launch(trial, answers(trial))
     told = compare(ready.spec, Spread(0.0, 5), [launches["vllm"]], [launches["tensorrt_llm"]])
     assert told is not None
-    by_load = {int(row["max_concurrency"]): float(row["total_tok_s"]) for row in rows if row["engine"] == "vllm"}
+    by_load = {int(load): float(value) for name, _, load, value in listed if name == "vllm"}
     assert {point.concurrency: point.baseline for point in told.points} == pytest.approx(by_load)
     assert [point.faster for point in told.points] == [*["baseline"] * 4, None, "recommended"]
     (crossing,) = told.crossings

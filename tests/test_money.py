@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,14 +16,20 @@ from autotune.metrics.goodput import goodput_limits, parse_goodput
 from autotune.metrics.records import RequestRecords
 from autotune.outputs.report.words import money
 from autotune.prepare.goals import goals_of
-from autotune.recommend import recommend
+from autotune.recommend import recommend, study_cost
 from autotune.search import objective
+from autotune.study.recommendation import Verdict, WorkloadComparison
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Evidence, Metrics, Role, State, Trial, TrialResult
 
 from .test_goals import request
 from .test_recommend import CANDIDATES, launch, spec, story
 
+RATES = (
+    *("total_token_throughput", "steady_total_token_throughput", "output_throughput", "request_throughput"),
+    *("request_goodput", "capacity_total_token_throughput", "total_token_throughput_per_gpu"),
+    *("cost_per_million_tokens", "cost_per_million_input_tokens", "cost_per_million_output_tokens"),
+)
 LOAD: Metrics = {"total_token_throughput": 8000.0, "output_throughput": 3200.0, "mean_tpot_ms": 40.0, "duration": 10.0}
 
 
@@ -157,6 +164,42 @@ def test_a_study_says_what_it_cost_and_when_that_is_paid_back() -> None:
     latency = recommend(spec(objective="p99_ttft_ms"), CANDIDATES, story(), (), "done")
     assert latency.study_cost is not None
     assert latency.study_cost.paid_back_after_hours == pytest.approx(cost.paid_back_after_hours, rel=0.02)
+    shared = [replace(row, result=replace(row.result, gpu_ids=("0", "1"))) for row in story()]
+    quarter = recommend(spec(), CANDIDATES, shared, (), "done").study_cost
+    assert quarter is not None
+    assert cost.gpu_hours is not None
+    assert quarter.gpu_hours == pytest.approx(cost.gpu_hours / 4), "two of eight GPUs were reserved"
+    assert quarter.node_hours == pytest.approx(cost.node_hours), "the node was in use all the same"
     nothing = recommend(spec(gpu_hour_price=3.0), CANDIDATES, story()[:1], (), "done")
     assert nothing.study_cost is not None
     assert nothing.study_cost.paid_back_after_hours is None
+
+
+@pytest.mark.parametrize(
+    ("goal", "verdict", "throughput", "saved"),
+    [
+        *((rate, Verdict.BETTER, 110.0, 0.25) for rate in RATES),
+        ("p99_ttft_ms", Verdict.BETTER, 110.0, 0.1),
+        ("p99_ttft_ms", Verdict.BETTER, 90.0, None),
+        ("p99_ttft_ms", Verdict.INDISTINGUISHABLE, 110.0, None),
+        ("total_token_throughput", Verdict.INDISTINGUISHABLE, 110.0, None),
+    ],
+)
+def test_only_more_work_for_each_hour_pays_a_study_back(
+    goal: str, verdict: Verdict, throughput: float, saved: float | None
+) -> None:
+    """By the gain of an objective that is a rate, and else by that of total token throughput."""
+    before, after = ({"total_token_throughput": figure} for figure in (100.0, throughput))
+    rows = {"chat": WorkloadComparison(baseline=before, recommended=after, gain_percent=None)}
+    cost = study_cost(spec(objective=goal), story(), verdict, 25.0, rows)
+    assert cost is not None
+    assert cost.paid_back_after_hours == (None if saved is None else pytest.approx(cost.node_hours / saved))
+
+
+def test_a_machine_without_a_gpu_spends_no_gpu_hours() -> None:
+    node = spec().hardware.model_copy(update={"vendor": "cpu", "gpus": 1})
+    told = recommend(spec(hardware=node, gpus=1), CANDIDATES, story(), (), "done")
+    assert told.study_cost is not None
+    assert told.study_cost.gpu_hours is None
+    assert told.study_cost.node_hours > 0
+    assert "GPU" not in " ".join(money(told))

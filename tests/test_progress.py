@@ -11,9 +11,8 @@ from rich.console import Console
 
 from autotune.metrics.formulas import Slo
 from autotune.notify import Stage
-from autotune.outputs.live import LiveBlock
 from autotune.outputs.outlook import Prediction, cost_line, first_trials, predict
-from autotune.outputs.progress import Progress
+from autotune.outputs.progress import LiveBlock, Progress
 from autotune.outputs.tracking.content import launch_tags
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
@@ -49,6 +48,21 @@ def lines(spec: StudySpec) -> list[str]:
     shown(spec, console)
     assert isinstance(console.file, StringIO)
     return [line for line in console.file.getvalue().splitlines()[1:] if line != "the last line"]
+
+
+def test_a_baseline_that_was_typed_is_not_called_its_defaults() -> None:
+    typed = small_study.spec(slos=(), baseline="vllm serve m")
+    assert "the typed command equals the engine's defaults" in lines(typed)[0]
+    assert "the recipe equals the engine's defaults" in lines(typed.model_copy(update={"recipe": "vllm"}))[0]
+    # An engine that is only the baseline's has no default among the candidates.
+    console = Console(file=StringIO(), width=120)
+    with Progress(typed, console) as progress:
+        progress.opened(Path("folder"), CandidateSet((Candidate(LAUNCHES[0].trial.configuration, "1.0"),), 0))
+        progress.finished(LAUNCHES[0], ())
+    assert isinstance(console.file, StringIO)
+    said = console.file.getvalue()
+    assert "the typed command" in said
+    assert "defaults" not in said
 
 
 def test_a_line_says_what_was_tried_and_what_came_of_it() -> None:
@@ -164,7 +178,9 @@ def test_what_a_study_takes_and_tries_first_is_told_before_it() -> None:
     ten_minutes = [(trial, Prediction(1.0, None, 600.0))]
     expected = "at most 12 launches of about 10 min each: 2.0 hours, 2.0 node-hours of the simulated node"
     assert cost_line(prepared, ten_minutes) == expected
-    assert "1.0 hours, 2.0 node-hours" in cost_line(prepared, ten_minutes, nodes=2)
+    assert "1.0 hours, 2.0 node-hours" in cost_line(prepared, ten_minutes, ("node-0", "node-1"))
+    shares = ("gpus 0-3 alone", "gpus 0-3", "gpus 4-7")
+    assert "1.0 hours, 1.0 node-hours" in cost_line(prepared, ten_minutes, shares), "one node, in two halves"
     moments = [(trial, Prediction(1.0, None, 6.0))]
     assert cost_line(prepared, moments) == "at most 12 launches of about 6 s each: 72 s of the simulated node"
     assert cost_line(prepared, []) == "at most 12 launches, which take as long as the first one shows"

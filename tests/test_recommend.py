@@ -1,6 +1,7 @@
 """The content of a recommendation, from launches written by hand."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -221,3 +222,26 @@ def test_no_launch_at_all() -> None:
     result = recommend(spec(), CANDIDATES, [])
     assert result.verdict is Verdict.INFEASIBLE
     assert result.recommended is None
+
+
+def test_a_baseline_that_is_recommended_listens_on_loopback_too() -> None:
+    only = recommend(spec(), CANDIDATES, story()[:1], (), "done")
+    assert only.recommended is not None
+    assert only.recommended.command == "A=1 vllm serve --position=0 --host 127.0.0.1"
+
+
+def test_a_baseline_that_breaks_a_limit_is_the_best_of_no_workload() -> None:
+    rows = story()
+    for row in rows:
+        if row.trial.configuration == CANDIDATES.items[0].configuration:
+            row.result.metrics["chat"]["p99_ttft_ms"] = 1e9
+            row.result.metrics["long"]["total_token_throughput"] = 5000
+    for limit, best in ((1e10, {"baseline"}), (1e6, {"recommended"})):
+        told = recommend(spec(slos=(Slo.parse(f"p99_ttft_ms<={limit:g}"),)), CANDIDATES, rows, (), "done")
+        assert {row.role for row in told.matrix if row.workloads["long"].best} == best
+
+
+def test_two_nodes_are_told_with_what_each_ran() -> None:
+    rows = [Launch(replace(row.trial, node="ab"[row.trial.number % 2]), row.result) for row in story()]
+    shares = recommend(spec(), CANDIDATES, rows, (), "done").nodes
+    assert [(share.node, share.launches) for share in shares] == [("a", 5), ("b", 5)]

@@ -115,6 +115,71 @@ def test_other_text_is_left_alone(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("invalid key: HF_TOKEN=abc def", f"invalid key: HF_TOKEN={MASK} def"),
+        ("--sort-key --api-key hunter2", f"--sort-key --api-key {MASK}"),
+        ("--sort-key\n- --api-key\n- hunter2", f"--sort-key\n- --api-key\n- {MASK}"),
+        ("eos_token: api_key=hunter2", f"eos_token: api_key={MASK}"),
+        ("args...--api-key hunter2", f"args...--api-key {MASK}"),
+        ("API__KEY = 'hunter2' x", f"API__KEY = '{MASK}' x"),
+        ("--api-key= --port 8000", "--api-key= --port 8000"),
+        ('api_key="${API_KEY}" token=${A}', 'api_key="${API_KEY}" token=${A}'),
+    ],
+)
+def test_a_name_that_is_no_secret_hides_none_behind_it(text: str, masked: str) -> None:
+    assert redact.text(text) == masked
+
+
+@given(
+    st.lists(
+        st.sampled_from(["eos", "per", "api", "hf", "secret", "SIGNING", "cache", "né", "x1", "a" * 300, "a.b-" * 300]),
+        max_size=4,
+    ),
+    st.sampled_from(
+        ["token", "TOKEN", "key", "Keys", "password", "apikey", "secrets", "credential", "tokens", "keyfile"]
+    ),
+    st.sampled_from("_.-"),
+)
+def test_text_and_names_keep_one_rule_behind_prefixes_of_any_length(before: list[str], last: str, joint: str) -> None:
+    name = joint.join(["x", *before, last])
+    for separator in ("=", ": ", " = '", '": "'):
+        masked = redact.text(f"{name}{separator}hunter2") == f"{name}{separator}{MASK}"
+        assert masked == redact.is_secret_name(name), separator
+    for separator in (" ", "=", '", "', "\n- "):
+        option = f"--{name}{separator}"
+        assert (redact.text(f"{option}hunter2") == f"{option}{MASK}") == redact.is_secret_name(name), separator
+
+
+@pytest.mark.parametrize("begin", ["", "--"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a.",
+        "api.",
+        "ac-",
+        "a.--",
+        ".--",
+        "_",
+        " ",
+        "a",
+        "@",
+        "://a:",
+        "token",
+        "token_",
+        "key=",
+        "bearer ",
+        "hf_a",
+        "${a",
+    ],
+)
+def test_a_megabyte_of_any_text_is_looked_through(begin: str, unit: str) -> None:
+    # Time that grows with the square of the length is minutes to hours here.
+    text = begin + unit * (1_000_000 // len(unit))
+    assert redact.text(f"{text} end --api-key hunter2").endswith(f"end --api-key {MASK}")
+
+
+@pytest.mark.parametrize(
     "secret", [TOKEN, "sk-proj-0123456789abcdef", "ghp_0123456789abcdef0123", "nvapi-0123456789abcdef0"]
 )
 def test_tokens_are_known_by_their_shape(secret: str) -> None:

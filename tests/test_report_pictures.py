@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -14,13 +15,12 @@ import pytest
 
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.report import StudyRecord
-from autotune.outputs.report.pictures.expected import expected
-from autotune.outputs.report.pictures.launches import tried
+from autotune.outputs.report.pictures.launches import expected, tried
 from autotune.outputs.report.render import files_of
 from autotune.study.results import Results
 from autotune.trial import Evidence
 from tests import report_studies, small_study
-from tests.small_study import BASELINE, WINNER
+from tests.small_study import BASELINE, WINNER, metrics
 
 
 def drawings(page: str) -> dict[str, ElementTree.Element]:
@@ -234,7 +234,20 @@ def test_an_objective_that_is_less_the_better(tmp_path: Path) -> None:
     study = StudyRecord(small_study.spec(objective="mean_tpot_ms"), launches, small_study.recommendation(), tmp_path)
     picture = tried(study)
     assert picture is not None
-    assert list(picture.panels[0].lines[0].ys) == [200.0, 200.0, 150.0, 150.0], "the best so far falls"
+    assert list(picture.panels[0].lines[0].ys) == pytest.approx([200.0] * 2 + [150.0] * 6), "the best so far falls"
+
+
+def test_the_best_so_far_falls_to_what_the_finals_confirm(tmp_path: Path) -> None:
+    """A lucky launch of the search is the best only until its configuration is launched afresh."""
+    launches = small_study.launches()
+    lucky = dataclasses.replace(launches[3].result, metrics={"sharegpt": metrics(12_000.0)})
+    launches[3] = dataclasses.replace(launches[3], result=lucky)
+    picture = tried(StudyRecord(small_study.spec(), launches, small_study.recommendation(), tmp_path))
+    assert picture is not None
+    line = picture.panels[0].lines[0]
+    reached = [(0, 6000.0), (1, 7000.0), (3, 12_000.0), (5, 9000.0), (6, 9000.0), (7, 9099.45), (8, 9099.45)]
+    assert list(line.xs) == [*(number for number, _ in reached), 8]
+    assert list(line.ys[:-1]) == pytest.approx([value for _, value in reached])
 
 
 def test_matplotlib_is_loaded_only_to_draw() -> None:

@@ -338,6 +338,12 @@ def test_the_tracker_is_silent_and_importing_it_is_light(tmp_path: Path) -> None
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_the_ui_command_of_a_relative_home_is_relative() -> None:
+    home = Path("mlruns")
+    assert ui_command(home) == "mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --host 127.0.0.1"
+    assert Path(database_uri(home).removeprefix("sqlite:///")).is_absolute(), "wherever a process of ours works"
+
+
 def test_the_ui_command_is_loopback_and_quoted(tmp_path: Path) -> None:
     home = tmp_path / "my runs"
     assert ui_command(home) == f"mlflow ui --backend-store-uri 'sqlite:///{home}/mlflow.db' --host 127.0.0.1"

@@ -19,7 +19,7 @@ from autotune.cli.tuning import resume
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.tracking import Tracker
 from autotune.outputs.tracking.content import experiment_name
-from autotune.outputs.tracking.outage import reason
+from autotune.outputs.tracking.outage import Outage, reason
 from autotune.outputs.tracking.runs import ARTIFACTS
 from autotune.study.home import Home
 from autotune.study.results import row_of
@@ -348,3 +348,17 @@ def test_a_spoilt_state_is_begun_anew_and_no_run_is_made_twice(tmp_path: Path, d
         with Tracker(tmp_path, small_study.spec()) as tracker:
             tracker.sync(LAUNCHES[:3])
     assert children(f"sqlite:///{tmp_path}/mlflow.db", "small") == EVERY_LAUNCH[:3]
+
+
+def test_failed_tries_take_a_twentieth_of_the_time_and_are_two_minutes_apart_at_most() -> None:
+    now = 1000.0
+    said: list[str] = []
+    outage = Outage("http://127.0.0.1:9", said.append, lambda: now)
+    assert outage.due
+    for took_s, wait_s in ((0.1, 2.0), (3.0, 60.0), (30.0, 120.0)):
+        outage.failed(ConnectionRefusedError(), took_s)
+        now += wait_s - 0.5
+        assert not outage.due, took_s
+        now += 0.6
+        assert outage.due, took_s
+    assert len(said) == 1

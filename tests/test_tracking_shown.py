@@ -17,7 +17,7 @@ from autotune.metrics.formulas import Slo
 from autotune.metrics.records import LATENCIES, STATISTICS
 from autotune.outputs.tracking import Tracker
 from autotune.outputs.tracking.content import curve_points, experiment_name, launch_metrics
-from autotune.study.curve import LadderComparison, LadderPoint
+from autotune.study.recommendation import LadderComparison, LadderPoint
 from autotune.study.tracking_uri import database_uri
 from autotune.trial import Role
 from tests import report_studies, small_study
@@ -58,8 +58,10 @@ def test_progress_and_curves_are_stepped_metrics(tracker: Tracker) -> None:
     def curve(run: Any, name: str) -> list[tuple[int, float]]:
         return sorted((one.step, one.value) for one in client.get_metric_history(run.info.run_id, name))
 
-    reached = [(0, 6000.0), (1, 7000.0), (3, 9100.0)]
-    assert curve(parent, "best_so_far") == reached, "a launch that failed has no point, and finals only repeat"
+    best = curve(parent, "best_so_far")
+    assert [step for step, _ in best] == [0, 1, 3, 5, 6, 7, 8], "a launch that failed has no point"
+    finals = [9000.0, 9000.0, 9099.45, 9099.45]
+    assert [value for _, value in best] == pytest.approx([6000.0, 7000.0, 9100.0, *finals]), "finals replace the search"
     assert [step for step, _ in curve(parent, "launch_objective")] == [0, 1, 3, 5, 6, 7, 8]
     assert curve(parent, "sharegpt.curve.total_token_throughput") == [(4, 400.0), (64, 5000.0)]
     assert curve(parent, "baseline.sharegpt.curve.total_token_throughput") == [(4, 500.0)]

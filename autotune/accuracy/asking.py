@@ -7,15 +7,19 @@ client for single calls serves.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+
 from autotune.errors import AutotuneError
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.server_client import ServerClient
+from autotune.loadgen.server_client import http_client
+from autotune.notify import silent
 
 AT_ONCE = 128
 """Requests in flight where answers are wanted under load."""
@@ -57,7 +61,13 @@ class Answer:
 
 
 def ask(
-    target: Target, model: str, bodies: Sequence[Mapping[str, Any]], at_once: int, *, logprobs: bool = False
+    target: Target,
+    model: str,
+    bodies: Sequence[Mapping[str, Any]],
+    at_once: int,
+    *,
+    logprobs: bool = False,
+    answered: Callable[[], None] = silent,
 ) -> list[Answer | None]:
     """The answers to some requests, in their order; None for a prompt that the server cannot take.
 
@@ -65,12 +75,26 @@ def ask(
         bodies: ``prompt`` or ``messages``, and what else is sent; greedy decoding is added.
         at_once: requests in flight.
         logprobs: whether log-probabilities are asked for.
+        answered: is called after each answer, by the thread that asked for it.
 
     Raises:
         NoAnswers: a request failed otherwise.
     """
-    with ServerClient(target, _ANSWER_S) as client, ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(lambda body: _answer(client, target, model, body, logprobs), bodies))
+
+    async def answers() -> list[Answer | None]:
+        room = asyncio.Semaphore(at_once)
+        async with http_client(httpx.AsyncClient, target, _ANSWER_S) as client:
+
+            async def answer(body: Mapping[str, Any]) -> Answer | None:
+                async with room:
+                    came = await _answer(client, target, model, body, logprobs)
+                answered()
+                return came
+
+            return await asyncio.gather(*map(answer, bodies))
+
+    # Not in threads, which would hold a Ctrl-C until the last answer has come.
+    return asyncio.run(answers())
 
 
 def gives_logprobs(target: Target, model: str) -> bool:
@@ -82,10 +106,12 @@ def gives_logprobs(target: Target, model: str) -> bool:
     return answer is not None and bool(answer.tokens) and answer.tokens[0].logprob is not None
 
 
-def _answer(client: ServerClient, target: Target, model: str, body: Mapping[str, Any], logprobs: bool) -> Answer | None:
+async def _answer(
+    client: httpx.AsyncClient, target: Target, model: str, body: Mapping[str, Any], logprobs: bool
+) -> Answer | None:
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     whole = {"model": model, "temperature": 0.0, **({"logprobs": TOP} if logprobs else {}), **body}
-    status, document = client.post_json(path, whole)
+    status, document = await _post(client, path, whole)
     if status in _TOO_LONG and not (logprobs and status == 400 and "logprob" in str(document).lower()):
         return None
     if status != 200:
@@ -98,6 +124,24 @@ def _answer(client: ServerClient, target: Target, model: str, body: Mapping[str,
         raise NoAnswers(f"POST {path}: the answer is no completion: {target.redacted(str(document))}") from None
     text = text if isinstance(text, str) else ""
     return Answer(text, tokens or words(text))
+
+
+async def _post(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+    """Status and document of an answer; 0 and the reason in words where nothing answers.
+
+    What broke off is sent once more: some servers close kept-alive connections while a call goes out on them.
+    """
+    for last in (False, True):
+        try:
+            answer = await client.post(path, json=body)
+        except httpx.TransportError as error:
+            if last or isinstance(error, httpx.TimeoutException):
+                return 0, f"no answer: {error or type(error).__name__}"
+            continue
+        with suppress(ValueError, RecursionError):
+            return answer.status_code, answer.json()
+        return answer.status_code, answer.text
+    raise AssertionError("the second call returned")
 
 
 def words(text: str) -> tuple[Token, ...]:

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import shlex
+import shutil
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -17,19 +23,104 @@ from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from autotune.accuracy import builtin, tasks
 from autotune.accuracy.asking import AT_ONCE, Answer, NoAnswers, Token, ask, gives_logprobs
-from autotune.accuracy.command import check_command, run_command
-from autotune.accuracy.prompts import contexts
+from autotune.accuracy.builtin import contexts
 from autotune.errors import BadInput
 from autotune.loadgen.client.target import Target
+from autotune.notify import silent
+from autotune.serving import ShutdownTimeouts
+from autotune.serving.process import WatchdogClient
+from autotune.serving.processes import MARKER, Membership, end
+from autotune.serving.watchdog import Request
 from autotune.trial import Accuracy, Example
 
+LIMIT_S = 4 * 3600
+"""Of one run; a server may be asked thousands of questions."""
+_TAIL = 300
 CheckEvidence = Mapping[str, Any]
 """One of the objects of `_EVIDENCE`."""
+Answered = Callable[[int], None]
+"""Is called after each prompt's answer, by several threads, with the number of all prompts."""
 EXAMPLES = 3
 NO_LOGPROBS = (
     "the engine gives no log-probabilities, so that answers are compared by their words alone: damage of less than "
     "about 5 % of the tokens may pass"
 )
+_Row = tuple[str] | tuple[str, FiniteFloat, dict[str, FiniteFloat]]
+
+
+def check_command(text: str) -> list[str]:
+    """The words of a command; raises `BadInput` where it can be told now that it will not run."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadInput(f"--accuracy {text!r}: {error}") from None
+    if not words or shutil.which(words[0]) is None:
+        program = words[0] if words else ""
+        raise BadInput(
+            f"--accuracy {text!r}: there is no program {program!r} here; give builtin, a FILE.jsonl, or a command with "
+            "{url} and {model} in it"
+        )
+    if "{url}" not in text:
+        raise BadInput(f"--accuracy {text!r}: the command does not say {{url}}, so it cannot ask the server")
+    return words
+
+
+def run_command(text: str, url: str, model: str) -> tuple[float, float | None]:
+    """Run a command against a server: its score, and the standard error where it tells one.
+
+    ``{url}`` and ``{model}`` in it are replaced. The last line is the score; its standard error may stand behind it. No
+    shell runs it; ``sh -c '…'`` is one.
+
+    Raises:
+        BadInput: it fails, does not end, or prints no number.
+    """
+    words = [word.replace("{url}", url).replace("{model}", model) for word in check_command(text)]
+    code, out, err = _run(text, words)
+    if code != 0:
+        why = (err.strip() or out.strip())[-_TAIL:] or "it said nothing"
+        raise BadInput(f"--accuracy {text!r}: ended with exit code {code}: {why}")
+    last = next((line.strip() for line in reversed(out.splitlines()) if line.strip()), "")
+    try:
+        numbers = [float(word) for word in last.split()]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or not all(map(math.isfinite, numbers)):
+        raise BadInput(
+            f"--accuracy {text!r}: its last line is {last[:_TAIL]!r}; print the score there, and behind it the "
+            "standard error where there is one, e.g. 0.853 0.0097"
+        )
+    return numbers[0], numbers[1] if len(numbers) == 2 else None
+
+
+def _run(text: str, words: Sequence[str]) -> tuple[int, str, str]:
+    """Run a program under a watchdog, which ends all that it started: its exit code, standard output and error."""
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        marker = uuid.uuid4().hex
+        request = Request(
+            argv=[shutil.which(words[0]) or words[0], *words[1:]],
+            env={**os.environ, MARKER: marker, "TMPDIR": folder},
+            folder=os.getcwd(),
+            log=str(err),
+            log_offset=0,
+            marker=marker,
+            tuner=os.getpid(),
+            temporary=folder,
+            output=str(out),
+        )
+        watchdog = WatchdogClient(request)
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while watchdog.exit_code is None and not watchdog.lost and (left_s := deadline - time.monotonic()) > 0:
+                watchdog.listen(left_s)
+            texts = [path.read_text(encoding="utf-8", errors="replace") for path in (out, err)]
+        finally:
+            if watchdog.stop(timeouts := ShutdownTimeouts()) is None:  # it was killed itself
+                end(Membership(marker).alive, timeouts.terminate_s, timeouts.kill_s)
+    if watchdog.exit_code is None:
+        why = "somebody ended it" if watchdog.lost else f"did not end within {LIMIT_S / 3600:g} hours"
+        raise BadInput(f"--accuracy {text!r}: {why}")
+    return watchdog.exit_code, texts[0], texts[1]
 
 
 class Check(Protocol):
@@ -48,7 +139,7 @@ class Check(Protocol):
         """Of the task file, by which a resumed study knows it; None where the check reads none."""
         ...
 
-    def run(self, target: Target, model: str) -> dict[str, Any]:
+    def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
         """Ask a warm server; raises `NoAnswers` where it fails, `BadInput` where the user's command does."""
         ...
 
@@ -77,10 +168,10 @@ def check_of(text: str) -> Check:
     return ScoreCommand.parse(text)
 
 
-def timed(check: Check, target: Target, model: str) -> dict[str, Any]:
+def timed(check: Check, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
     """Run a check; its evidence, with the seconds that it took."""
     started_ns = time.perf_counter_ns()
-    return check.run(target, model) | {"seconds": (time.perf_counter_ns() - started_ns) / 1e9}
+    return check.run(target, model, answered) | {"seconds": (time.perf_counter_ns() - started_ns) / 1e9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +182,15 @@ class Builtin:
     baselines = 2
     sha256 = None
 
-    def run(self, target: Target, model: str) -> dict[str, Any]:
+    def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
         """See `Check`."""
         logprobs = gives_logprobs(target, model)
         answers: dict[str, Any] = {}
         for alone in (True, False):
             asked = [context for context in contexts() if context.alone is alone]
-            came = ask(target, model, [context.body for context in asked], 1 if alone else AT_ONCE, logprobs=logprobs)
+            bodies, at_once = [context.body for context in asked], 1 if alone else AT_ONCE
+            count = partial(answered, len(contexts()))
+            came = ask(target, model, bodies, at_once, logprobs=logprobs, answered=count)
             for context, answer in zip(asked, came, strict=True):
                 answers[context.name] = answer and [_row(token) for token in answer.tokens]
         if not any(answers.values()):
@@ -173,9 +266,10 @@ class TaskFile:
         items = tasks.read_tasks(path)
         return cls(items, hashlib.sha256(path.read_bytes()).hexdigest())
 
-    def run(self, target: Target, model: str) -> dict[str, Any]:
+    def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
         """See `Check`."""
-        came = ask(target, model, [task.body for task in self.tasks], AT_ONCE)
+        bodies = [task.body for task in self.tasks]
+        came = ask(target, model, bodies, AT_ONCE, answered=partial(answered, len(bodies)))
         if not any(came):
             raise NoAnswers("the server takes none of the task file's prompts")
         texts = [answer.text if answer else "" for answer in came]
@@ -234,8 +328,9 @@ class ScoreCommand:
         check_command(text)
         return cls(text)
 
-    def run(self, target: Target, model: str) -> dict[str, Any]:
-        """See `Check`."""
+    def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
+        """See `Check`; the command's own output shows how far it is."""
+        del answered
         score, error = run_command(self.text, target.url, model)
         return {"kind": self.kind, "score": score, "error": error}
 
@@ -268,9 +363,6 @@ class ScoreCommand:
             passed=not reasons,
             reasons=reasons,
         )
-
-
-_Row = tuple[str] | tuple[str, FiniteFloat, dict[str, FiniteFloat]]
 
 
 class _BuiltinEvidence(BaseModel):

@@ -16,7 +16,7 @@ from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidenc
 from autotune.errors import BadInput
 from autotune.study.home import write_atomically
 from autotune.study.spec import StudySpec
-from autotune.trial import Failure, FailureKind, Launch, State, TrialResult
+from autotune.trial import Failure, FailureKind, Launch, State
 
 FOLDER = "accuracy"
 
@@ -63,9 +63,15 @@ class Gate:
         if len(references) < check.baselines:
             # The baseline itself, or one that cannot be compared with it: it did not run.
             return replace(launch, result=replace(result, answers={}, accuracy=check.alone(evidence)))
-        came = check.judge(references, evidence)
+        try:
+            came = check.judge(references, evidence)
+        except BadInput as error:  # the baseline's answers are none to compare with
+            came = replace(check.alone(evidence), note=str(error))
         result = replace(result, answers={}, accuracy=came)
-        return replace(launch, result=result if came.passed else _failed(result, came.reasons))
+        if came.passed is False:
+            failure = Failure(FailureKind.ACCURACY, f"It answers worse than the baseline: {'; '.join(came.reasons)}.")
+            result = replace(result, state=State.FAILED, failure=failure, metrics={})
+        return replace(launch, result=result)
 
     def _is_baseline(self, launch: Launch) -> bool:
         return launch.trial.configuration.fingerprint == self.baseline
@@ -82,8 +88,3 @@ class Gate:
                 with suppress(BadInput):
                     references.append(read_evidence(self._path(launch), check.kind))
         return references
-
-
-def _failed(result: TrialResult, reasons: Sequence[str]) -> TrialResult:
-    message = f"It answers worse than the baseline: {'; '.join(reasons)}."
-    return replace(result, state=State.FAILED, failure=Failure(FailureKind.ACCURACY, message), metrics={})

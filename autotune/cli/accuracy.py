@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
 from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidence, timed
-from autotune.cli.output import MESSAGES, answer
+from autotune.cli.output import MESSAGES, answer, say
 from autotune.errors import BadInput, LoadFailed
 from autotune.loadgen.bench.options import BenchOptions
 from autotune.loadgen.client.target import Target
@@ -38,7 +41,7 @@ def bench(options: BenchOptions, as_json: bool) -> None:
     target = options.target
     with ServerClient(target) as server:
         model, emulated = server.model(options.model), server.emulated()
-    evidence = timed(check, target, model)
+    evidence = _asked(check, target, model)
     if options.save_result is not None:
         write_atomically(options.save_result, json.dumps(evidence), mode=0o600)
         MESSAGES.print(f"wrote {options.save_result}", highlight=False, markup=False)
@@ -56,9 +59,27 @@ def _judged(
     if len(references) >= check.baselines:
         return check.judge(references, evidence)
     MESSAGES.print("asking once more, as one reference does not tell what differs by itself", highlight=False)
-    again = timed(check, target, model)
+    again = _asked(check, target, model)
     # Of one launch, which differ less than two do: more --reference files of fresh launches are better.
     return check.judge(references, evidence, again)
+
+
+def _asked(check: Check, target: Target, model: str) -> dict[str, Any]:
+    """What the server answers; shown meanwhile: how many prompts it has answered."""
+    count, one_at_a_time = itertools.count(1), threading.Lock()
+    with MESSAGES.status("asking the server") if MESSAGES.is_interactive else nullcontext() as line:
+
+        def answered(prompts: int) -> None:
+            with one_at_a_time:
+                done = next(count)
+                told = f"{done} of {prompts} prompts answered"
+                if line is not None:
+                    line.update(told)
+                # In a log the number of lines must not grow with that of prompts, and the first ones take longest.
+                elif done.bit_count() == 1 or done == prompts:
+                    say(told)
+
+        return timed(check, target, model, answered)
 
 
 def _plain(came: Accuracy) -> dict[str, Any]:
@@ -68,20 +89,18 @@ def _plain(came: Accuracy) -> dict[str, Any]:
 
 def lines(came: Accuracy) -> list[str]:
     """The outcome for people."""
-    rows = []
+    rows, unit = [], "" if came.kind == "command" else " %"
+    if came.passed is not None:
+        rows.append("passes" if came.passed else f"fails: {'; '.join(came.reasons)}")
     if came.score is None:
-        rows.append(f"{came.kind}: answers to be compared with, no score of their own")
+        rows.append(f"{came.kind}: the answers are kept; compare another server's with --reference FILE")
     else:
-        unit = "" if came.kind == "command" else " %"
         within = f" (95 % interval {came.ci95[0]:.4g} to {came.ci95[1]:.4g}{unit})" if came.ci95 else ""
         what = "agreement" if came.kind == "builtin" else "score"
         rows.append(f"{came.kind}: {what} {came.score:.4g}{unit}{within}")
     if came.passed is not None:
-        rows.append(f"reference {came.baseline:.4g}, threshold {came.threshold:.4g}: {_PASSED[came.passed]}")
-    rows += [*came.reasons, *filter(None, [came.note])]
+        rows.append(f"reference {came.baseline:.4g}{unit}, threshold {came.threshold:.4g}{unit}")
+    rows += filter(None, [came.note])
     for one in came.examples:
         rows += ["", f"prompt     {one.prompt}", f"reference  {one.baseline}", f"here       {one.finalist}"]
     return [*rows, f"took {came.seconds:.1f} s"]
-
-
-_PASSED = {True: "passes", False: "fails"}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.cli import accuracy, find_load
+from autotune.cli import accuracy
 from autotune.cli.output import MESSAGES, answer
-from autotune.errors import LoadFailed
+from autotune.errors import LoadFailed, NothingFeasible
 from autotune.loadgen.bench import printing, results
 from autotune.loadgen.bench.options import BenchOptions
+from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.client.messages import Progress
+from autotune.loadgen.finding import FoundCapacity, find_load
 from autotune.loadgen.measuring import measure
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.results import LoadOptions, Measurement
@@ -45,8 +47,8 @@ def bench(options: BenchOptions, as_json: bool) -> None:
             drafts=DraftReader(server, Library().engines.values()),
         )
         if options.find_load is not None:
-            came = find_load.search(options, workload, load_options)
-            find_load.conclude(options, workload, evidence, came, load_options, as_json)
+            came = _search(options, workload, load_options)
+            _conclude(options, workload, evidence, came, load_options, as_json)
             return
         runs = _measured(options, workload, seeds, load_options)
     result = results.result(options, workload, evidence, runs, load_options.tokenizer)
@@ -76,3 +78,36 @@ def _measured(
             if runs[-1].warm_up_failed:
                 break  # a server that answers no request gets no further load
     return runs
+
+
+def _search(options: BenchOptions, workload: Workload, load_options: LoadOptions) -> FoundCapacity:
+    """Search for the server's capacity, and print a line for each load."""
+    assert options.find_load is not None
+
+    def say(line: str) -> None:
+        MESSAGES.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    with printing.LiveLine(MESSAGES) as live:
+        how = replace(load_options, on_progress=live.show)
+        plan = LoadSearch.of(options.find_load, options.slos, workload, limits=load_options.slos, confirm_s=CONFIRM_S)
+        return find_load(options.url, options.model, workload, options.seed, plan, how, say)
+
+
+def _conclude(
+    options: BenchOptions,
+    workload: Workload,
+    evidence: Evidence,
+    came: FoundCapacity,
+    load_options: LoadOptions,
+    as_json: bool,
+) -> None:
+    """Write and print the result; raises `NothingFeasible` or `LoadFailed` where there is no capacity."""
+    result = results.searched(options, workload, evidence, came, load_options.tokenizer)
+    if options.save_result is not None:
+        result = results.save(options.save_result, result, came.shown)
+        MESSAGES.print(f"wrote {options.save_result} and {result['requests_file']}", highlight=False, markup=False)
+    answer(as_json, result, printing.search_table(result))
+    if came.failure or came.invalid:
+        raise LoadFailed(came.failure or came.invalid)
+    if came.found.missed is not None:
+        raise NothingFeasible("; ".join(came.found.sentences()))

@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.output import print_json
-from autotune.doctor import TARGETS, Finding, Host, Status
-from autotune.doctor.checks import examine, ready
+from autotune.doctor import TARGETS, Finding, Host, Status, examine, ready
 from autotune.errors import BadInput
 from autotune.machine.node import local_node
 from autotune.machine.resources import cpu, memory_bytes

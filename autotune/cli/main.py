@@ -11,7 +11,7 @@ import click
 
 from autotune import __version__, redact
 from autotune.cli import shared
-from autotune.cli.help import EXAMPLES, GroupedCommand
+from autotune.cli.shared import EXAMPLES, GroupedCommand, refusal
 from autotune.errors import AutotuneError, BadInput
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -32,7 +32,7 @@ def cli() -> None:
 @click.option("--hw", "hardware", default="", help="Hardware by name (h200, mi300x), local, or a YAML file.")
 @shared.gpus
 @click.option(
-    "--engine", "engines", multiple=True, help="E.g. vllm, or vllm==0.30.0; repeatable. Default: all that fit."
+    "--engine", "engines", multiple=True, help="E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit."
 )
 @click.option("--workload", "workloads", multiple=True, help="First: the objective's. Default: sharegpt.")
 @shared.speedup
@@ -182,9 +182,9 @@ def bench(as_json: bool, **options: Any) -> None:
 @shared.common(home_is_used=True)
 def compare(a: str, b: str, home: Path, as_json: bool) -> None:
     """Compare two studies (names or bundles), or two results of `bench --save-result` or `vllm bench serve`."""
-    from autotune.cli import comparing
+    from autotune.cli import studies
 
-    comparing.compare(a, b, home, as_json)
+    studies.compare(a, b, home, as_json)
 
 
 @cli.command()
@@ -196,9 +196,9 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
 @shared.common(home_is_used=True)
 def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bool) -> None:
     """Write a study in one file that `run --on replay:FILE` answers from, on any machine."""
-    from autotune.cli import comparing
+    from autotune.cli import studies
 
-    comparing.bundle(study, output, with_prompts, home, as_json)
+    studies.bundle(study, output, with_prompts, home, as_json)
 
 
 @cli.command(context_settings=_MULTILINE)
@@ -244,7 +244,7 @@ def calibrate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True)
 @shared.common(home_is_used=True)
 def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
-    """Print a study's report."""
+    """Print a study's report; of an unfinished one what it has found so far."""
     from autotune.cli import studies
 
     studies.report(study, format_, home, as_json)
@@ -298,7 +298,7 @@ def space() -> None:
 @shared.space
 @shared.common(home_is_used=False)
 def show(as_json: bool, **options: Any) -> None:
-    """Print the candidates that remain per engine, and what each rule removed."""
+    """Print each engine's knobs and candidates, and what each rule removed."""
     from autotune.cli import spaces
     from autotune.study.options import RunOptions
 
@@ -326,8 +326,11 @@ def main() -> None:
     except (KeyboardInterrupt, click.exceptions.Abort):
         click.echo("autotune: interrupted", err=True)
         sys.exit(130)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"autotune: {redact.text(refusal(error))}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of our output went away (`autotune list | head`); nothing is wrong.

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from autotune.cli.output import answer
+from autotune.outputs.report.text import scalar
 from autotune.prepare.build_spec import build_spec
+from autotune.prepare.candidates import PROMISES
+from autotune.space.entry import in_range
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_for
 
 if TYPE_CHECKING:
+    from autotune.prepare.engine_space import EngineSpace
     from autotune.space.cards import ModelCard
+    from autotune.space.enumeration import CandidateSet
+    from autotune.trial import Scalar
 
 
 def space_show(options: RunOptions, as_json: bool) -> None:
@@ -30,6 +37,8 @@ def space_show(options: RunOptions, as_json: bool) -> None:
             "candidates": len(space.space.configurations),
             "twins": space.space.equivalents,
             "removed": {rule: count for rule, count in space.space.removed.items() if count},
+            "reasons": {rule: _reason(space, rule) for rule, count in space.space.removed.items() if count},
+            "knobs": _knobs(space, prepared.candidates),
         }
         for name, space in prepared.spaces.items()
     }
@@ -40,16 +49,71 @@ def space_show(options: RunOptions, as_json: bool) -> None:
         f"{figures['active'] / 1e9:,.1f} billion active per token, {figures['weight_gb']:,.0f} GB of weights"
     ]
     for name, row in report.items():
-        lines.append(
-            f"{name} {row['version']}: {row['candidates']:,} candidates of {row['combinations']:,} combinations"
-        )
+        lines += ["", f"{name} {row['version']}"]
+        lines += _listed(row["knobs"])
+        lines.append(f"  {row['candidates']:,} candidates of {row['combinations']:,} combinations")
         if row["twins"]:
             lines.append(f"  {row['twins']:>12,}  equivalents of another one under the engine's own effects")
         removed = sorted(row["removed"].items(), key=lambda item: -item[1])
-        lines += [f"  {count:>12,}  removed by {rule}" for rule, count in removed]
+        lines += [f"  {count:>12,}  removed by {rule}: {row['reasons'][rule]}" for rule, count in removed]
     lines += [f"{name}: excluded, {reason}" for name, reason in excluded.items()]
     names = {"model": spec.model.id, "hardware": spec.hardware.name}
     answer(as_json, {**names, "figures": figures, "engines": report, "excluded": excluded}, lines)
+
+
+def _reason(space: EngineSpace, rule: str) -> str:
+    """Why a rule removes combinations."""
+    if rule == PROMISES:
+        return "these turn prefix caching off; `autotune run --allow no-prefix-caching` tries them"
+    return next(one.reason for one in space.card.rules if one.name == rule)
+
+
+def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, Any]]:
+    """Each knob that the version has: values with their candidates, default, options that set it, what values cost."""
+    version, default, configurations = space.context.version, space.effective({}).knobs, space.space.configurations
+    costs: dict[tuple[str, Scalar], str] = {}
+    for position, given in candidates.given_up.items():
+        if candidates.items[position].configuration.engine == space.engine.name:
+            costs |= {(one.knob, one.to): one.what for one in given}
+    knobs: dict[str, dict[str, Any]] = {}
+    for name, knob in space.card.knobs.items():
+        if not knob.exists_in(version):
+            continue
+        counts = Counter(configuration.knobs[name] for configuration in configurations)
+        additions = [one for one in knob.emit if in_range(version, one.versions)]
+        options = [word for one in additions for word in (*filter(_is_option, one.args), *one.env, *one.config)]
+        knobs[name] = {
+            "help": knob.help,
+            "values": [
+                {"value": value, "candidates": count, "gives_up": costs.get((name, value))}
+                for value, count in counts.items()
+            ],
+            "default": default[name],
+            "options": list(dict.fromkeys(options)),
+        }
+    return knobs
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-")
+
+
+def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """List the knobs that are searched, with what a value gives up on a line of its own; then the others."""
+    wide = max(map(len, knobs), default=0)
+    searched, fixed = list[str](), list[str]()
+    for name, row in knobs.items():
+        head = "  ".join([f"  {name:<{wide}}", *filter(None, [" ".join(row["options"])])])
+        values, default = row["values"], f"default {scalar(row['default'])}"
+        if len(values) < 2:
+            fixed.append(f"{head}  {default}")
+            continue
+        searched += [
+            head,
+            f"      {len(values)} values: {', '.join(scalar(one['value']) for one in values)}; {default}",
+        ]
+        searched += [f"      {scalar(one['value'])} gives up: {one['gives_up']}" for one in values if one["gives_up"]]
+    return [*searched, *(["  not searched; --set changes them:", *fixed] if fixed else [])]
 
 
 def _figures(model: ModelCard) -> dict[str, float]:

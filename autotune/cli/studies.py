@@ -1,8 +1,9 @@
-"""``autotune report``, ``autotune export`` and ``autotune list``."""
+"""``autotune report``, ``export``, ``list``, ``bundle`` and ``compare``."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.output import print_json, say
-from autotune.errors import BadInput
+from autotune.cli.output import answer, print_json, say
+from autotune.errors import BadInput, UnknownName
 from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation, Verdict
 from autotune.study.results import is_held
@@ -29,38 +30,33 @@ _NO_WIDTH = 10_000
 
 
 def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
-    """``autotune report``; raises `BadInput` that says how far an unfinished study is."""
+    """``autotune report``: of an unfinished study what its launches tell so far; raises `BadInput` before the first."""
     folder = Home(home)
-    spec = folder.spec(study)
+    spec, done, launches = folder.spec(study), folder.recommendation(study), folder.launches(study)
     path = folder.study_folder(study) / f"report.{format_}"
-    if path.is_file():
+    if done is not None and path.is_file():
         text = path.read_text(encoding="utf-8")
-    elif (done := folder.recommendation(study)) is not None:
+    elif done is None and not launches:
+        raise BadInput(_so_far(folder, spec, "report"))
+    else:
         from autotune.outputs.report import StudyRecord
         from autotune.outputs.report.render import render
+        from autotune.recommend import unfinished
 
-        text = render(StudyRecord(spec, folder.launches(study), done, path.parent), format_)
-    else:
-        raise BadInput(_so_far(folder, spec, "report"))
+        text = render(StudyRecord(spec, launches, done or unfinished(spec, launches), path.parent), format_)
     if as_json:
-        print_json({"study": study, "format": format_, "report": text})
+        print_json({"study": study, "format": format_, "finished": done is not None, "report": text})
+    elif format_ == "md" and sys.stdout.isatty():
+        from autotune.cli.markdown import print_markdown
+
+        print_markdown(text)
     else:
         click.echo(text)
 
 
 def _so_far(home: Home, spec: StudySpec, lacking: str) -> str:
-    """Say what an unfinished study has found until now, and how to go on."""
-    from autotune.search.objective import achieved, maximises
-
-    launches = home.launches(spec.study)
-    values = [(value, launch) for launch in launches if (value := achieved(spec, launch)) is not None]
-    progress = f"{len(launches)} of at most {spec.launches} launches are done"
-    if values:
-        value, best = (max if maximises(spec.objective) else min)(values, key=lambda pair: pair[0])
-        progress += (
-            f", the best so far is launch {best.trial.number} ({best.trial.configuration.engine}, "
-            f"{best.result.evidence.value}) with a {spec.objective} of {value:,.1f}"
-        )
+    """Say how far an unfinished study is, and how to go on."""
+    progress = f"{len(home.launches(spec.study))} of at most {spec.launches} launches are done"
     if is_held(home.study_folder(spec.study)):
         return f"study {spec.study!r} is still running, so it has no {lacking}: {progress}"
     how = f"go on with:\n{home.resume_command(spec.study)}"
@@ -212,3 +208,35 @@ def _has_gain(done: Recommendation) -> bool:
         return False
     same = done.recommended and done.baseline and done.recommended.fingerprint == done.baseline.fingerprint
     return not same
+
+
+def bundle(study: str, output: Path, prompts: bool, home: Path, as_json: bool) -> None:
+    """``autotune bundle``."""
+    from autotune.outputs.bundle import bundle as content_of
+
+    content = content_of(Home(home), study, say, prompts=prompts)
+    try:
+        write_atomically(output, content, mode=0o600 if prompts else 0o644)
+    except OSError as error:
+        raise BadInput(f"-o {output}: cannot be written ({error.strerror})") from error
+    told = {"study": study, "file": str(output), "bytes": len(content)}
+    lines = [f"wrote {output} ({len(content):,} bytes); replay it with:", f"autotune run --on replay:{output}"]
+    answer(as_json, told, lines)
+
+
+def compare(a: str, b: str, home: Path, as_json: bool) -> None:
+    """Print the comparison of two studies or of two bench results; raises `BadInput` for what is neither."""
+    from autotune.loadgen.bench.compare import compare as compare_results
+    from autotune.outputs.study_comparison import compare_studies, study_named
+
+    folder = Home(home)
+    one, other = study_named(a, folder), study_named(b, folder)
+    if one is None and other is None:
+        results = compare_results(Path(a), Path(b))
+        answer(as_json, results.to_json(), results.lines())
+        return
+    if one is None or other is None:
+        hint = f"Looked in {folder.studies}; a bundle's file will do too. A study is compared with another one only."
+        raise UnknownName("study", a if one is None else b, folder.names(), hint)
+    studies = compare_studies(one, other)
+    answer(as_json, studies.to_json(), studies.lines())

@@ -203,8 +203,8 @@ def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
     try:
         text = files[name] if name in files else Path(name).read_text(encoding="utf-8")
         document = yaml.safe_load(text) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the config file {name} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:
+        raise BadInput(f"the config file {name!r} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise MalformedFile(name, f"not YAML: {error}") from error
     if not isinstance(document, dict):

@@ -2,18 +2,24 @@
 
 Asked for is one thing: a flag may do nothing, a variable may be ignored, a limit may be lowered. The knobs that the
 engine tells are read back through its card (``resolved``), made effective as every configuration is, and compared.
+
+Engines print what they resolved for people, with enumerations (``<CompilationMode.NONE: 0>``), objects
+(``KvCacheConfig(dtype='auto')``) and bare words (``dtype=torch.bfloat16``) among the literals. An object becomes a
+mapping of its fields, an enumeration its member's name, a bare word a text. What cannot be read ends the reading; what
+came before it counts.
 """
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.engines.engine import Engine
-from autotune.errors import BadInput
 from autotune.space.context import Context, default_of
 from autotune.space.entry import in_range
 from autotune.space.expression import Namespace, evaluate
@@ -21,9 +27,145 @@ from autotune.space.fingerprint import effective
 from autotune.space.schema import Knob
 from autotune.trial import Command, Configuration, Resolved, Scalar
 
+_STRING = re.compile(r"""[bru]?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", re.DOTALL)
+_MEMBER = re.compile(r"<(?:(?:\w+\.)*(\w+): )?[^<>]*>")
+_CALL = re.compile(r"[A-Za-z_][\w.]*\(")
+_WORD = re.compile(r"[^\s,()\[\]{}=]+")
+_NAME = re.compile(r"([A-Za-z_]\w*)=")
+_GAP = re.compile(r"[\s,]*")
+_CLOSERS = {"{": "}", "[": "]", "(": ")"}
+_DEEPEST = 40
+_UNREADABLE = (ValueError, SyntaxError)
 _LEFT = (None, "auto")
 """Values that leave the choice to the engine."""
 _MALFORMED = (NameError, AttributeError, TypeError, ValueError, ArithmeticError, LookupError)
+
+
+def settings(text: str) -> dict[str, Any]:
+    """The settings in a text: of a dictionary its entries, of ``a=1, b=2`` or ``a=1 b=2`` each; ``{}`` of neither."""
+    text = text.strip()
+    reader = _Reader(text)
+    if not text.startswith("{"):
+        return reader.fields("")
+    return {str(key): value for key, value in reader.entries().items()}
+
+
+class _Reader:
+    """One pass over a text."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at, self._depth = text, 0, 0
+
+    def fields(self, closer: str) -> dict[str, Any]:
+        """``name=value`` pairs up to a closing bracket, or the end."""
+        fields: dict[str, Any] = {}
+        while True:
+            self._skip()
+            name = _NAME.match(self._text, self._at)
+            if name is None or self._ends(closer):
+                break
+            self._at = name.end()
+            if self._peek() in ("", " ", ",", closer):
+                fields[name[1]] = ""
+                continue
+            try:
+                fields[name[1]] = self._value()
+            except _UNREADABLE:
+                self._at = len(self._text)  # what follows might belong elsewhere than it seems
+        self._close(closer)
+        return fields
+
+    def entries(self) -> dict[Any, Any]:
+        """A dictionary, from its opening bracket on."""
+        self._at += 1
+        entries: dict[Any, Any] = {}
+        while not self._ends("}"):
+            try:
+                key = self._value()
+                self._skip()
+                if self._peek() != ":":
+                    raise ValueError("no value")
+                self._at += 1
+                entries[key if isinstance(key, str | int | float | bool | None) else str(key)] = self._value()
+            except _UNREADABLE:
+                self._at = len(self._text)
+        self._close("}")
+        return entries
+
+    def _items(self, closer: str) -> list[Any]:
+        self._at += 1
+        items = []
+        while not self._ends(closer):
+            items.append(self._value())
+        self._close(closer)
+        return items
+
+    def _value(self) -> Any:
+        self._skip()
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise ValueError("nested too deep")
+        opener = self._peek()
+        try:
+            if opener == "{":
+                return self.entries()
+            return self._items(_CLOSERS[opener]) if opener in _CLOSERS else self._single()
+        finally:
+            self._depth -= 1
+
+    def _single(self) -> Any:
+        text = self._take(_STRING)
+        if text is not None:
+            return ast.literal_eval(text[0])
+        member = self._take(_MEMBER)
+        if member is not None:
+            return member[1] or member[0]
+        if self._take(_CALL) is not None:
+            return self._object()
+        word = self._take(_WORD)
+        if word is None:
+            raise ValueError("nothing that is known")
+        if word[0].endswith(":"):
+            self._at -= 1
+        return _plain(word[0].removesuffix(":"))
+
+    def _object(self) -> Any:
+        """The fields of an object; without names (``PosixPath('/x')``) its only content, or all."""
+        self._skip()
+        if _NAME.match(self._text, self._at) or self._peek() == ")":
+            return self.fields(")")
+        self._at -= 1
+        items = self._items(")")
+        return items[0] if len(items) == 1 else items
+
+    def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        match = pattern.match(self._text, self._at)
+        if match is not None:
+            self._at = match.end()
+        return match
+
+    def _skip(self) -> None:
+        self._take(_GAP)
+
+    def _peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _ends(self, closer: str) -> bool:
+        self._skip()
+        return self._peek() in ("", closer)
+
+    def _close(self, closer: str) -> None:
+        if closer and self._peek() == closer:
+            self._at += 1
+
+
+def _plain(word: str) -> Any:
+    """A number, True, False or None; any other word as it is."""
+    try:
+        value = ast.literal_eval(word)
+    except _UNREADABLE:
+        return word
+    return value if isinstance(value, bool | int | float | None) else word
 
 
 class _NotReported(Exception):
@@ -121,8 +263,6 @@ def _note(engine: Engine, name: str, asked: Configuration, context: Context, run
         # What the engine reported of other knobs is nothing that this one's default can be judged by.
         return f"{ran}, where {_code(name, wanted)} was asked for"
     setting = engine.setting(name, asked, context, command)
-    if not setting and _typed(engine, name, command, context) == got.knobs[name] != wanted:
-        return f"{ran}, as what was passed through to it says"
     if not setting and wanted in _LEFT:
         return f"{ran}, its own choice"
     if not setting and wanted == default_of(knob, context.scope(asked.knobs), context.version):
@@ -131,18 +271,9 @@ def _note(engine: Engine, name: str, asked: Configuration, context: Context, run
     return f"{setting} {'did nothing' if got.knobs[name] == left else 'did not hold'}: {ran}"
 
 
-def _typed(engine: Engine, name: str, command: Command, context: Context) -> Scalar:
-    """A knob as the whole command line has it, what was passed through included; None where that cannot be read."""
-    try:
-        return engine.knobs(engine.parse(command, context.version), context).knobs[name]
-    except BadInput:
-        return None
-
-
 def _code(name: str, value: Scalar) -> str:
     return _quoted(f"{name}={str(value).lower() if isinstance(value, bool) or value is None else value}")
 
 
 def _quoted(text: str) -> str:
-    """Quote as Markdown's inline code."""
     return "`" + " ".join(text.replace("`", "'").split()) + "`"

@@ -22,10 +22,10 @@ from autotune.accuracy.asking import NoAnswers
 from autotune.accuracy.check import timed
 from autotune.accuracy.gate import check_of_study
 from autotune.engines import engine
-from autotune.errors import BadInput, CannotGoOn
+from autotune.errors import BadInput, CannotGoOn, ClientFailed
 from autotune.evaluate import PHASES
+from autotune.evaluate.offline import load_search
 from autotune.evaluate.readback import read_back
-from autotune.loadgen.capacity.search import LoadSearch
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.finding import FoundCapacity, find_load
 from autotune.loadgen.measuring import measure
@@ -34,8 +34,7 @@ from autotune.loadgen.request_file import requests_path, write_requests
 from autotune.loadgen.results import LoadOptions, Measurement, to_json
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.speculation import DraftReader
-from autotune.loadgen.workloads import load_workload
-from autotune.loadgen.workloads.ladder import on_ladder
+from autotune.loadgen.workloads import load_workload, on_ladder
 from autotune.metrics.derived import CURVE, INVALID
 from autotune.notify import Stage, Watch, silent
 from autotune.prepare.weights import weights_failure
@@ -228,13 +227,14 @@ class Launched:
                 # The few requests of a light load differ more from seed to seed than launches do.
                 seed = self.spec.seed + (0 if concurrency else trial.launch_index)
                 measurement: Measurement | FoundCapacity
-                if self.spec.find_load is not None and not concurrency and name == self.spec.workloads[0]:
-                    search = LoadSearch.of(
-                        self.spec.find_load, self.spec.slos, workload, limits=self.spec.request_limits
-                    )
-                    measurement = find_load(server.url, server.model, workload, seed, search, options)
-                else:
-                    measurement = measure(server.url, server.model, workload, seed, options)
+                try:
+                    if self.spec.find_load is not None and not concurrency and name == self.spec.workloads[0]:
+                        search = load_search(self.spec, workload, trial.role)
+                        measurement = find_load(server.url, server.model, workload, seed, search, options)
+                    else:
+                        measurement = measure(server.url, server.model, workload, seed, options)
+                except ClientFailed as error:
+                    return self._failed(Failure(FailureKind.INFRASTRUCTURE, f"{name}: {error}"))
             times_s["load"] -= measurement.warm_up_s
             times_s["warmup"] += measurement.warm_up_s
             if not concurrency:
@@ -254,6 +254,10 @@ class Launched:
             if measurement.failure and not measurement.invalid:
                 died = server.failure(within_s=DEATH_S)
                 return self._failed(died or Failure(FailureKind.LOAD_ERRORS, f"{name}: {measurement.failure}"))
+            overloaded = isinstance(measurement, FoundCapacity) and measurement.found.died_at is not None
+            if overloaded and len(trial.loads) == 1 and not trial.wants_answers:
+                # Nothing more is asked of it, and what it carried before it died counts.
+                return TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
         died = server.failure()
         if died or not trial.wants_answers:
             return self._failed(died) if died else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
@@ -264,11 +268,11 @@ class Launched:
     def _answers(self, server: Server, trial: Trial, metrics: dict[str, Metrics]) -> TrialResult:
         """What the check of answers is told by a server that was measured.
 
-        Raises `BadInput` where the user's command fails on the very first launch, the baseline's.
+        Raises `BadInput` where the user's command or task file fails on the very first launch, the baseline's.
         """
-        check = check_of_study(self.spec)
-        assert check is not None
         try:
+            check = check_of_study(self.spec)
+            assert check is not None
             answers = timed(check, Target.parse(server.url, server.api_key), server.model)
         except NoAnswers as error:
             died = server.failure(within_s=DEATH_S)

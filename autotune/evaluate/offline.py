@@ -19,9 +19,8 @@ from autotune.engines.report_back import ReportedKnobs, compare
 from autotune.errors import BadInput
 from autotune.evaluate import PHASES
 from autotune.loadgen.capacity.judge import LOOKS
-from autotune.loadgen.capacity.search import LoadSearch
-from autotune.loadgen.workloads import Workload, load_workload
-from autotune.loadgen.workloads.ladder import on_ladder
+from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
+from autotune.loadgen.workloads import Workload, load_workload, on_ladder
 from autotune.metrics.derived import CURVE
 from autotune.metrics.formulas import METRICS
 from autotune.replay.bundle import bundle_of
@@ -31,11 +30,13 @@ from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
-from autotune.trial import Evidence, Failure, Metrics, Resolved, State, Trial, TrialResult
+from autotune.trial import Evidence, Failure, Metrics, Resolved, Role, State, Trial, TrialResult
 
 LOOKS_IN_VIRTUAL_TIME = 1
 """At each load of a load search: what is open after the first is decided by the figures, which takes a third of the
 time. ``docs/load-search.md`` says how far that is off."""
+CONFIRMED = (Role.BASELINE, Role.CONTROL, Role.FINAL)
+"""Launches whose rate is confirmed by a long load: those that are compared in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Simulated:
             # The same prompts for every configuration, new ones for every repeat but of the ladder's short loads.
             seed = self.spec.seed + (0 if concurrency else trial.launch_index)
             searched = not concurrency and name == self.spec.workloads[0]
-            came = simulated_load(self.spec, resolved, workload, seed, searched, factor)
+            came = simulated_load(self.spec, resolved, workload, seed, searched, trial.role, factor)
             times_s["ready"], failure = came.startup_s, came.failure
             if failure is not None:
                 break
@@ -109,20 +110,36 @@ class SimulatedLoad:
     load_s: float
 
 
+def load_search(spec: StudySpec, workload: Workload, role: Role) -> LoadSearch:
+    """The load search of a launch; only of the baseline and of finalists is the rate confirmed by a long load.
+
+    On the simulated node a load has one look, and none is confirmed.
+    """
+    assert spec.find_load is not None
+    simulated = spec.on == "simulator"
+    looks = LOOKS_IN_VIRTUAL_TIME if simulated else LOOKS
+    confirm_s = CONFIRM_S if role in CONFIRMED and not simulated else 0.0
+    return LoadSearch.of(spec.find_load, spec.slos, workload, looks, spec.request_limits, confirm_s)
+
+
 def simulated_load(
-    spec: StudySpec, resolved: ResolvedCommand, workload: Workload, seed: int, searched: bool, factor: float = 1.0
+    spec: StudySpec,
+    resolved: ResolvedCommand,
+    workload: Workload,
+    seed: int,
+    searched: bool,
+    role: Role,
+    factor: float = 1.0,
 ) -> SimulatedLoad:
     """Load a simulated server by a workload as it is, or up to its capacity where the study asks for that.
 
     Args:
         searched: whether a load search would be under this workload.
+        role: of the launch, which decides how long its loads are.
         factor: by which the node is faster than the one that is simulated.
     """
     if spec.find_load is not None and searched:
-        # What is told of a launch on a server before it is one takes as long as there.
-        looks = LOOKS_IN_VIRTUAL_TIME if spec.on == "simulator" else LOOKS
-        search = LoadSearch.of(spec.find_load, spec.slos, workload, looks, spec.request_limits)
-        came = find_load(resolved, workload, seed, search, factor)
+        came = find_load(resolved, workload, seed, load_search(spec, workload, role), factor)
         metrics = came.found.metrics if came.found is not None else {}
         return SimulatedLoad(metrics, came.failure, came.startup_s, came.load_s)
     # On a node that is faster by a factor a latency keeps a limit where it keeps one larger by that factor here.

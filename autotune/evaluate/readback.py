@@ -15,8 +15,7 @@ from typing import Any
 
 from autotune import redact
 from autotune.engines import Engine
-from autotune.engines.parse_repr import settings
-from autotune.engines.report_back import compare, parse_reported
+from autotune.engines.report_back import compare, parse_reported, settings
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.server_client import ServerClient
 from autotune.serving.logs import read_head

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from autotune.evaluate.checked import Checked
 from autotune.notify import Watch
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
-from autotune.trial import Launch, State, Trial, TrialResult
+from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
 
 _IN_A_ROW = 3
 
@@ -42,6 +43,16 @@ class EvaluationSetup:
         """Make the study's evaluator, whose results have the derived metrics and are checked."""
         made = self.make(self.spec, self.library, self.folder, self.notify)
         return Checked(made, self.spec)
+
+    def lost(self, message: str) -> TrialResult:
+        """Return the result of a launch whose process is gone."""
+        return TrialResult(
+            state=State.INVALID,
+            evidence=self.evaluator().evidence,
+            failure=Failure(FailureKind.INFRASTRUCTURE, message),
+            gpus=self.spec.gpus,
+            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
 
 
 class Executor(Protocol):

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from autotune.errors import BadInput
 from autotune.executors import EvaluationSetup, Executor, LocalExecutor
-from autotune.executors.shares import shares_of
-from autotune.executors.side_by_side import SideBySideExecutor
+from autotune.executors.side_by_side import SideBySideExecutor, shares_of
 from autotune.study.spec import check_executor, is_local
 
 _ALWAYS = {
@@ -61,7 +60,7 @@ def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_n
         from autotune.executors.ray import RayExecutor
     except ImportError as error:
         raise BadInput(
-            f"--executor {name} needs Ray Tune ({error}); install it with: pip install 'autotune-serving[ray]'"
+            f"--executor {name} needs Ray Tune ({error}); install it with: pip install '.[ray]' in a clone of autotune"
         ) from error
     return RayExecutor(address, own_cluster, setup, needs, most_nodes)
 

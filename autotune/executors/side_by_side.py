@@ -15,25 +15,81 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from autotune.child import IMPORT_FOLDER, die_with_parent
 from autotune.errors import AutotuneError, CannotGoOn
 from autotune.executors import EvaluationSetup
-from autotune.executors.shares import Share, visible_to
-from autotune.notify import Stage, on_node, silent
+from autotune.machine.gpu import Gpu, gpus
+from autotune.notify import Notify, Stage, on_node, silent
+from autotune.serving.preflight import VISIBLE, Node
 from autotune.study.places import alone, is_alone, share_name
-from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
+from autotune.study.spec import StudySpec, most_at_once
+from autotune.trial import Launch, Trial, TrialResult
 
+_LAUNCHED_HERE = ("process", "docker", "emulator")
+_OF_VENDOR = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
+
+Share = tuple[int, ...]
+"""Numbers of GPUs, ascending as the vendor's tools count them."""
 CLOSE_S = 60.0
 """For a process to stop its server: longer than a server is given to end."""
-
 _CHILD = "import sys; sys.path.insert(0, {folder!r}); from autotune.executors.side_by_side import main; main()"
+
+
+def shares_of(
+    spec: StudySpec,
+    most_places: int,
+    notify: Notify,
+    present: Callable[[], Sequence[Gpu]] = gpus,
+    environment: Mapping[str, str] = os.environ,
+) -> list[Share]:
+    """The shares of this machine's GPUs on which a study's launches run side by side; fewer than two: they do not.
+
+    A share has as many GPUs as the study uses, next to each other. One that has a GPU which is not idle is left out.
+
+    Args:
+        most_places: that the budget is worth; the first share counts twice, as it is measured alone too.
+        present: asks for the GPUs as they are now.
+    """
+    if spec.on not in _LAUNCHED_HERE or spec.hardware.vendor == "cpu":
+        return []
+    # An emulated node's GPUs have nobody else on them.
+    known = () if spec.on == "emulator" else present()
+    numbers = [gpu.index for gpu in known] if spec.on != "emulator" else list(range(spec.hardware.gpus))
+    numbers, count = _visible(numbers, environment), spec.gpus
+    whole = [tuple(numbers[i : i + count]) for i in range(0, len(numbers) - count + 1, count)]
+    most = min(most_places - 1, most_at_once(spec.executor) or len(whole))
+    if min(len(whole), most) < 2:
+        return []
+    idle = []
+    for share in whole:
+        busy = [problem for gpu in known if gpu.index in share and (problem := Node().busy(gpu))]
+        if busy:
+            notify(f"{share_name(share)} are not used: {busy[0]}")
+        else:
+            idle.append(share)
+    return idle[:most]
+
+
+def _visible(numbers: list[int], environment: Mapping[str, str]) -> list[int]:
+    """The GPUs that an environment leaves visible, in its order; none where it names them otherwise than by number."""
+    text = next((environment[name] for name in VISIBLE if environment.get(name)), None)
+    if text is None:
+        return numbers
+    words = [word.strip() for word in text.split(",")]
+    # Named by UUID nobody knows which GPU must be idle for which share.
+    return [int(word) for word in words if int(word) in numbers] if all(map(str.isdecimal, words)) else []
+
+
+def visible_to(share: Share, vendor: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment variable that shows a process the GPUs of a share alone: the one that is set, or the vendor's."""
+    name = next((name for name in VISIBLE if environment.get(name)), _OF_VENDOR.get(vendor, VISIBLE[0]))
+    return {name: ",".join(map(str, share))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +241,7 @@ class SideBySideExecutor:
         worker.wait()
         self._workers[name] = self._new_worker(self._shares[name])
         message = f"The process that measured on {place} was ended from outside (code {worker.process.returncode})."
-        result = TrialResult(
-            state=State.INVALID,
-            evidence=self._setup.evaluator().evidence,
-            failure=Failure(FailureKind.INFRASTRUCTURE, message),
-            gpus=self._setup.spec.gpus,
-            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        )
-        return self._launch(place, trial, result)
+        return self._launch(place, trial, self._setup.lost(message))
 
     def retire(self, node: str, why: str) -> bool:
         if node in self._used:

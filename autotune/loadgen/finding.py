@@ -20,7 +20,7 @@ class FoundCapacity:
 
     Attributes:
         probes: every load that was sent, in order.
-        failure: one sentence where the server answered nothing any more.
+        failure: one sentence where the server answered nothing any more, before any load kept the limits.
         invalid: why the numbers say nothing of the server, as of the probe at which the search ended for that.
     """
 
@@ -66,7 +66,8 @@ def find_load(
     Args:
         on_probe: called with a line for each.
 
-    Ends early where the server answers nothing, or a load was measured wrong. Raises `BadInput` as `measure` does.
+    Ends early where the server answers nothing, or a load was measured wrong. Of a server that dies of a load the
+    heaviest load that it kept before stands. Raises `BadInput` and `ClientFailed` as `measure` does.
     """
     probes: list[tuple[Probe, Measurement]] = []
     heaviest, failure, invalid = 0.0, "", ""
@@ -77,6 +78,9 @@ def find_load(
         measurement = measure(url, model, probe.workload(workload), probe.seed(seed), how)
         probes.append((probe, measurement))
         metrics, invalid = measurement.metrics, measurement.invalid
+        if not metrics["completed"] and search.found.capacity and not invalid:
+            on_probe(search.give_up())
+            break
         if not metrics["completed"]:
             failure = measurement.failure
         if failure or invalid:

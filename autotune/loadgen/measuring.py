@@ -12,12 +12,11 @@ from autotune.loadgen.client.generator import allow_open_files
 from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.messages import WorkerTask
 from autotune.loadgen.client.outcomes import RequestOutcome
-from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.results import LoadOptions, LoadResult, Measurement
 from autotune.loadgen.speculation import DraftUse
-from autotune.loadgen.workers import WorkerDied, Workers, workers_for
+from autotune.loadgen.workers import Workers, workers_for
 from autotune.loadgen.workloads import Workload
 
 _WARM_UP_CONCURRENCY = 128
@@ -41,6 +40,7 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
 
     Raises:
         BadInput: a malformed URL, an unknown host, or too few open files allowed.
+        ClientFailed: the client itself failed.
     """
     options = options or LoadOptions()
     target = Target.parse(url, options.api_key)
@@ -64,18 +64,13 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
             discarded: list[tuple[int, str]] = []
             for attempt, count in enumerate(workers.counts(requests, options.workers)):
                 cache_before, drafts_before = options.cache.begin(), options.drafts()
-                try:
-                    log, clients = workers.send(replace(task, key=replace(key, attempt=attempt)), count, on_progress)
-                except WorkerDied as error:
-                    nothing = RequestLog.of([], [], np.empty(0))
-                    load = LoadResult(point, nothing, (ClientHealth(),), str(error), slos=options.slos)
-                else:
-                    bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
-                    cache = options.cache.report(requests, log, *cache_before)
-                    drafts = DraftUse.between(drafts_before, options.drafts())
-                    load = LoadResult(point, log, clients, bound, cache, drafts, options.slos)
-                    if not bound or not all(outcome.ok for outcome in log.outcomes):
-                        break  # where requests failed the server, not the client, is to blame
+                log, clients = workers.send(replace(task, key=replace(key, attempt=attempt)), count, on_progress)
+                bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
+                cache = options.cache.report(requests, log, *cache_before)
+                drafts = DraftUse.between(drafts_before, options.drafts())
+                load = LoadResult(point, log, clients, bound, cache, drafts, options.slos)
+                if not bound or not all(outcome.ok for outcome in log.outcomes):
+                    break  # where requests failed the server, not the client, is to blame
                 discarded.append((count, load.client_bound))
             else:
                 discarded.pop()  # the last one stays, for what it is worth
@@ -118,10 +113,7 @@ class _WarmUp:
             concurrency=min(streams, count),
         )
         task = replace(task, requests=some, key=replace(task.key, warm_up=True))
-        try:
-            log, clients = workers.send(task, next(workers.counts(some, self._options.workers)))
-        except WorkerDied:
-            return True  # the load itself will show whether it can be sent
+        log, clients = workers.send(task, next(workers.counts(some, self._options.workers)))
         self.seconds += ClientHealth.of_all(clients).span_s
         if not any(outcome.ok for outcome in log.outcomes):
             self.failed = log.outcomes

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -252,10 +251,21 @@ def expected_hit_rate(requests: Requests) -> float:
     hits, before, total = float(shared.sum()) - computed + shared_tokens(requests), "", float(tokens.sum())
     # Sorted, each text stands behind the one it shares the most with.
     for text, count in sorted((text, count) for text, count in zip(texts, tokens.tolist(), strict=True) if text):
-        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
-        hits += count * alike / len(text)
+        hits += count * _alike(before, text) / len(text)
         before = text
     return hits / total if total else 0.0
+
+
+def _alike(one: str, other: str) -> int:
+    """Count the characters with which two texts begin alike, by bisection: comparing slices is fast."""
+    alike, most = 0, min(len(one), len(other))
+    while alike < most:
+        middle = (alike + most + 1) // 2
+        if one[alike:middle] == other[alike:middle]:
+            alike = middle
+        else:
+            most = middle - 1
+    return alike
 
 
 def _characters(content: Content | None) -> str:

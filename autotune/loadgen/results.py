@@ -162,13 +162,19 @@ def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:
     outcomes = [outcome for run in runs for outcome in run.outcomes]
     repeats = zip_longest(*(run.points for run in runs))
     return {
-        **pooled_metrics(runs),
+        **_told(pooled_metrics(runs), [load for run in runs for load in run.points]),
         "outcomes": tally(outcomes),
         "failure": failure_sentence(outcomes) if any(run.failure for run in runs) else None,
         "stale_connections": sum(int(load.log.retries.sum()) for run in runs for load in run.points),
         "warm_up_s": sum(run.warm_up_s for run in runs),
         "points": [_point_json([load for load in loads if load is not None]) for loads in repeats],
     }
+
+
+def _told(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
+    """Metrics as a result states them: no steady throughput where one of the loads has no steady state."""
+    sound = not any(steady(load.log.records).reason for load in loads)
+    return metrics if sound else {**metrics, "steady_total_token_throughput": None}
 
 
 def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
@@ -178,10 +184,11 @@ def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
         ClientHealth.of_all(load.workers).to_json() | {"beyond_limits": load.client_bound or None} for load in loads
     ]
     state = steady(first.log.records) if alone else None
+    metrics = _with_client(summarize(first.log.records, first.slos), loads) if alone else _pooled(loads)
     return {
         "label": first.point.label,
         "load": first.point.arrival.describe(),
-        "metrics": _with_client(summarize(first.log.records, first.slos), loads) if alone else _pooled(loads),
+        "metrics": _told(metrics, loads),
         "outcomes": tally(outcome for load in loads for outcome in load.log.outcomes),
         "client": worst_client(clients),
         "cache": CacheReport.joined([load.cache for load in loads]).to_json(),

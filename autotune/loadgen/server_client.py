@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -22,6 +22,7 @@ from autotune.loadgen.client.target import Target
 from autotune.loadgen.tokenizers import Approximate, FileTokenizer, Tokenizer
 from autotune.trial import EMULATOR_NAME
 
+_Client = TypeVar("_Client", httpx.Client, httpx.AsyncClient)
 _TOKENIZE_S = 60.0
 _PROBE_TEXT = "The quick brown fox"
 _PAUSE_S = 0.1
@@ -73,7 +74,7 @@ class ServerClient:
 
     def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
         self._target = target
-        self._http = _client(target, timeout_s)
+        self._http = http_client(httpx.Client, target, timeout_s)
 
     def __enter__(self) -> ServerClient:
         return self
@@ -155,23 +156,6 @@ class ServerClient:
             return answer.json() if answer.is_success else None
         return None
 
-    def post_json(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
-        """Status and document of an answer; 0 and the reason in words where nothing answers.
-
-        What broke off is sent once more: some servers close kept-alive connections while a call goes out on them.
-        """
-        for last in (False, True):
-            try:
-                answer = self._http.post(path, json=body)
-            except httpx.TransportError as error:
-                if last or isinstance(error, httpx.TimeoutException):
-                    return 0, f"no answer: {error or type(error).__name__}"
-                continue
-            with contextlib.suppress(ValueError, RecursionError):
-                return answer.status_code, answer.json()
-            return answer.status_code, answer.text
-        raise AssertionError("the second call returned")
-
     def _get(self, path: str) -> httpx.Response:
         try:
             return self._http.get(path)
@@ -205,7 +189,7 @@ class ServerTokenizer:
     def __init__(self, target: Target, body: dict[str, Any], key: str, vocabulary: int | None) -> None:
         self.vocabulary = vocabulary
         self._target, self._body, self._key = target, body, key
-        self._http = _client(target, _TOKENIZE_S)
+        self._http = http_client(httpx.Client, target, _TOKENIZE_S)
         weakref.finalize(self, self._http.close)
 
     def __reduce__(self) -> tuple[type[ServerTokenizer], tuple[Any, ...]]:
@@ -216,7 +200,7 @@ class ServerTokenizer:
     def find(cls, target: Target, model: str) -> ServerTokenizer | None:
         """None where the server has no ``/tokenize`` that answers with tokens, or does not answer at all."""
         forms = (({"model": model, "add_special_tokens": False}, "prompt"), ({"add_special": False}, "content"))
-        with _client(target, _TOKENIZE_S) as http:
+        with http_client(httpx.Client, target, _TOKENIZE_S) as http:
             for body, key in forms:
                 try:
                     count = _tokens(http.post("/tokenize", json={**body, key: _PROBE_TEXT}))
@@ -256,12 +240,13 @@ def tokenizer_for(path: Path | None, target: Target, model: str) -> Tokenizer:
     return ServerTokenizer.find(target, model) or Approximate()
 
 
-def _client(target: Target, timeout_s: float) -> httpx.Client:
+def http_client(kind: Callable[..., _Client], target: Target, timeout_s: float) -> _Client:
+    """Make a client of httpx for calls to a server, each of which may take so long."""
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     # Servers close idle connections after 5 s; given up before, none is closed while a call goes out on it.
     limits = httpx.Limits(keepalive_expiry=2.0)
     # Proxies of the environment are left out here as they are in the measured path.
-    return httpx.Client(base_url=target.url, headers=headers, timeout=timeout_s, limits=limits, trust_env=False)
+    return kind(base_url=target.url, headers=headers, timeout=timeout_s, limits=limits, trust_env=False)
 
 
 def _tokens(answer: httpx.Response) -> int | None:

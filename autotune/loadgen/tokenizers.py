@@ -73,7 +73,7 @@ class FileTokenizer:
         try:
             from tokenizers import Tokenizer as Loaded
         except ImportError as error:
-            needed = "--tokenizer needs the `tokenizers` package: pip install 'autotune-serving[tokenizer]'"
+            needed = "--tokenizer needs the `tokenizers` package: pip install '.[tokenizer]' in a clone of autotune"
             raise BadInput(needed) from error
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from time import perf_counter_ns
 
 from autotune.child import IMPORT_FOLDER
-from autotune.errors import BadInput
+from autotune.errors import AutotuneError, ClientFailed
 from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
 from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.messages import Answer, Progress, WorkerTask
@@ -37,10 +37,6 @@ _END_S = 5.0
 """For a worker to leave when its pipe is closed."""
 
 _WORKER = "autotune.loadgen.client.worker"
-
-
-class WorkerDied(Exception):
-    """A worker process ended in the middle of a load, by something outside it; the load says nothing."""
 
 
 def workers_for(streams: int, chunks_per_s: float = 0.0, cores: int | None = None) -> int:
@@ -88,11 +84,11 @@ class _Process:
 
     def receive(self) -> Answer:
         try:
-            message: Answer | BadInput = self.answers.recv()
+            message: Answer | AutotuneError = self.answers.recv()
         except (EOFError, OSError) as error:
             code = self.process.wait(_END_S)
-            raise WorkerDied(f"a worker process of the load ended with code {code}") from error
-        if isinstance(message, BadInput):
+            raise ClientFailed(f"the load client failed: a worker process of it ended with code {code}") from error
+        if isinstance(message, AutotuneError):
             raise message
         return message
 
@@ -154,7 +150,7 @@ class Workers:
 
         Raises:
             BadInput: too few open files are allowed, or the host has no address.
-            WorkerDied: a worker was ended from outside.
+            ClientFailed: a worker was ended from outside, or has a fault, whose traceback is on stderr.
         """
         streams, burst = min(task.requests.concurrency, len(task.requests)), bool((task.requests.send_s <= 0).all())
         allow_open_files(math.ceil(streams / workers), surely=burst)

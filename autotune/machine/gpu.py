@@ -68,8 +68,9 @@ def has(hardware: str, count: int, root: Path = ROOT) -> bool:
 
 
 def is_kind(product: str, hardware: str) -> bool:
-    """Whether a product's name holds a kind of hardware as a word: ``GH200`` is no ``h200``."""
-    return re.search(rf"(?<![a-z0-9]){re.escape(hardware.lower())}(?![a-z0-9])", product.lower()) is not None
+    """Tell whether a product's name holds a kind of hardware: ``GH200`` is no ``h200``, ``RTX 4090`` is ``rtx4090``."""
+    words = r"[\s-]?".join(map(re.escape, re.findall(r"[a-z]{3,}|[a-z]{,2}\d\w*", hardware.lower())))
+    return re.search(rf"(?<![a-z0-9]){words}(?![a-z0-9])", product.lower()) is not None
 
 
 def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:

@@ -15,9 +15,10 @@ from autotune.space.library import LOCAL, Library
 
 _GENERATIONS = {
     r"\b(gb[23]00|b[123]00)\b": "blackwell",
+    r"\brtx (50\d0|pro \d+)\b": "rtx_blackwell",
     r"\b(gh200|h[128]00|h20)\b": "hopper",
-    r"\b(l4|l20|l40s?)\b": "ada",
-    r"\b(a100|a800|a[1234]0g?)\b": "ampere",
+    r"\b(l4|l20|l40s?|ada|rtx 40\d0)\b": "ada",
+    r"\b(a100|a800|a[1234]0g?|rtx (30\d0|a\d000))\b": "ampere",
     r"\bmi35\d": "cdna4",
     r"\bmi3[02]\d": "cdna3",
     r"\bmi2\d\d": "cdna2",
@@ -58,7 +59,8 @@ def local_node(library: Library | None = None, root: Path = ROOT) -> HardwareCar
     name, _ = Counter(gpu.name for gpu in found).most_common(1)[0]
     alike = [gpu for gpu in found if gpu.name == name]
     cards = [card for card in (library or Library()).hardware.values() if is_kind(name, card.name)]
-    return _known(alike, cards[0]) if cards else _unknown(alike)
+    # The H100 PCIe's name holds the H100's.
+    return _known(alike, max(cards, key=lambda card: len(card.name))) if cards else _unknown(alike)
 
 
 def _known(alike: list[Gpu], card: HardwareCard) -> HardwareCard:
@@ -78,11 +80,10 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
             f"--hw local: the memory of {first.name} cannot be read (is the driver's library NVML there?); "
             "describe the node in a YAML file and pass its path, e.g. --hw ./my-node.yaml"
         )
-    product = first.name.lower()
     return HardwareCard(
         name=LOCAL,
         vendor=first.vendor,
-        generation=next((name for pattern, name in _GENERATIONS.items() if re.search(pattern, product)), "unknown"),
+        generation=generation_of(first.name),
         gpus=len(alike),
         memory_gb=round(first.memory_total_bytes / 1e9, 1),
         **_ANY_GPU,
@@ -90,6 +91,11 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
         source=f"this machine: {len(alike)} x {first.name}, count and memory as the driver says; rates are "
         "placeholders for any GPU that is not described here: predictions mean little, measurements do not use them",
     )
+
+
+def generation_of(product: str) -> str:
+    """A GPU's generation by its product's name; ``unknown`` where that does not tell."""
+    return next((name for pattern, name in _GENERATIONS.items() if re.search(pattern, product.lower())), "unknown")
 
 
 def _without_gpu(processor: Cpu, memory: int) -> HardwareCard:

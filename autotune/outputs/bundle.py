@@ -25,7 +25,6 @@ from autotune.notify import Notify
 from autotune.prepare.candidates import prepare
 from autotune.replay.archive import pack
 from autotune.replay.bundle import CANDIDATES, RECOMMENDATION, STUDY, KnownCandidate, KnownCandidates
-from autotune.search.equivalents import earlier_names, renamed
 from autotune.serving.secrets import read_secret
 from autotune.space.library import Library
 from autotune.study.home import Home
@@ -56,7 +55,7 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
     if not launches:
         raise BadInput(f"study {study!r} has no finished launch, so there is nothing to bundle")
     library = library_of(spec)
-    known, launches = _candidates(spec, launches, library, notify)
+    known = _candidates(spec, launches, library, notify)
     secrets, done = _secrets(spec, launches), home.recommendation(study)
     documents = {CANDIDATES: known.model_dump(mode="json", by_alias=True), "workloads.json": _workloads(spec, library)}
     if done is not None:
@@ -75,24 +74,17 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
     return pack({**about, "launches": len(launches), "prompts": prompts}, dict(sorted(members.items())))
 
 
-def _candidates(
-    spec: StudySpec, launches: Sequence[Launch], library: Library, notify: Notify
-) -> tuple[KnownCandidates, list[Launch]]:
-    """What judging needs of the candidates, and the launches under today's names of their configurations.
-
-    Raises `BadInput` where a launch is of no candidate.
-    """
+def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, notify: Notify) -> KnownCandidates:
+    """What judging needs of the candidates; raises `BadInput` where a launch is of none."""
     if spec.on.startswith("external:"):
         # The one server; to prepare the study would be to connect to it.
         trial = launches[0].trial
         config = dict(trial.configuration.knobs)
         one = KnownCandidate(engine=trial.configuration.engine, engine_version=trial.engine_version, config=config)
-        return KnownCandidates(items=(one,), baseline=0), list(launches)
+        return KnownCandidates(items=(one,), baseline=0)
     notify("enumerating what was tried")
     prepared = prepare(spec, library, notify, anywhere=True)
     candidates = prepared.candidates
-    names = earlier_names(launches, candidates)
-    launches = [renamed(launch, names, candidates) for launch in launches]
     asked = {launch.trial.configuration.fingerprint for launch in launches}
     if missing := [fingerprint for fingerprint in asked if fingerprint not in candidates]:
         raise BadInput(
@@ -115,13 +107,12 @@ def _candidates(
         )
         for position in kept
     ]
-    known = KnownCandidates(
+    return KnownCandidates(
         items=tuple(items),
         baseline=kept.index(candidates.baseline),
         as_they_are=candidates.as_they_are,
         excluded=prepared.excluded,
     )
-    return known, launches
 
 
 def _workloads(spec: StudySpec, library: Library) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -11,8 +12,7 @@ from typing import Any
 from autotune.errors import BadInput
 from autotune.evaluate.launched import EMULATOR_STARTUP_S
 from autotune.evaluate.offline import simulated_load
-from autotune.loadgen.workloads import load_workload
-from autotune.loadgen.workloads.ladder import on_ladder
+from autotune.loadgen.workloads import load_workload, on_ladder
 from autotune.metrics.derived import with_derived
 from autotune.metrics.formulas import HEADLINE
 from autotune.outputs.report import text
@@ -24,6 +24,7 @@ from autotune.search.study import Study
 from autotune.simulator.prediction_intervals import intervals
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context, gpus_of
+from autotune.study.places import at_once, node_of_place
 from autotune.trial import Evidence, Launch, Metrics, Role, State, Trial, TrialResult
 
 FIRST = 5
@@ -71,7 +72,7 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
         for name, concurrency in trial.loads:
             load = on_ladder(loads[name], concurrency) if concurrency else loads[name]
             searched = not concurrency and name == spec.workloads[0]
-            came = simulated_load(spec, resolved, load, spec.seed, searched)
+            came = simulated_load(spec, resolved, load, spec.seed, searched, role)
             if came.failure is not None:
                 return Prediction(failure=came.failure.kind.value)
             start_s = EMULATOR_STARTUP_S if spec.on == "emulator" else came.startup_s
@@ -106,22 +107,24 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
     return [(trial, predict(prepared, trial)) for trial in trials if trial is not None]
 
 
-def cost(prepared: Prepared, first: list[tuple[Trial, Prediction]], nodes: int = 1) -> dict[str, Any]:
+def cost(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()) -> dict[str, Any]:
     """The most that a study takes, by the mean time of some launches; what is not known is None.
 
     Args:
-        nodes: that launch side by side.
+        places: the executor's nodes, or shares of this one, that launch side by side; none: one node.
     """
     spec, known = prepared.spec, [one.seconds for _, one in first if one.seconds is not None]
     seconds = fmean(known) if known else None
-    hours = None if seconds is None else min(spec.launches * seconds / 3600 / nodes, spec.hours or float("inf"))
-    node_hours = None if hours is None else nodes * hours
+    hours = (
+        None if seconds is None else min(spec.launches * seconds / 3600 / at_once(places), spec.hours or float("inf"))
+    )
+    node_hours = None if hours is None else hours * max(1, len(set(map(node_of_place, places))))
     return {"launches": spec.launches, "seconds_per_launch": seconds, "hours": hours, "node_hours": node_hours}
 
 
-def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], nodes: int = 1) -> str:
+def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()) -> str:
     """`cost` in a sentence."""
-    figures, on = cost(prepared, first, nodes), prepared.spec.on
+    figures, on = cost(prepared, first, places), prepared.spec.on
     launches = f"at most {text.count(figures['launches'], 'launch', 'launches')}"
     if figures["hours"] is None:
         return f"{launches}, which {'are read from a table' if file_of(on) else 'take as long as the first one shows'}"

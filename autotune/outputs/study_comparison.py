@@ -11,8 +11,7 @@ from typing import Any
 
 from autotune.engines import engine
 from autotune.errors import BadInput
-from autotune.loadgen.bench.compare import SHOWN, Change, changes_json, rows_of
-from autotune.loadgen.bench.intervals import Interval
+from autotune.loadgen.bench.compare import SHOWN, Change, Interval, changes_json, rows_of
 from autotune.replay.archive import BEGINNING
 from autotune.replay.bundle import read_bundle
 from autotune.search.decide.estimate import percent

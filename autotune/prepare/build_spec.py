@@ -23,9 +23,8 @@ from autotune.loadgen.workloads.traces import with_speedup
 from autotune.machine.gpu import has
 from autotune.machine.node import check_gpus, node
 from autotune.notify import Notify, silent
-from autotune.prepare.goals import goals_of
+from autotune.prepare.goals import Asked, goals_of, ladder_of
 from autotune.prepare.hub import find_model
-from autotune.prepare.ladder import ladder_of
 from autotune.prepare.names import engine_and_version, knob_named
 from autotune.prepare.recipes import with_recipe
 from autotune.prepare.replayed import of_bundle, of_table
@@ -61,18 +60,22 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         _check_budget(spec)
         return spec.model_copy(update={"study": _study_name(options, spec.model, spec.hardware)})
     if not options.model or not options.hardware:
-        raise BadInput(f"Missing option '{'--hw' if options.model else '--model'}': only a bundle tells it")
+        raise BadInput(f"{'--hw' if options.model else '--model'} is missing: only a bundle tells it")
     hardware = node(options.hardware, library)
     model = _model(options, library)
     options = replace(options, workloads=with_speedup(options.workloads, options.speedup))
     _check_budget(options)
     on = _on(options, library, hardware)
+    if on == "simulator" and (hardware.name, hardware.vendor) == (LOCAL, "cpu"):
+        raise BadInput(
+            f"--hw {options.hardware}: this machine has no GPU, and predictions for a CPU are not calibrated; measure "
+            "with an engine that is installed here (--on process), or simulate a node, e.g. --hw h200"
+        )
     replayed = file_of(on) is not None
     about = Context(model, hardware, check_gpus(options.gpus, hardware), "")
-    asked = of_table(options, on, library) if replayed else _served(options, on, about, library, notify)
+    asked, notes = of_table(options, on, library) if replayed else _served(options, on, about, library, notify)
     goals = goals_of(options, asked["workloads"])
     ladder, told = ladder_of(goals, options, asked, library)
-    notes = (*goals.notes, *asked.pop("notes"), *told)
     if options.find_load is not None and not replayed:
         check_load_search(load_workload(asked["workloads"][0], library), goals.slos)
     return StudySpec(
@@ -100,7 +103,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         noise=_noise(options, on),
         seed=options.seed,
         space=str(options.space.resolve()) if options.space else None,
-        notes=notes,
+        notes=(*goals.notes, *notes, *told),
         **asked,
         **secret_sources(on, options.api_key_env, options.api_key_file, options.hf_token_file),
     )
@@ -113,8 +116,10 @@ def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -
     return check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}")
 
 
-def _served(options: RunOptions, on: str, about: Context, library: Library, notify: Notify) -> dict[str, Any]:
-    """The fields of a `StudySpec` that options of servers decide, simulated ones too."""
+def _served(
+    options: RunOptions, on: str, about: Context, library: Library, notify: Notify
+) -> tuple[Asked, tuple[str, ...]]:
+    """The fields of a `StudySpec` that options of servers decide, simulated ones too, and notes."""
     if on == "process" and options.model.startswith((".", "/", "~")) and not Path(options.model).expanduser().exists():
         raise BadInput(f"--model {options.model}: there is no such folder, and a server here could not read it")
     if on.startswith("external:"):
@@ -123,7 +128,7 @@ def _served(options: RunOptions, on: str, about: Context, library: Library, noti
     for name in workloads:
         load_workload(name, library).check_fits(about.model.architecture.context_limit)
     engines = _engines(options, library)
-    options, of_recipe, told = with_recipe(options, about, [card.engine for card in engines], on, library)
+    options, recipe, files, told = with_recipe(options, about, [card.engine for card in engines], on, library)
     calibration, fitted = _calibration(options, on)
     versions = _versions(options, library)
     images = _images(options, on, engines, about.hardware, library)
@@ -134,19 +139,20 @@ def _served(options: RunOptions, on: str, about: Context, library: Library, noti
     versions |= {name: version for name, (version, _) in images.items()}
     pins, taken = _pins(options.pins, [engine(card.engine, library) for card in engines], library)
     chosen = choose([card.engine for card in engines], asked, binaries, on, library, notify, versions)
-    return {
+    of_server: Asked = {
         "on": on,
         "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
         "workloads": workloads,
         "baseline": chosen.baseline,
-        **of_recipe,
+        "recipe": recipe,
+        "baseline_files": files,
         "pins": pins,
         "engine_args": dict(chosen.engine_args),
         "installed": dict(chosen.installed),
-        "notes": (*told, *chosen.notes, *taken, *unused_notes, *fitted),
         "calibration": calibration,
         "images": {name: image for name, (_, image) in images.items()},
     }
+    return of_server, (*told, *chosen.notes, *taken, *unused_notes, *fitted)
 
 
 def _calibration(options: RunOptions, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
@@ -289,7 +295,7 @@ def _engines(options: RunOptions, library: Library) -> list[EngineCard]:
 
 
 def _versions(options: RunOptions, library: Library) -> dict[str, str]:
-    """The versions that were asked for (``--engine vllm==0.30.0``), by engine."""
+    """The versions that were asked for (``--engine vllm==0.32.0``), by engine."""
     asked = [engine_and_version(text, library) for text in options.engines]
     return {name: version for name, version in asked if version is not None}
 

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import os
-import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 
-from autotune.engines import Engine, recognise, settings_in_front, split_command
-from autotune.engines.accepted_options import RULE, accepted
+from packaging.version import InvalidVersion
+
+from autotune.engines import Engine, recognise, split_command
 from autotune.engines.choose import engine_of, from_here
+from autotune.engines.detect import why_missing
+from autotune.engines.engine import RULE, ParsedCommand, accepted
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
-from autotune.prepare.engine_space import EngineSpace
+from autotune.prepare.engine_space import CONTRADICTS, NOTHING, EngineSpace, passed_through
 from autotune.prepare.recipes import good_starts
-from autotune.prepare.refusals import check_baseline, too_heavy, unavailable, unpinnable
 from autotune.prepare.replayed import what_was_recorded
 from autotune.replay import file_of
 from autotune.replay.candidates import command_of as replayed_command
 from autotune.serving.docker_run import in_container, no_image, version_of
 from autotune.serving.external import connect
 from autotune.serving.secrets import read_secret, resolve_references
-from autotune.space.context import Context
+from autotune.simulator.node.memory import plan_memory
+from autotune.simulator.node.server import ServerSetup, SimulatedServer
+from autotune.simulator.node.weights import weight_bytes_per_gpu
+from autotune.space.cards import ModelCard
+from autotune.space.context import RANKS, Context, search_values
+from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate, CandidateSet, Enumeration, enumerate_engine, why_empty
 from autotune.space.expression import evaluate, fill_value
-from autotune.space.fingerprint import effective, unsuited
-from autotune.space.library import Library
+from autotune.space.fingerprint import as_failure, broken_rules, effective, unsuited
+from autotune.space.library import Library, packaged
 from autotune.space.promises import UNASKED, promises_of
-from autotune.space.schema import NarrowedEngine
-from autotune.study.recommendation import Exclusion
+from autotune.space.schema import EngineCard, NarrowedEngine
+from autotune.study.recommendation import Exclusion, NoEffect
 from autotune.study.spec import AUTO, StudySpec
-from autotune.trial import Command, Configuration, Launch, Scalar
+from autotune.trial import Command, Configuration, FailureKind, Launch, Scalar, Trial
 
 PROMISES = "promises"
 """The name under which the combinations are counted that give up what is not given up unasked."""
@@ -47,6 +55,7 @@ class Prepared:
         spaces: by engine, only those that are searched; of a replayed table those with an engine card.
         baseline_command: ``--baseline``, to be launched as typed; None without one.
         recorded: of a bundle, the launches that are answered one after the other.
+        commands: of recorded launches, the command of each configuration where it is known.
     """
 
     spec: StudySpec
@@ -56,6 +65,7 @@ class Prepared:
     excluded: tuple[Exclusion, ...]
     baseline_command: Command | None
     recorded: Sequence[Launch] = ()
+    commands: Mapping[Configuration, Command] = field(default_factory=dict)
 
     def command_of(self, candidate: Candidate) -> Command:
         """The command of a candidate's server; the user's own baseline as typed."""
@@ -63,16 +73,12 @@ class Prepared:
             return self._placed(self.baseline_command, candidate.configuration.engine)
         configuration = candidate.configuration
         if file_of(self.spec.on) is not None:
-            same = (one.trial.command for one in self.recorded if one.trial.configuration == configuration)
-            if (command := next(same, None)) is not None:
+            if (command := self.commands.get(configuration)) is not None:
                 return command
             known = self.spaces.get(configuration.engine)
             return replayed_command(candidate, known.engine if known else None, known.context if known else None)
         space = self.spaces[configuration.engine]
-        env, extra = settings_in_front(shlex.split(self.spec.engine_args.get(configuration.engine, "")))
-        command = space.engine.command(configuration, space.context, extra)
-        command = replace(command, env={**command.env, **env})
-        return self._placed(command, configuration.engine)
+        return self._placed(space.passed.command(space.engine, configuration, space.context), configuration.engine)
 
     def counts(self) -> dict[str, int]:
         """Count the candidates of each engine that is searched."""
@@ -113,18 +119,20 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
         if reason is None and not anywhere:
             reason = unavailable(spec, kind)
         if reason is None:
-            space, refusals, reason = _searched(kind, context, spec, library)
-            notes += [f"{kind.card.title} {context.version}: {text}" for text in refusals]
-        if reason is None and not anywhere and (told := too_heavy(space.space.configurations, context)) is not None:
-            heavy, reason = f" ({told[0]})", told[1]
+            space, told, reason = _searched(kind, context, spec, library)
+            notes += told
+        if reason is None and not anywhere and (weights := too_heavy(space.space.configurations, context)) is not None:
+            heavy, reason = f" ({weights[0]})", weights[1]
         if reason is None:
             spaces[kind.name] = space
         else:
             excluded.append(Exclusion(engine=kind.name, reason=reason))
     if not spaces:
+        check_layouts(spec, [library.engine(choice.name) for choice in spec.engines])
         by_reason = {e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason) for e in excluded}
         reasons = "; ".join(f"{engines}: {reason}" for reason, engines in by_reason.items())
         raise BadInput(f"no engine is left to try on {spec.hardware.name}{heavy}: {reasons}")
+    notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
     return _with_baseline(spec, library, spaces, tuple(excluded), longest, anywhere=anywhere)
 
@@ -132,20 +140,34 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
 def _searched(
     kind: Engine, context: Context, spec: StudySpec, library: Library
 ) -> tuple[EngineSpace, list[str], str | None]:
-    """Enumerate what an engine's parser accepts; with what it refuses, and the reason where nothing is left."""
-    space = _engine_space(kind, context, spec.pins, library.narrowed.get(kind.name))
+    """Enumerate what an engine's parser accepts; with notes, and the reason where nothing is left."""
+    text = spec.engine_args.get(kind.name, "")
+    space = _engine_space(kind, context, spec.pins, library.narrowed.get(kind.name), text)
     _leave_out_unasked(spec, space)
     left, counts = accepted(kind, context, space.space.configurations)
-    space.space.configurations = left
-    if counts:
-        space.space.removed[RULE] = sum(counts.values())
+    kept = _agreeing(space, left)
+    space.space.removed |= {n: k for n, k in ((RULE, sum(counts.values())), (CONTRADICTS, len(left) - len(kept))) if k}
+    space.space.configurations = left = kept
     refusals = [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in counts.items()]
+    told = [f"{kind.card.title} {context.version}: {refusal}" for refusal in refusals]
+    if passed := ", ".join(f"{name}={value}" for name, value in space.passed.pins.items()):
+        told.append(f"{space.passed.option} pins {passed}")
     if left:
-        return space, refusals, None
+        return space, told, None
     why = "; ".join(["", *refusals]) or why_empty(kind.card, space.space, space.pins)
     if not refusals and PROMISES in space.space.removed:
         why = ": all serve less context than --min-context, or switch prefix caching off without --allow"
-    return space, refusals, f"no valid configuration remains{why}"
+    if CONTRADICTS in space.space.removed:
+        why = f": {space.passed.option} contradicts them all"
+    return space, told, f"no valid configuration remains{why}"
+
+
+def _agreeing(space: EngineSpace, configurations: list[Configuration]) -> list[Configuration]:
+    """The configurations that the engine would run as they are, whatever is passed through."""
+    values = [tuple([one.knobs[name] for name in space.passed.related]) for one in configurations]
+    one_of_each = dict(zip(values, configurations, strict=True)) if space.passed.related else {}
+    contradicted = {v for v, one in one_of_each.items() if space.passed.contradicts(space.engine, one, space.context)}
+    return [one for one, value in zip(configurations, values, strict=True) if value not in contradicted]
 
 
 def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
@@ -165,23 +187,28 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
 
 def _replayed(spec: StudySpec, library: Library) -> Prepared:
     """Prepare a replay: what was recorded are the only candidates, and no rule judges them."""
-    candidates, known, excluded, recorded = what_was_recorded(spec, library)
+    candidates, known, excluded, recorded, commands = what_was_recorded(spec, library)
     spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in known.items()}
-    return Prepared(spec, library, candidates, spaces, excluded, None, recorded)
+    return Prepared(spec, library, candidates, spaces, excluded, None, recorded, commands)
 
 
 def _engine_space(
-    kind: Engine, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None
+    kind: Engine, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None, text: str
 ) -> EngineSpace:
     """Enumerate an engine's candidates under the pins that it has, narrowed where a space file says so.
 
     A pin ``auto`` is the engine's default, unless it has a value of that name.
+
+    Args:
+        text: what is passed through to the engine; its options pin their knobs too.
     """
     card = kind.card
     pins = {name: value for name, value in pins.items() if name in card.knobs}
     auto = {n for n, value in pins.items() if value == AUTO and value not in (card.knobs[n].choices or ())}
     defaults = kind.default_knobs(context, {n: value for n, value in pins.items() if n not in auto})
     pins = {name: defaults[name] for name in pins}
+    passed = passed_through(kind, context, text, pins) if text else NOTHING
+    pins |= passed.pins
     fixed: Mapping[str, Scalar] = pins
     if narrowed is not None:
         on_node = {name: fill_value(value, context.scope({})) for name, value in card.on_node.items()}
@@ -190,7 +217,7 @@ def _engine_space(
         knobs = {n: knob.model_copy(update={"search": narrowed.search.get(n, [])}) for n, knob in card.knobs.items()}
         card = card.model_copy(update={"knobs": knobs})
     single = {n for n, values in narrowed.search.items() if len(values) == 1} if narrowed else set()
-    return EngineSpace(kind, context, enumerate_engine(card, context, fixed), pins, frozenset({*pins, *single}))
+    return EngineSpace(kind, context, enumerate_engine(card, context, fixed), pins, frozenset({*pins, *single}), passed)
 
 
 def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
@@ -267,23 +294,12 @@ def _positions(configurations: Sequence[Configuration], positions: Mapping[str, 
 
 
 def _check_commands(prepared: Prepared) -> None:
-    """Parse one command of each engine, so that an option passed through is refused before the first launch.
-
-    The baseline that the user gave has been parsed, and gets none of these options.
-    """
+    """Check the references to the environment in one command of each engine, and in the baseline that was typed."""
     candidates = list(prepared.candidates.items)
     if prepared.baseline_command is not None:
         _check_references(prepared, candidates.pop(prepared.candidates.baseline), "--baseline: ")
     # The last of equal keys stays: the first candidate of each engine.
-    for name, candidate in {c.configuration.engine: c for c in reversed(candidates)}.items():
-        passed = prepared.spec.engine_args.get(name)
-        engine, version = prepared.spaces[name].engine, candidate.engine_version
-        try:
-            if not engine.table(version).borrowed:
-                engine.parse(prepared.command_of(candidate), version)
-        except BadInput as error:
-            # Without what is passed through, every candidate's command has been parsed.
-            raise BadInput(f"--engine-arg {name}={passed!r}: {error}" if passed else str(error)) from error
+    for candidate in {c.configuration.engine: c for c in reversed(candidates)}.values():
         _check_references(prepared, candidate, "")
 
 
@@ -318,3 +334,144 @@ def _parse_baseline(
     configuration = effective(kind.card, raw, context).configuration
     check_baseline(kind.card, configuration, context)
     return Candidate(configuration, version), space
+
+
+_DECIDE = ("tensor_parallel", "data_parallel", "pipeline_parallel", "speculative_tokens")
+"""The knobs that decide how many weights a GPU holds."""
+
+
+def too_heavy(configurations: Sequence[Configuration], context: Context) -> tuple[str, str] | None:
+    """Say that the weights alone fill a GPU in every layout of an engine: all of them, and those of one GPU.
+
+    None where a layout may hold them, of an engine whose memory plan is not known, and on a CPU.
+    """
+    hardware, gpus = context.hardware, context.gpus
+    memory = hardware.driver_memory_gb or hardware.memory_gb
+    total = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False) / 1e9
+    known = hardware.vendor != "cpu" and packaged("simulation", configurations[0].engine).is_file()
+    # A plan is made only where it may matter: a layout seldom doubles the weights.
+    if not known or total < 0.5 * memory * gpus:
+        return None
+    layouts = {tuple(c.knobs.get(name) for name in _DECIDE): c for c in configurations}
+    setups = [ServerSetup(c.engine, context.version, c.knobs, context.model, hardware, gpus) for c in layouts.values()]
+    least = min(plan_memory(SimulatedServer(setup)).weights for setup in setups) / 1e9
+    if least <= memory:
+        return None
+    where = f"{gpus} x {hardware.name}"
+    return (
+        f"{total:,.0f} GB of weights, {gpus * hardware.memory_gb:,.0f} GB of memory on {where}",
+        f"even in the best layout a GPU would hold {least:.1f} GB of weights, of the {memory:.1f} GB that it has",
+    )
+
+
+def check_baseline(card: EngineCard, configuration: Configuration, context: Context) -> None:
+    """Raise `BadInput` for a baseline that its engine would refuse, by what its card knows."""
+    where = f"{card.title} {context.version}"
+    if (reason := unsuited(card, context)) is not None:
+        raise BadInput(f"{where} cannot serve it: {reason}")
+    broken = (rule for rule in broken_rules(card, configuration, context) if rule.kind is not FailureKind.RULE)
+    if (rule := next(broken, None)) is not None:
+        raise BadInput(f"{where} would refuse it ({rule.kind.value}): {rule.message}; {as_failure(rule).message}")
+
+
+def unknown_architecture(model: ModelCard, cards: Sequence[EngineCard]) -> list[str]:
+    """Warn of a model's class that an engine's list of model classes lacks; empty where no list does."""
+    lacking = [
+        card.title for card in cards if card.architectures and not {*card.architectures} & {*model.architectures}
+    ]
+    if not model.architectures or not lacking:
+        return []
+    name = ", ".join(model.architectures)
+    who = ", ".join(lacking)
+    return [f"{name}: this architecture of {model.id} is not known of {who}, which may refuse to serve it"]
+
+
+def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
+    """Raise `BadInput` for a number of GPUs that no layout of any engine takes, by the sizes that are tried."""
+    numbers: set[int] = set()
+    for card in cards:
+        scope = Context(spec.model, spec.hardware, spec.gpus, card.newest).scope({})
+        sizes = [search_values(card.knobs[name], scope, card.newest) for name in RANKS if name in card.knobs]
+        numbers |= {math.prod([size for size in layout if isinstance(size, int)]) for layout in product(*sizes)}
+    if spec.gpus not in numbers and not spec.pins.keys() & set(RANKS):
+        fitting = ", ".join(str(number) for number in sorted(numbers) if number <= spec.hardware.gpus)
+        raise BadInput(f"--gpus {spec.gpus}: no layout of {spec.gpus} GPUs is tried; give one of {fitting}")
+
+
+def unavailable(spec: StudySpec, kind: Engine) -> str | None:
+    """Why the study's trials cannot run an engine; None where they can."""
+    if spec.on == "process":
+        if kind.name in spec.installed:
+            return None
+        return why_missing(kind.card) or f"{kind.card.title} was not installed when the study began"
+    if spec.on == "docker":
+        return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
+    needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(spec.on, ())
+    absent = [path for folder in needed if not (path := packaged(folder, kind.name)).is_file()]
+    return f"the {spec.on} knows nothing of {kind.name}: there is no {absent[0]}; use --on process" if absent else None
+
+
+def unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
+    """Why an engine cannot take a pin; None where it takes all of those that it has."""
+    for name, value in pins.items():
+        knob = card.knobs.get(name)
+        if knob is not None and value != AUTO and (reason := knob.refuses(value)):
+            return f"it cannot take {name}={value} ({reason})"
+    return None
+
+
+def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
+    """The settings on a trial's command, and the pins, that have no effect."""
+    space = prepared.spaces.get(trial.configuration.engine)
+    if space is None:
+        # A replayed table may have engines without a card.
+        return []
+    baseline = prepared.candidates.items[prepared.candidates.baseline].configuration
+    typed = prepared.baseline_command is not None and trial.configuration == baseline
+    on_command = list(_on_command(space, trial, typed))
+    if typed:
+        return on_command
+    configuration = trial.configuration
+    without = {name: value for name, value in space.pins.items() if configuration.knobs.get(name) != value}
+    pinned = [NoEffect(knob=n, values=[v], reason=_why(space, configuration, n, v)) for n, v in without.items()]
+    return on_command + pinned
+
+
+def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEffect]:
+    try:
+        parsed = space.engine.parse(trial.command, trial.engine_version)
+    except (BadInput, InvalidVersion):
+        # A server that somebody else runs, options that only the installed version knows, or a replayed version.
+        return
+    # A replayed row may have other columns than knobs, and leaves what it does not set to the engine.
+    known = {name: value for name, value in trial.configuration.knobs.items() if value is not None}
+    scope = space.context.scope({**space.engine.knobs(parsed, space.context).knobs, **known})
+    for option in space.card.no_effect:
+        if in_range(trial.engine_version, option.versions) and evaluate(option.when, scope):
+            for flag in option.flags:
+                name = flag.lstrip("-").replace("-", "_")
+                if name in parsed.given:
+                    yield NoEffect(knob=flag, values=[_shown(parsed.args[name])], reason=option.reason)
+    if typed:
+        yield from _overridden(space, parsed)
+
+
+def _overridden(space: EngineSpace, parsed: ParsedCommand) -> Iterator[NoEffect]:
+    """The knobs that were typed and that the engine sets otherwise."""
+    typed = space.engine.knobs(parsed, space.context)
+    defaults = space.engine.default_knobs(space.context)
+    normalised = effective(space.card, typed, space.context).configuration
+    for name, value in typed.knobs.items():
+        if value not in (defaults[name], normalised.knobs[name]):
+            yield NoEffect(knob=name, values=[value], reason=_why(space, normalised, name, value))
+
+
+def _why(space: EngineSpace, configuration: Configuration, name: str, value: Scalar) -> str:
+    """Why a knob's value has no effect on a configuration."""
+    effects = effective(space.card, configuration.with_knobs(**{name: value}), space.context).effects
+    reason = next((effect.reason for effect in effects if name in effect.set), None)
+    return reason or f"it has no effect unless `{space.card.knobs[name].active}`"
+
+
+def _shown(value: object) -> Scalar:
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -2,15 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from autotune.engines import Engine
+from autotune.engines import Engine, ParsedCommand, settings_in_front
+from autotune.errors import BadInput
 from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration
+from autotune.space.expression import Namespace
 from autotune.space.fingerprint import effective
-from autotune.space.schema import EngineCard
-from autotune.trial import Configuration, Scalar
+from autotune.space.schema import Addition, EngineCard
+from autotune.trial import Command, Configuration, Scalar
+
+CONTRADICTS = "contradicts --engine-arg"
+"""The name under which combinations are counted that the engine would run otherwise, by what is passed through."""
+_READ = re.compile(r"\b(args|env|config)\.(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PassedThrough:
+    """The settings and arguments that go along with every command of an engine.
+
+    Attributes:
+        option: as it would be typed.
+        given: where readings find what is given: (``args``, ``env`` or ``config``; name).
+        pins: the knobs that it sets, with the values that the engine's parser reads.
+        related: the knobs that are read from what is given, and those that share another option with them.
+    """
+
+    option: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    words: Sequence[str] = ()
+    given: Set[tuple[str, str]] = frozenset()
+    pins: Mapping[str, Scalar] = field(default_factory=dict)
+    related: Sequence[str] = ()
+
+    def command(self, kind: Engine, configuration: Configuration, context: Context) -> Command:
+        """Write a configuration's command; the option of a pinned knob stands there as it was typed, and only so."""
+        scope, version = context.scope(configuration.knobs), context.version
+        additions = kind.always(scope, context)
+        for name in reversed(kind.card.knobs):
+            own = kind.knob_additions(name, scope, version)
+            additions = [*(one for one in own if not (name in self.pins and self._replaces(one))), *additions]
+        command = kind.command_with(additions, scope, context, self.words)
+        return replace(command, env={**command.env, **self.env})
+
+    def _replaces(self, addition: Addition) -> bool:
+        flags = [word.partition("=")[0].partition(".")[0] for word in addition.args if word.startswith("--")]
+        names = {("args", _name(flag)) for flag in flags} | {("env", name) for name in addition.env}
+        return self.given >= names | {("config", key.partition(".")[0]) for key in addition.config}
+
+    def contradicts(self, kind: Engine, configuration: Configuration, context: Context) -> bool:
+        """Whether the engine would run another configuration, as an option that is passed through overrides it."""
+        parsed = kind.parse(self.command(kind, configuration, context), context.version)
+        runs = effective(kind.card, kind.knobs(parsed, context), context).configuration
+        return any(runs.knobs[name] != configuration.knobs[name] for name in self.related)
+
+
+NOTHING = PassedThrough()
+
+
+def passed_through(kind: Engine, context: Context, text: str, pins: Mapping[str, Scalar]) -> PassedThrough:
+    """Read the arguments that are passed through, beside the pins of ``--set``.
+
+    Raises `BadInput` where the engine refuses them, or they set a pinned knob to another value.
+    """
+    env, words = settings_in_front(shlex.split(text))
+    option = f"--engine-arg {kind.name}={shlex.quote(text)}"
+    passed = PassedThrough(option, env, words)
+    settings = Configuration(kind.name, kind.default_knobs(context, pins))
+    alone = kind.command_with([], context.scope({}), context, words)
+    try:
+        given = _given(kind, kind.parse(replace(alone, env=env), context.version))
+        parsed = kind.parse(passed.command(kind, settings, context), context.version)
+        knobs = kind.knobs(parsed, context).knobs
+        reads = {name: set(_READ.findall(kind.reading(name, context.version))) for name in kind.card.knobs}
+        set_by = [n for n, names in reads.items() if names & given and _decides(kind, n, parsed, context, given)]
+        for name in set_by:
+            if name in pins and pins[name] != knobs[name]:
+                raise BadInput(f"it sets {name} to {knobs[name]}, and --set {name}={pins[name]}: leave one of them out")
+            knob = kind.card.knobs[name]
+            if knob.choices is None and (reason := knob.refuses(knobs[name])):
+                raise BadInput(f"{name}={knobs[name]}: {kind.card.title} wants {reason}")
+    except BadInput as error:
+        if kind.table(context.version).borrowed:
+            return passed  # An option that this version may know.
+        raise BadInput(f"{option}: {error}") from error
+    shared = set[tuple[str, str]]().union(*(names for names in reads.values() if names & given))
+    related = [name for name, names in reads.items() if names & shared]
+    return PassedThrough(option, env, words, given, {name: knobs[name] for name in set_by}, related)
+
+
+def _given(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
+    """What was given, by the names under which readings find it; a config file stands for all of its possible keys."""
+    options = [option for option in kind.table(parsed.version).options if option.dest in parsed.given]
+    given = {("args", name) for option in options for name in option.names} | {("env", name) for name in parsed.env}
+    if any(("args", _name(str(case.value))) in given for case in kind.card.config_flag):
+        readings = [kind.reading(name, parsed.version) for name in kind.card.knobs]
+        given |= {found for text in readings for found in _READ.findall(text) if found[0] == "config"}
+    return given
+
+
+def _decides(kind: Engine, knob: str, parsed: ParsedCommand, context: Context, given: set[tuple[str, str]]) -> bool:
+    """Whether a knob's reading would be another one without what was given, as nothing or as some other value."""
+    spaces: dict[str, Mapping[str, Any]] = {"args": parsed.args, "env": parsed.env, "config": parsed.config}
+    readings: list[Scalar] = []
+    for absent in (None, object()):
+        scope = context.scope({})
+        for space, values in spaces.items():
+            scope[space] = Namespace({n: absent if (space, n) in given else value for n, value in values.items()})
+        with suppress(BadInput):
+            readings.append(kind.read(knob, scope, parsed.version))
+    value = kind.read(knob, kind.scope(parsed, context), parsed.version)
+    return not readings or any(reading != value for reading in readings)
+
+
+def _name(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +132,7 @@ class EngineSpace:
     Attributes:
         pins: the pinned knobs that it has, with ``auto`` replaced by its default.
         chosen: the knobs of which the user left one value.
+        passed: what goes along with every command.
     """
 
     engine: Engine
@@ -27,6 +140,7 @@ class EngineSpace:
     space: Enumeration
     pins: Mapping[str, Scalar]
     chosen: frozenset[str] = frozenset()
+    passed: PassedThrough = NOTHING
 
     @property
     def card(self) -> EngineCard:

@@ -6,18 +6,24 @@ on any metric. SLOs and the second objective are about the first workload.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
 
 from autotune.errors import BadInput, UnknownName
+from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics.derived import COSTS, PER_USER, check_price
 from autotune.metrics.formulas import METRICS, Slo, check_metric
 from autotune.metrics.goodput import GOODPUT, parse_goodput
+from autotune.replay import file_of, table_of
+from autotune.replay.ladder import on_ladder
+from autotune.space.library import Library
 from autotune.study.options import RunOptions
+from autotune.study.spec import EngineChoice, InstalledEngine
+from autotune.trial import Scalar
 
 _WEIGHT = re.compile(r"\s*(?P<workload>.+?)\s*=(?P<weight>[^,=]*)(?:,|$)")
 _CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
@@ -26,6 +32,23 @@ DEFAULT_LADDER = (1, 4, 16, 64, 256)
 CAPACITY = "capacity_total_token_throughput"
 """The objective where every server is loaded to its capacity."""
 _FORM = "write workload=weight,… with numbers above 0, e.g. sharegpt=2,long=1"
+
+
+class Asked(TypedDict):
+    """The fields of `autotune.study.spec.StudySpec` of these names: where trials run, and what is launched."""
+
+    on: str
+    engines: tuple[EngineChoice, ...]
+    workloads: tuple[str, ...]
+    baseline: str | None
+    pins: dict[str, Scalar]
+    table_sha256: NotRequired[str]
+    recipe: NotRequired[str | None]
+    baseline_files: NotRequired[dict[str, str]]
+    engine_args: NotRequired[dict[str, str]]
+    installed: NotRequired[dict[str, InstalledEngine]]
+    calibration: NotRequired[dict[str, Any] | None]
+    images: NotRequired[dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +120,18 @@ def _check_find_load(options: RunOptions, metrics: Sequence[str | None], weights
 
 
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
-    """Parse the SLOs, each once; raises `BadInput` for one, or two together, that nothing can keep."""
+    """Parse the SLOs, each once; raises `BadInput` for one that nothing can keep, or that asks for worse."""
     slos = tuple(dict.fromkeys(Slo.parse(text) for text in texts))
     for slo in slos:
         check_metric(slo.metric, "SLO metric")
-        if slo.sense == "<=" and slo.limit < 0:
-            raise BadInput(f"--slo '{slo}': no metric is ever below 0; the limit must be a number of at least 0")
-    for one, other in itertools.combinations(slos, 2):
-        upper, lower = (one, other) if one.sense == "<=" else (other, one)
-        if one.metric == other.metric and one.sense != other.sense and lower.limit > upper.limit:
+        right = ">=" if METRICS[slo.metric].maximise else "<="
+        if slo.sense != right:
+            better = "more" if right == ">=" else "less"
             raise BadInput(
-                f"--slo '{one}' and --slo '{other}' contradict each other: nothing is at most {upper.limit:g} and at "
-                f"least {lower.limit:g}; leave one of them out"
+                f"--slo '{slo}': of {slo.metric} {better} is better; write '{slo.metric}{right}{slo.limit:g}'"
             )
+        if right == "<=" and slo.limit < 0:
+            raise BadInput(f"--slo '{slo}': no metric is ever below 0; the limit must be a number of at least 0")
     return slos
 
 
@@ -139,3 +161,37 @@ def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
     if text is not None and not weights:
         raise BadInput(f"--weights {text!r}: {_FORM}")
     return {name: weights[name] for name in workloads if name in weights}
+
+
+def ladder_of(
+    goals: Goals, options: RunOptions, asked: Asked, library: Library
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The ladder, and notes on it.
+
+    One that comes with ``--pareto`` alone is left out where it cannot be measured.
+
+    Args:
+    Raises:
+        BadInput: it was asked for, and the workload says itself how it is sent, or the table has no such loads.
+    """
+    if not goals.ladder:
+        return (), ()
+    try:
+        if file_of(asked["on"]) is None:
+            return _of_workload(goals.ladder, asked["workloads"][0], library), ()
+        table = table_of(asked["on"], asked["table_sha256"], library)
+        laddered, there = on_ladder(table, goals.ladder)
+        return there, tuple(f"{table.path}: {note}" for note in laddered.notes if note not in table.notes)
+    except BadInput as error:
+        if options.ladder is not None:
+            raise
+        return (), (f"the front is of one load only, not over a ladder. {error}",)
+
+
+def _of_workload(ladder: tuple[int, ...], name: str, library: Library) -> tuple[int, ...]:
+    if fixed := how_fixed(load_workload(name, library)):
+        raise BadInput(
+            f"--ladder: {name} {fixed}, so no other concurrency can be set; a ladder needs one load that is sent all "
+            "at once, such as sharegpt or random:3200:800. The loads of such a workload are measured without --ladder"
+        )
+    return ladder

@@ -27,13 +27,15 @@ from autotune.trial import Command
 WITHIN_S = 10.0
 """The Hub answers in a fraction of a second, or a person is told what else would do."""
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_NEAR = 0.8
+"""Of the letters of an id; less are alike by chance, as `Instruct` stands in many."""
 _FILES = ("hf_quant_config.json", CONFIG)
 
 
 def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
     """Find a model as `Library.model` does, else by its id in the local cache or on the Hub.
 
-    Raises `BadInput`, one sentence, where neither describes it: what to provide, and the nearest known ids.
+    Raises `BadInput` where neither describes it: what to provide, and the known ids that are written nearly so.
     """
     try:
         return library.model(name, model_id)
@@ -43,10 +45,11 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
             raise
     path = _cached(wanted) or cache_folder().parent / "models" / wanted.replace("/", "--") / CONFIG
     if not path.is_file() and (why := _fetch(wanted, path.parent)):
-        nearest = difflib.get_close_matches(wanted, library.models, n=3, cutoff=0)
+        by_lower = {known.lower(): known for known in library.models}
+        near = [by_lower[name] for name in difflib.get_close_matches(wanted.lower(), by_lower, n=3, cutoff=_NEAR)]
         raise BadInput(
-            f"unknown model {wanted!r} ({why}): give the folder that holds its config.json, or describe it in "
-            f"search_spaces/models/<name>.yaml; the nearest known ids are {', '.join(nearest)}"
+            f"unknown model {wanted!r} ({why}): give a folder that holds its config.json (--model ./FOLDER)"
+            + (f"; known ids like it: {', '.join(near)}" if near else "")
         )
     return model_from_file(path).model_copy(update={"id": wanted, "aliases": []})
 

@@ -115,6 +115,6 @@ def _plain(option: str) -> str:
 def engine_and_version(text: str, library: Library) -> tuple[str, str | None]:
     """Split ``--engine NAME`` or ``NAME==VERSION`` into the engine's name and what was typed of a version."""
     name, equals, version = (part.strip() for part in text.partition("=="))
-    if equals and not version:
-        raise BadInput(f"--engine {text!r}: write engine==version, e.g. vllm==0.30.0")
+    if (equals and not version) or re.search(r"[<>=~!]", name):
+        raise BadInput(f"--engine {text!r}: write engine==version, e.g. vllm==0.32.0")
     return library.engine(name).engine, version or None

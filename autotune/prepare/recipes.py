@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -58,8 +57,8 @@ def good_starts(kind: Engine, context: Context) -> Iterator[Configuration]:
 
 def with_recipe(
     options: RunOptions, context: Context, engines: Sequence[str], on: str, library: Library
-) -> tuple[RunOptions, dict[str, Any], list[str]]:
-    """Replace ``--baseline recipe[:ENGINE]`` by the command; with the fields of the `StudySpec` about it, and a note.
+) -> tuple[RunOptions, str | None, dict[str, str], list[str]]:
+    """Replace ``--baseline recipe[:ENGINE]`` by the command; with its engine, its files and a note.
 
     Args:
         context: model, node and GPUs; the version is each engine's own.
@@ -69,7 +68,7 @@ def with_recipe(
     """
     asked, _, named = (options.baseline or "").partition(":")
     if asked != "recipe":
-        return options, {}, []
+        return options, None, {}, []
     kinds = [engine(name, library) for name in ([named] if named else engines)]
     for kind in kinds:
         here = replace(context, version=_version_here(kind, on, options, context.hardware, library))
@@ -77,7 +76,7 @@ def with_recipe(
             command = published(kind, recipe, here)
             told = f"the baseline is the recipe {recipe.name} of {kind.name}, as published at {recipe.source}"
             baseline = replace(command, files={}).shell()
-            return replace(options, baseline=baseline), {"recipe": kind.name, "baseline_files": command.files}, [told]
+            return replace(options, baseline=baseline), kind.name, dict(command.files), [told]
     nodes: dict[str, dict[str, None]] = {}
     for _, _, there in _everywhere(kinds, library):
         nodes.setdefault(there.model.id, {})[there.hardware.name] = None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from autotune.engines import Engine
 from autotune.errors import BadInput, UnknownName
 from autotune.machine.node import node
 from autotune.prepare.engine_space import EngineSpace
-from autotune.prepare.goals import goals_of
+from autotune.prepare.goals import Asked, goals_of
 from autotune.replay import PLAIN, REPLAY, Table, digest, table_of
 from autotune.replay.bundle import Bundle, bundle_of, check_measured
 from autotune.replay.candidates import KnownEngines, candidates_of, known_engines, setting, shortened
@@ -23,7 +22,7 @@ from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Exclusion
 from autotune.study.spec import AUTO, EngineChoice, StudySpec
-from autotune.trial import Launch
+from autotune.trial import Command, Configuration, Launch
 
 _NOTHING_LAUNCHED = {
     "engine_args": "--engine-arg",
@@ -50,18 +49,21 @@ _NOTHING_SEARCHED = {
 
 def what_was_recorded(
     spec: StudySpec, library: Library
-) -> tuple[CandidateSet, KnownEngines, tuple[Exclusion, ...], Sequence[Launch]]:
-    """The candidates of a replay, its engines, those that were left out, and of a bundle the launches to answer."""
+) -> tuple[CandidateSet, KnownEngines, tuple[Exclusion, ...], Sequence[Launch], Mapping[Configuration, Command]]:
+    """Return candidates, engines, left-out engines, the launches that a bundle answers, and the recorded commands."""
     bundle = bundle_of(spec.on, spec.table_sha256)
     if bundle is None:
         table = study_table(spec, library)
         known = known_engines(spec, {name: table.version_of(name) for name in table.engines}, library)
-        return candidates_of(spec, table, known, library), known, (), ()
+        commands = {row.configuration: row.command for row in table.rows if row.command is not None}
+        return candidates_of(spec, table, known, library), known, (), (), commands
     known = known_engines(spec, {one.engine: one.engine_version for one in bundle.known.items}, library)
     candidates = bundle.candidates_for(spec, library)
     if {one.engine for one in bundle.known.items} <= known.keys() and not candidates.as_they_are:
         candidates = replace(candidates, without=lambda one: _space(spec, *known[one.engine]).without(one))
-    return candidates, known, bundle.known.excluded, bundle.launches_for(spec)
+    recorded = bundle.launches_for(spec)
+    commands = {launch.trial.configuration: launch.trial.command for launch in recorded}
+    return candidates, known, bundle.known.excluded, recorded, commands
 
 
 def _space(spec: StudySpec, kind: Engine, context: Context) -> EngineSpace:
@@ -136,8 +138,8 @@ def _note_on_bundle(bundle: Bundle) -> str:
     return f"{bundle.path}: the {count} launches of study {bundle.spec.study} in their order, {kinds} when recorded"
 
 
-def of_table(options: RunOptions, on: str, library: Library) -> dict[str, Any]:
-    """The fields of a `StudySpec` that a table of recorded launches decides."""
+def of_table(options: RunOptions, on: str, library: Library) -> tuple[Asked, tuple[str, ...]]:
+    """The fields of a `StudySpec` that a table of recorded launches decides, and notes."""
     elsewhere = ("--fetch", "--api-key-env", "--api-key-file")  # refused where they are read
     launching = {name: option for name, option in _NOTHING_LAUNCHED.items() if option not in elsewhere}
     if given := [option for name, option in launching.items() if getattr(options, name)]:
@@ -150,15 +152,15 @@ def of_table(options: RunOptions, on: str, library: Library) -> dict[str, Any]:
             raise UnknownName("engine", name, table.engines, f"They are those of {table.path}.")
     pins = dict(setting(table, text, "--set", library) for text in options.pins)
     workloads = tuple(dict.fromkeys(options.workloads)) or (table.workload or "sharegpt",)
-    return {
+    of_recorded: Asked = {
         "on": on,
         "table_sha256": sha256,
         "engines": tuple(EngineChoice(name=n, version=table.version_of(n)) for n in dict.fromkeys(engines)),
         "workloads": workloads,
         "pins": pins,
         "baseline": options.baseline,
-        "notes": tuple(_notes_on_table(options, table, workloads[0])),
     }
+    return of_recorded, tuple(_notes_on_table(options, table, workloads[0]))
 
 
 def _notes_on_table(options: RunOptions, table: Table, workload: str) -> Iterator[str]:

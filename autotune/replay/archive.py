@@ -112,7 +112,6 @@ def _manifest(path: Path, members: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _own_sha256(manifest: Mapping[str, Any]) -> str:
-    """The checksum of a manifest's other keys."""
     others = {key: value for key, value in manifest.items() if key != "sha256"}
     return _sha256(json.dumps(others, sort_keys=True).encode())
 

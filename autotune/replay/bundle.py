@@ -108,7 +108,12 @@ class Bundle:
         known = self.known
         if spec.baseline is not None and spec.baseline != self.spec.baseline:
             row = named_row(read_table(self.path, library), spec.baseline, library)
-            same = (i for i, one in enumerate(known.items) if one.engine == row.engine and _has(row, one.config))
+            # The row may also name the version.
+            same = (
+                i
+                for i, one in enumerate(known.items)
+                if one.engine == row.engine and all(same_value(row.knobs.get(n), v) for n, v in one.config.items())
+            )
             known = known.model_copy(update={"baseline": next(same, known.baseline)})
         return known.as_set(library)
 
@@ -168,11 +173,6 @@ def read_bundle(path: Path, content: bytes) -> Bundle:
         raise MalformedFile(path, f"not a bundle that this version reads ({made_by} made it): {what}") from None
     _check(bundle)
     return bundle
-
-
-def _has(row: Configuration, config: dict[str, Scalar]) -> bool:
-    """Whether a table's row has the knobs of a launch; it may also name the version."""
-    return all(same_value(row.knobs.get(name), value) for name, value in config.items())
 
 
 def _check(bundle: Bundle) -> None:

@@ -286,7 +286,6 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
 
 
 def _option(column: str) -> str:
-    """Name of a column's option in the parser's namespace."""
     return column.lstrip("-").replace("-", "_")
 
 

@@ -58,7 +58,6 @@ def _cached(key: _ById, ladder: tuple[int, ...]) -> tuple[Table, tuple[int, ...]
 
 
 def _of_study(table: Table, ladder: tuple[int, ...]) -> tuple[Table, tuple[int, ...]]:
-    """Only the loads of the ladder."""
     rows = [replace(row, metrics={w: _narrowed(m, ladder) for w, m in row.metrics.items()}) for row in table.rows]
     curves = (curve for row in rows for m in row.metrics.values() for curve in m.get(CURVE, ()))
     there = {int(point["concurrency"]) for point in curves}
@@ -133,7 +132,6 @@ def _those(ladder: tuple[int, ...], loads: Collection[object]) -> tuple[int, ...
 
 
 def _missing(ladder: tuple[int, ...], there: Collection[int]) -> list[str]:
-    """A note on the loads that the table does not have."""
     missing = [c for c in ladder if c not in there]
     rest = _listed(_those(ladder, there))
     return [f"--ladder: no row is of concurrency {_listed(missing)}, so it is {rest}"] if missing else []

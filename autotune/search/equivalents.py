@@ -12,49 +12,10 @@ is resumed joins what the undisturbed one joined.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterable, Sequence
 
-from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import Resolution
-from autotune.trial import Configuration, Launch, Scalar
-
-
-def earlier_names(launches: Iterable[Launch], candidates: CandidateSet) -> dict[str, int]:
-    """Map fingerprints of an earlier version to candidates: those without the knobs that its rows do not have.
-
-    A knob that came to an engine's card later was at the engine's default before. Empty where every row is a candidate.
-    """
-    engines = {
-        one.engine: one for launch in launches if (one := launch.trial.configuration).fingerprint not in candidates
-    }
-    later: dict[str, Mapping[str, Scalar]] = {}
-    for engine, earlier in engines.items():
-        default = [candidates.items[p].configuration for p in (candidates.baseline, *candidates.defaults)]
-        default = [one for one in default if one.engine == engine]
-        # Where the default is no candidate a knob that all candidates share is not searched.
-        known = default or [item.configuration for item in candidates.items if item.configuration.engine == engine]
-        values = {name: {one.knobs[name] for one in known} for name in known[0].knobs} if known else {}
-        later[engine] = {n: next(iter(v)) for n, v in values.items() if n not in earlier.knobs and len(v) == 1}
-    found: dict[str, int] = {}
-    for position, candidate in enumerate(candidates.items):
-        new, knobs = later.get(candidate.configuration.engine), candidate.configuration.knobs
-        if new and all(knobs[name] == value for name, value in new.items()):
-            kept = {name: value for name, value in knobs.items() if name not in new}
-            found[Configuration(candidate.configuration.engine, kept).fingerprint] = position
-    return found
-
-
-def renamed(launch: Launch, names: Mapping[str, int], candidates: CandidateSet) -> Launch:
-    """A launch of an earlier version with the candidate's configuration; any other as it is."""
-    position = names.get(launch.trial.configuration.fingerprint)
-    if position is None:
-        return launch
-    resolved = launch.result.resolved
-    if resolved is not None and resolved.fingerprint in names:
-        resolved = replace(resolved, fingerprint=candidates.items[names[resolved.fingerprint]].fingerprint)
-    trial = replace(launch.trial, configuration=candidates.items[position].configuration)
-    return replace(launch, trial=trial, result=replace(launch.result, resolved=resolved))
+from autotune.trial import Launch
 
 
 def canonical_of(launches: Iterable[Launch], candidates: Container[str], baseline: str | None = None) -> dict[str, str]:

@@ -37,8 +37,7 @@ class Entry:
         may_pass: it did in a way that need not come again: the server died, hung or gave errors by itself.
         cause: of its failure: the kind and the telling line; of a lack of memory, which engines word in many ways, the
             kind alone. Empty where it did not fail.
-        cut_short: it breaks an SLO at the lightest load, or an earlier version ended its load as hopeless: no score,
-            but no reason to launch it again.
+        too_slow: it breaks an SLO at the lightest load: no score, but no reason to launch it again.
         pending: not finished.
         seconds: that it took.
         began_s: when, on the study's own clock (`timeline.start_times`).
@@ -57,7 +56,7 @@ class Entry:
     out_of_memory: bool = False
     may_pass: bool = False
     cause: str = ""
-    cut_short: bool = False
+    too_slow: bool = False
     pending: bool = False
     seconds: float = 0.0
     began_s: float = 0.0
@@ -72,7 +71,7 @@ class Entry:
     @property
     def says_nothing(self) -> bool:
         """It ended without a word about the configuration: the measurement or the machine failed."""
-        return not (self.pending or self.broke or self.measured or self.cut_short)
+        return not (self.pending or self.broke or self.measured or self.too_slow)
 
     def without_result(self) -> Entry:
         """The launch as one that says nothing, as others that ran beside it had a part in its result."""
@@ -300,7 +299,7 @@ def _entry_of(
         out_of_memory=objective.broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
         may_pass=objective.broke(launch) and failure is not None and failure.kind in _MAY_PASS and _is_real(launch),
         cause=_cause(failure) if objective.broke(launch) and failure is not None else "",
-        cut_short=bool(launch.result.shortened) or objective.too_slow(spec, launch),
+        too_slow=objective.too_slow(spec, launch),
         seconds=timeline.seconds(launch),
         began_s=began_s,
         node=launch.result.node or launch.trial.node,

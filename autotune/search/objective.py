@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from statistics import fmean, geometric_mean
 
 from autotune.metrics.derived import CURVE, counts
 from autotune.metrics.formulas import METRICS, check_metric, without_capacity
@@ -51,7 +52,7 @@ def ladder_of(spec: StudySpec, role: Role) -> tuple[int, ...]:
 
 def value(launch: Launch, metric: str, workload: str) -> float | None:
     """A metric of a finished launch; None where no whole load gave a finite number of at least 0."""
-    if launch.result.state is not State.COMPLETE or workload in launch.result.shortened:
+    if launch.result.state is not State.COMPLETE:
         return None
     number = launch.result.metrics.get(workload, {}).get(metric)
     if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
@@ -141,21 +142,30 @@ def achieved(spec: StudySpec, launch: Launch) -> float | None:
 
 
 def best_so_far(spec: StudySpec, launches: Iterable[Launch]) -> list[tuple[int, float]]:
-    """Number of each launch that may be the best, and the best objective until then.
+    """Number of each launch with an objective within the limits, and the best configuration's mean after it.
 
-    Finals, which repeat what is known, are left out, and what breaks a limit.
+    The means are those of the verdict: fresh launches replace those of the search, which may have been lucky, and once
+    a challenger has some, what was launched by the search alone is compared no more.
 
     Args:
         launches: by number.
     """
     better = max if maximises(spec.objective) else min
-    reached: list[tuple[int, float]] = []
+    searched: dict[str, list[float]] = {}
+    fresh: dict[str, list[float]] = {}
+    base, reached = "", list[tuple[int, float]]()
     for launch in launches:
-        value, beyond = achieved(spec, launch), violations(spec, launch)
+        value, beyond, trial = achieved(spec, launch), violations(spec, launch), launch.trial
+        name = trial.configuration.fingerprint
+        base = name if trial.role is Role.BASELINE else base
         # A metric that is missing breaks its SLO.
-        broken = any(beyond.get(str(slo), 1.0) > 0 for slo in spec.slos)
-        if value is not None and launch.trial.role is not Role.FINAL and not broken:
-            reached.append((launch.trial.number, better(value, reached[-1][1] if reached else value)))
+        if value is None or any(beyond.get(str(slo), 1.0) > 0 for slo in spec.slos):
+            continue
+        group = fresh if trial.role in (Role.FINAL, Role.BASELINE, Role.CONTROL) else searched
+        group.setdefault(name, []).append(value)
+        compared = fresh if fresh.keys() - {base} else {**searched, **fresh}
+        means = [geometric_mean(v) if len(v) > 1 and min(v) > 0 else fmean(v) for v in compared.values()]
+        reached.append((trial.number, better(means)))
     return reached
 
 

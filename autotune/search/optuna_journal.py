@@ -61,12 +61,8 @@ class _Backend(BaseJournalBackend):
         self.saved = True
 
 
-def interrupted(path: Path, candidates: CandidateSet, names: Mapping[str, int]) -> dict[int, Step]:
-    """Read from an earlier journal what was begun and not finished, by number; what cannot be read is left out.
-
-    Args:
-        names: fingerprints of an earlier version, with the candidates that they are.
-    """
+def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
+    """Read from an earlier journal what was begun and not finished, by number; what cannot be read is left out."""
     try:
         # What follows the last line break is a torn line.
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
@@ -77,7 +73,7 @@ def interrupted(path: Path, candidates: CandidateSet, names: Mapping[str, int]) 
         trials = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     except (ValueError, KeyError, AssertionError):
         return {}
-    positions = {candidate.fingerprint: position for position, candidate in enumerate(candidates.items)} | dict(names)
+    positions = {candidate.fingerprint: position for position, candidate in enumerate(candidates.items)}
     return {
         trial.number: Step(Role(attrs["role"]), positions[attrs["fingerprint"]], attrs.get("node", ""))
         for trial in trials

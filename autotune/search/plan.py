@@ -23,7 +23,7 @@ from autotune.search.decide import control_runs, finals, promises, simplify
 from autotune.search.decide.accuracy import suspected
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.verdict import judge
-from autotune.search.explain.attribution import ablated, most_telling
+from autotune.search.explain.explanation import ablated, most_telling
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from autotune.search.repeats import challengers, next_repeat, ranked

@@ -17,9 +17,7 @@ from autotune.search.acquisition import model_of
 from autotune.search.decide.accuracy import wants_answers
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
-from autotune.search.equivalents import earlier_names, renamed
-from autotune.search.explain.explanation import KnownNoEffects, explain, predictions
-from autotune.search.explain.knowledge import learned_figures, regret
+from autotune.search.explain.explanation import KnownNoEffects, explain, learned_figures, predictions, regret
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, Prior, one_thread
 from autotune.search.history import History
@@ -85,12 +83,10 @@ class Study:
         self._lock = Lock(folder)
         try:
             self._results = Results(folder / RESULTS)
-            names = earlier_names(self._results.launches, candidates)
-            self._results.launches = [renamed(launch, names, candidates) for launch in self._results.launches]
             self._check_rows()
             path = folder / "optuna.journal"
             self._journal = Journal(path, spec, candidates, command_of, sampler)
-            self._take_up(interrupted(path, candidates, names))
+            self._take_up(interrupted(path, candidates))
         except BaseException:
             self._lock.release()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
+from autotune.study.places import node_of_place
 from autotune.trial import Evidence, Launch
 
 _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
@@ -25,7 +26,7 @@ def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int
     latest = 0.0
     for launch in sorted(launches, key=lambda row: (_told_s(row), row.trial.number)):
         result = launch.result
-        gpus = [(result.node, gpu) for gpu in result.gpu_ids or ("",)] if several else [("", "")]
+        gpus = [(node_of_place(result.node), gpu) for gpu in result.gpu_ids or ("",)] if several else [("", "")]
         latest = max(_told_s(launch) or latest, *(free.get(gpu, 0.0) for gpu in gpus))
         found[launch.trial.number] = latest
         free |= dict.fromkeys(gpus, latest + seconds(launch))
@@ -43,6 +44,18 @@ def _told_s(launch: Launch) -> float:
 def seconds(launch: Launch) -> float:
     """How long a launch took, all its phases."""
     return sum(launch.result.times_s.values())
+
+
+def node_s(launches: Sequence[Launch]) -> float:
+    """The time in which at least one launch ran on a node, added up over the nodes."""
+    # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
+    several = any(launch.trial.node for launch in launches)
+    begins = start_times(launches, several)
+    ran: dict[str, list[tuple[float, float]]] = {}
+    for launch in launches:
+        begin, node = begins[launch.trial.number], node_of_place(launch.result.node) if several else ""
+        ran.setdefault(node, []).append((begin, begin + seconds(launch)))
+    return sum(map(covered_s, ran.values()))
 
 
 def covered_s(intervals: Sequence[tuple[float, float]]) -> float:

@@ -127,7 +127,6 @@ def _listening(port: int) -> set[str]:
 
 
 def _sockets(pid: int) -> Iterator[str]:
-    """List the inodes of a process's sockets."""
     folder = f"/proc/{pid}/fd"
     for name in os.listdir(folder):
         try:

@@ -119,7 +119,6 @@ def _gb(count: int) -> str:
 
 
 def _holders(gpu: Gpu) -> str:
-    """List the processes on a GPU by number and name."""
     processes = [(pid, read_process(pid)) for pid in gpu.busy_pids]
     names = ", ".join(f"{pid} {process.name if process else ''}".rstrip() for pid, process in processes)
     if not names:

@@ -14,6 +14,10 @@ the first process ends, and ``{"ended": …}``, a `StopReport`, as its last word
 Before that it ends the server's container, where it has one, removes the shared memory and the temporary files that the
 server left, cuts a log that is too long, and masks the secrets that stand in it.
 Standard library only: it starts with every server and must never be the thing that is slow.
+
+Engines share memory between their processes as files in ``/dev/shm`` and remove them when they are asked to end. One
+that is killed, or dies, does not: they stay until the machine is started again, and when none is left servers die at
+their start. So the watchdog removes them.
 """
 
 from __future__ import annotations
@@ -24,19 +28,20 @@ import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from autotune.child import adopt_orphans, die_with_parent
 from autotune.serving import StopReport
-from autotune.serving.leftovers import remove_shared_memory, shared_memory_of
 from autotune.serving.log_size import cut_middle, free_middle
 from autotune.serving.processes import Membership, end, process_table, remove_container
 
+SHARED_MEMORY = "/dev/shm/"
 _TICK_S = 0.5
 _LONGEST_LOOK_S = 60.0
 """Looks at the server's shared memory are ever further apart: engines make theirs as they start."""
@@ -46,6 +51,32 @@ _KILL_S = 10.0
 _MASK_BLOCK_BYTES = 2**20
 _SHORTEST_SECRET = 4
 """Shorter values are left: they are found everywhere."""
+
+
+def shared_memory_of(pids: Iterable[int]) -> set[str]:
+    """List the files in ``/dev/shm`` that processes have mapped or open (proc(5)); of others' processes none."""
+    paths: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+                paths.add(line.split(maxsplit=5)[-1])
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    paths.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return {path for path in paths if path.startswith(SHARED_MEMORY) and not path.endswith(" (deleted)")}
+
+
+def remove_shared_memory(paths: Collection[str]) -> None:
+    """Remove files in ``/dev/shm`` that no process uses any more; those that other users may use are left."""
+    if not paths:
+        return
+    used = shared_memory_of(int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+    for path in set(paths) - used:
+        with contextlib.suppress(OSError):
+            found = os.lstat(path)
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o066:
+                os.unlink(path)
 
 
 @dataclass(frozen=True, slots=True)

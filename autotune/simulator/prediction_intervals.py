@@ -10,8 +10,14 @@ from packaging.version import Version
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import HEADLINE
 from autotune.simulator.node import ServerSetup
-from autotune.simulator.node.calibration import packaged_calibration
-from autotune.simulator.node.uncertainty import PredictionErrors, Subject, interval90, sigma, sigma_of_ratio
+from autotune.simulator.node.calibration import (
+    PredictionErrors,
+    Subject,
+    interval90,
+    packaged_calibration,
+    sigma,
+    sigma_of_ratio,
+)
 
 _LATENCIES = ("median_ttft_ms", "median_tpot_ms")
 

@@ -112,6 +112,7 @@ class ModelCard(Entry):
     id: str = Field(description="the Hugging Face id")
     aliases: list[str] = []
     family: str = Field(description="e.g. deepseek_v3; rules refer to it")
+    architectures: list[str] = Field(default=[], description="the classes that its config.json names")
     architecture: Architecture
     engines: dict[str, EngineExtras] = {}
     source: str

@@ -199,7 +199,6 @@ def _schemes(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
 
 
 def _named(config: ConfigJson, method: str, q: Mapping[str, Any]) -> Scheme:
-    """Methods that say by their name what they do."""
     block = _block(config, q.get("weight_block_size"))
     known = {
         "fp8": Scheme(1.0, "fp8", block),

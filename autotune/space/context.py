@@ -13,7 +13,7 @@ from autotune.space.expression import Namespace, evaluate
 from autotune.space.schema import Case, Knob, Values
 from autotune.trial import Configuration, Scalar
 
-_RANKS = ("tensor_parallel", "data_parallel", "pipeline_parallel")
+RANKS = ("tensor_parallel", "data_parallel", "pipeline_parallel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,5 +73,5 @@ def gpus_of(configuration: Configuration, most: int) -> int:
 
     One that names no size, as of a replayed table, takes all.
     """
-    sizes = [size for name in _RANKS if isinstance(size := configuration.knobs.get(name), int) and size > 0]
+    sizes = [size for name in RANKS if isinstance(size := configuration.knobs.get(name), int) and size > 0]
     return min(most, math.prod(sizes)) if sizes else most

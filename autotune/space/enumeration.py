@@ -107,7 +107,7 @@ def enumerate_engine(card: EngineCard, context: Context, pins: Mapping[str, Scal
 
 
 def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) -> str:
-    """Which rule removed the last combinations of an empty space and why, with the pins that it is about.
+    """Name the rule that removed the last combinations of an empty space, with the pins that it is about.
 
     The end of a sentence that says that nothing remains.
     """
@@ -116,10 +116,7 @@ def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) 
         return ": a knob has no value here"
     rule = next(rule for rule in card.rules if rule.name == last)
     about = [f"{knob}={value}" for knob, value in pins.items() if knob in names(rule.forbid)]
-    return (
-        f"{' with ' if about else ''}{', '.join(about)}: the last {space.last[last]:,} of {space.combinations:,} "
-        f"combinations were removed by rule {last} ({rule.reason.strip().rstrip('.')})"
-    )
+    return f"{' with ' if about else ''}{', '.join(about)}: {rule.reason.strip().rstrip('.')} (rule {last})"
 
 
 class _Walk:

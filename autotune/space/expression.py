@@ -3,8 +3,9 @@
 An expression sees the knobs by name and the namespaces it is given (``model``, ``hardware``,
 ``workload``, ``args``, ``env``, ``config``, ``gpus``, ``engine``). Names, attributes, literals,
 comparisons, boolean and integer arithmetic, ``x if c else y``, ``in`` and the functions ``min``,
-``max``, ``int``, ``str`` and ``len`` are allowed; everything else is refused when the file is read,
-so that a space file can be taken from a stranger.
+``max``, ``int``, ``str`` and ``len`` are allowed, lists only behind ``in``; everything else is refused
+when the file is read. Texts are not multiplied or formatted, and what a value may grow to is bounded, so
+that a space file can be taken from a stranger.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from autotune.errors import BadInput
+
 _NODES = (
     ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Tuple, ast.List,
     ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub,
@@ -28,8 +31,51 @@ _NODES = (
     ast.IfExp, ast.Call,
 )  # fmt: skip
 _FUNCTIONS = {"min": min, "max": max, "int": int, "str": str, "len": len}
-_GLOBALS = {"__builtins__": {}, **_FUNCTIONS}  # no expression can bind a name
 _HOLE = re.compile(r"\{([^{}]+)\}")
+_LONGEST, _MOST_BITS = 100_000, 4096
+"""Characters of a text, and bits of a whole number."""
+
+
+class Unbounded(BadInput, ValueError):
+    """An expression makes more than a knob's value can be."""
+
+
+def _add(one: Any, other: Any) -> Any:
+    if isinstance(one, _SEQUENCES) and len(one) + len(other) > _LONGEST:
+        raise Unbounded(f"a text of more than {_LONGEST} characters")
+    return one + other
+
+
+def _multiply(one: Any, other: Any) -> Any:
+    if isinstance(one, _SEQUENCES) or isinstance(other, _SEQUENCES):
+        raise Unbounded("only numbers can be multiplied")
+    if isinstance(one, int) and isinstance(other, int) and one.bit_length() + other.bit_length() > _MOST_BITS:
+        raise Unbounded(f"a number of more than {_MOST_BITS} bits")
+    return one * other
+
+
+def _remainder(one: Any, other: Any) -> Any:
+    if isinstance(one, _SEQUENCES):
+        raise Unbounded("only numbers have a remainder; no text is formatted")
+    return one % other
+
+
+_SEQUENCES = (str, bytes, list, tuple)
+# Their names are none that an expression can have.
+_BOUNDED = {ast.Add: "+", ast.Mult: "*", ast.Mod: "%"}
+# No expression can bind a name.
+_GLOBALS = {"__builtins__": {}, **_FUNCTIONS, "+": _add, "*": _multiply, "%": _remainder}
+
+
+class _Bound(ast.NodeTransformer):
+    """Replace the operators that can make something large by functions."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if type(node.op) not in _BOUNDED:
+            return node
+        function = ast.Name(_BOUNDED[type(node.op)], ast.Load())
+        return ast.copy_location(ast.Call(function, [node.left, node.right], []), node)
 
 
 class Namespace:
@@ -61,8 +107,8 @@ def _refused(text: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             yield
-    except SyntaxError as error:
-        raise ValueError(f"not an expression: {text!r} ({error.msg})") from error
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"not an expression: {text[:200]!r} ({getattr(error, 'msg', 'nested too deeply')})") from error
 
 
 @lru_cache(maxsize=4096)
@@ -70,7 +116,16 @@ def _compiled(text: str) -> tuple[CodeType, frozenset[str]]:
     with _refused(text):
         tree = ast.parse(text.strip(), mode="eval")
     names = set()
+    members = {
+        id(values)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        for operator, values in zip(node.ops, node.comparators, strict=True)
+        if isinstance(operator, ast.In | ast.NotIn)
+    }
     for node in ast.walk(tree):
+        if isinstance(node, ast.List | ast.Tuple) and id(node) not in members:
+            raise ValueError(f"a list stands only behind `in` in an expression: {text!r}")
         if not isinstance(node, _NODES):
             raise ValueError(f"{type(node).__name__} is not allowed in an expression: {text!r}")
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
@@ -80,7 +135,8 @@ def _compiled(text: str) -> tuple[CodeType, frozenset[str]]:
         if isinstance(node, ast.Name):
             names.add(node.id)
     with _refused(text):
-        return compile(tree, f"<{text}>", "eval"), frozenset(names - set(_FUNCTIONS))
+        bounded = ast.fix_missing_locations(_Bound().visit(tree))
+        return compile(bounded, f"<{text}>", "eval"), frozenset(names - set(_FUNCTIONS))
 
 
 def check(text: str) -> str:
@@ -95,8 +151,11 @@ def names(text: str) -> frozenset[str]:
 
 
 def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
-    """The expression's value in a scope; raises ``NameError`` or ``TypeError`` as Python does."""
-    return eval(_compiled(text)[0], _GLOBALS, scope)
+    """The expression's value in a scope; raises `Unbounded`, and ``NameError`` or ``TypeError`` as Python does."""
+    try:
+        return eval(_compiled(text)[0], _GLOBALS, scope)
+    except Unbounded as error:
+        raise Unbounded(f"expression {text!r}: {error}") from None
 
 
 def check_template(text: str) -> str:
@@ -112,8 +171,18 @@ def template_names(text: str) -> frozenset[str]:
 
 
 def fill(template: str, scope: Mapping[str, Any]) -> str:
-    """A template with its holes filled in."""
-    return _HOLE.sub(lambda match: str(evaluate(match.group(1), scope)), template)
+    """A template with its holes filled in; raises as `evaluate` does."""
+    length = 0
+
+    def filled(match: re.Match[str]) -> str:
+        nonlocal length
+        text = str(evaluate(match[1], scope))
+        length += len(text)
+        if length > _LONGEST:
+            raise Unbounded(f"template {template[:200]!r}: a text of more than {_LONGEST} characters")
+        return text
+
+    return _HOLE.sub(filled, template)
 
 
 def fill_value(template: Any, scope: Mapping[str, Any]) -> Any:

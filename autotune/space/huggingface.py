@@ -83,10 +83,12 @@ def model_from_file(path: Path) -> ModelCard:
     config = ConfigJson.read(path, _DEFAULTS)
     _refuse_others(config)
     config.required(*_REQUIRED)
+    classes = config.get("architectures")
     return ModelCard(
         id=str(path.parent),
         aliases=[path.resolve().parent.name],
         family=str(config.get("model_type") or "unknown"),
+        architectures=[str(name) for name in classes] if isinstance(classes, list) else [],
         architecture=_architecture(config),
         source=str(path),
     )

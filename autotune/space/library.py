@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -143,6 +144,14 @@ KINDS = tuple(_KIND_BY_KEY.values())
 """Kinds of documents. A kind is also the name of the folder that may hold its files."""
 _ENGINE_FILES = {"engines": "engine.yaml", "simulation": "simulator.yaml", "emulation": "emulator.yaml"}
 """Of what is written once per engine, the file in the engine's folder."""
+_COUNTED = re.compile(r"(?P<gpus>[1-9]|1[0-6])\s*x\s*(?P<name>.+)", re.IGNORECASE)
+"""A node by its GPUs, e.g. ``4xl40s``; no node has more than 16."""
+_MAKERS = re.compile(r"nvidia|geforce|amd|instinct|[\s_-]+")
+
+
+def _spelled(hardware: str) -> str:
+    """A GPU's name without its maker and without what separates words, e.g. ``rtx4090``."""
+    return _MAKERS.sub("", hardware.lower())
 
 
 class Library:
@@ -248,17 +257,20 @@ class Library:
         return next((c for c in cards if name.lower() in map(str.lower, (c.id, *c.aliases))), None)
 
     def node(self, name: str) -> HardwareCard:
-        """Find a node's card by name or alias, or read a YAML file."""
+        """Find a node's card by name or alias, with or without a count of GPUs (``4xl40s``), or read a YAML file."""
         if name.endswith((".yaml", ".yml")):
             return load(Path(name), HardwareCard)
-        for card in self.hardware.values():
-            if name.lower() in map(str.lower, (card.name, *card.aliases)):
-                return card
+        cards = {_spelled(known): card for card in self.hardware.values() for known in (card.name, *card.aliases)}
+        if card := cards.get(_spelled(name)):
+            return card
+        if (counted := _COUNTED.fullmatch(name)) and (card := cards.get(_spelled(counted["name"]))):
+            return card.model_copy(update={"gpus": int(counted["gpus"])})
         hint = (
-            f"{LOCAL!r} is whatever this machine has. "
-            "Describe another node in a YAML file and pass its path, e.g. --hw ./my-node.yaml."
+            f"{LOCAL!r} is whatever this machine has. Another node is a file of 12 lines: copy "
+            f"{packaged('hardware', 'l40s')}, change its figures, and pass it: --hw ./my-node.yaml"
         )
-        raise UnknownName("hardware", name, [*self.hardware, LOCAL], hint)
+        # A GPU of nearly the same name is another product: a V100 is no H100.
+        raise UnknownName("hardware", name, [*self.hardware, LOCAL], hint, meant=None)
 
     def engine(self, name: str) -> EngineCard:
         """Find an engine's card by its name or alias."""

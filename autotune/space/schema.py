@@ -123,13 +123,10 @@ class Knob(Entry):
         tried = [v for entry in self.search for v in (entry.values if isinstance(entry, Values) else [entry])]
         whole = not any(isinstance(v, float) for v in tried)
         right = f"a {'whole ' if whole else ''}number{low}{' and' if low and high else ''}{high}"
-        if (
-            isinstance(value, bool)
-            or (whole and isinstance(value, float))
-            or not isinstance(value, int | float)
-            or not abs(value) < 2**63  # no engine's parser takes more, and a float can hold it
-        ):
+        if isinstance(value, bool) or (whole and isinstance(value, float)) or not isinstance(value, int | float):
             return right
+        if not abs(value) < 2**31:
+            return f"{right}, below 2^31"  # engines count in 32 bits
         below = self.minimum is not None and value < self.minimum
         return right if below or (self.maximum is not None and value > self.maximum) else None
 
@@ -265,6 +262,7 @@ class EngineCard(Entry):
     renamed: list[Renamed] = []
     on_node: dict[str, Any] = Field(description="the engine's defaults on all GPUs: knob to value or template")
     requires: list[Requirement] = []
+    architectures: list[str] = Field(default=[], description="model classes that it has; empty: not known which")
     always: list[Addition] = []
     knobs: dict[str, Knob]
     effects: list[Effect] = []

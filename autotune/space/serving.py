@@ -134,6 +134,7 @@ class ContainerImage(Entry):
     vendor: Literal["nvidia", "amd", "cpu"]
     generation: str | None = Field(default=None, description="of the hardware, where the image is for that one only")
     versions: VersionRange = "*"
+    seen: VersionRange = Field(default="*", description="versions whose tag is known to exist; others' follow the name")
     own_entrypoint: bool = Field(
         default=True,
         description="whether the image's own entry point runs the words after the image's name as a command; if not "

@@ -16,13 +16,13 @@ from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.study.recommendation import Recommendation
-from autotune.study.results import RESULTS, Lock, read_launches
+from autotune.study.results import RESULTS, Lock, read_launches, sync_folder
 from autotune.study.spec import StudySpec, check_study_name
 from autotune.trial import Launch
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part.
+    """Write a file so that a reader sees the old content or the new one, never a part; it is on disk after that.
 
     A draft that cannot be finished is removed, and so is what a killed process left of an earlier one.
     """
@@ -34,6 +34,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> Non
             os.fsync(stream.fileno())
         draft.chmod(mode)
         draft.replace(path)
+        sync_folder(path.parent)
     except BaseException:
         with suppress(OSError):
             draft.unlink()
@@ -134,6 +135,7 @@ class Home:
             # A study that could not be locked is none.
             Lock(folder).release()
             write_atomically(folder / "study.yaml", spec.to_yaml())
+            sync_folder(self.studies)
         except OSError as error:
             raise BadInput(
                 f"home folder {self.path} cannot be written ({error.strerror}); choose another one with --home DIR"

@@ -33,6 +33,11 @@ def is_beside(place: str) -> bool:
     return place.startswith(_SHARE) and not is_alone(place)
 
 
+def node_of_place(place: str) -> str:
+    """Name the node of a place: empty for this machine, which shares are on; else the place is a node."""
+    return "" if place.startswith(_SHARE) else place
+
+
 def at_once(places: Collection[str]) -> int:
     """How many launches run at a time on some places, all of which are free: at least one."""
     return max(1, len({place for place in places if not is_alone(place)}))

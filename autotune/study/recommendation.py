@@ -11,15 +11,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.space.promises import GivenUp
-from autotune.study.answers import AccuracyComparison
-from autotune.study.curve import LadderComparison, StudyCost
-from autotune.study.node_share import NodeShare
 from autotune.trial import Evidence, Metrics, Scalar
 
 SCHEMA = 1
 
 STAND_IN = "replayed:"
 """How `Choice.argv` begins where a table of recorded launches does not tell a command; the engine's name follows."""
+
+
+Side = Literal["baseline", "recommended"]
 
 
 class Verdict(StrEnum):
@@ -31,10 +31,120 @@ class Verdict(StrEnum):
     """The baseline could not run."""
     INFEASIBLE = "infeasible"
     """Nothing ran, or nothing kept the SLOs."""
+    UNFINISHED = "unfinished"
+    """The study has not ended: of a report until then, never in ``recommendation.json``."""
 
 
 class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class AccuracyComparison(_Value):
+    """Outcome of the check of answers.
+
+    Attributes:
+        kind: ``builtin``, ``tasks`` or ``command``.
+        baseline, recommended: scores, in percent or as the command printed them, with their 95 % intervals; None where
+            that one was not checked. Of ``builtin`` the share of tokens that are not wrong beside the baseline's first
+            launch: the baseline's is that of a further launch.
+        threshold: below it the recommended one would have failed.
+        passed: None where it was not compared, for want of launches of the baseline or of its own.
+        note: what the check could not see.
+        seconds: that it added to the study.
+    """
+
+    kind: str
+    baseline: float | None
+    baseline_ci95: tuple[float, float] | None
+    recommended: float | None
+    recommended_ci95: tuple[float, float] | None
+    threshold: float | None
+    passed: bool | None
+    note: str = ""
+    seconds: float = 0.0
+
+
+class NodeShare(_Value):
+    """One of several nodes that ran a study.
+
+    Attributes:
+        launches: that ran there, the failed ones included.
+        baseline: the baseline's objective there, the geometric mean; None where it gave no figure.
+        difference_percent: of that from the mean of the other nodes, as measured; negative is slower.
+        offset_percent: what scores of the search are corrected by; 0 within noise.
+        certain: whether it is off beyond noise: then nothing more was launched there.
+    """
+
+    node: str
+    launches: int
+    baseline: float | None
+    difference_percent: float | None
+    offset_percent: float
+    certain: bool
+
+
+class LadderPoint(_Value):
+    """Baseline and recommended configuration with so many requests in flight.
+
+    Attributes:
+        baseline, recommended: geometric means over the launches; None where it was not measured.
+        gain_percent: of the recommended one over the baseline, with its 95 % interval by the noise of launches.
+        faster: which one is, beyond that noise; None: they cannot be told apart.
+    """
+
+    concurrency: int
+    baseline: float | None
+    recommended: float | None
+    gain_percent: float | None = None
+    ci95: tuple[float, float] | None = None
+    faster: Side | None = None
+
+
+class Crossing(_Value):
+    """Where one configuration becomes faster than the other.
+
+    Attributes:
+        concurrency: interpolated on its logarithm.
+        between: the concurrencies between which neither is faster beyond the noise of launches.
+    """
+
+    concurrency: float
+    between: tuple[float, float]
+    below: Side
+    above: Side
+
+
+class LadderComparison(_Value):
+    """The curves of baseline and recommended configuration over a ladder of concurrencies.
+
+    Attributes:
+        noise_percent: the standard deviation from launch to launch that decides who is faster.
+        launches: behind each curve: of the baseline, of the recommended one.
+    """
+
+    metric: str
+    workload: str
+    noise_percent: float
+    launches: tuple[int, int]
+    points: list[LadderPoint]
+    crossings: list[Crossing]
+
+
+class StudyCost(_Value):
+    """What the study itself cost, with money where there is a price.
+
+    Attributes:
+        node_hours: hours in which a launch ran on a node, over all nodes; side by side on one node they count once.
+        gpu_hours: of the GPUs that launches had; None for a machine without a GPU.
+        paid_back_after_hours: hours of serving at full load after which the gain has saved as many GPU-hours; None
+            without a gain.
+    """
+
+    node_hours: float
+    gpu_hours: float | None
+    gpu_hour_price: float | None
+    cost: float | None
+    paid_back_after_hours: float | None
 
 
 class Objective(_Value):
@@ -148,7 +258,7 @@ class Contribution(_Value):
         gain_percent: None where the command without it did not start.
         odds: from 0 to 1, that it adds more than 0.5 %; None where that is not known.
         needed_to: what the command without it failed to do.
-        measured_on: what tells it; empty in a file of an earlier version, whose rows are shares of the gain.
+        measured_on: what tells it.
     """
 
     model_config = ConfigDict(populate_by_name=True, defer_build=True)
@@ -160,7 +270,7 @@ class Contribution(_Value):
     ci95: tuple[float, float] | None
     odds: float | None = None
     needed_to: Literal["start", "keep the limits"] | None = None
-    measured_on: str = ""
+    measured_on: str
 
 
 class NoEffect(_Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -23,7 +24,7 @@ RESULTS = "results.jsonl"
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
 """How a file system says that somebody else has a lock (flock(2); fcntl(2), by which network file systems do it)."""
-_OPTIONAL = ("gpu_ids", "quarantine", "shortened", "bound_node", "ladder", "accuracy")
+_OPTIONAL = ("gpu_ids", "quarantine", "bound_node", "ladder", "accuracy")
 """Keys of a row that stand there only where they say something."""
 
 
@@ -130,6 +131,18 @@ def read_launches(path: Path) -> list[Launch]:
     return parse_rows(path, path.read_bytes()).launches if path.is_file() else []
 
 
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk, where its file system can do that: a file's own `fsync` does not."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
 class Results:
     """The finished launches of a study that a tuner adds to.
 
@@ -176,6 +189,8 @@ class Results:
             file.write(row.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+            if not self._size:
+                sync_folder(self._path.parent)
             self._size = file.tell()
         self.launches.append(launch)
 

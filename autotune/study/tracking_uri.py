@@ -60,10 +60,17 @@ def shown(uri: str) -> str:
     return re.split(r"[?#]", _CREDENTIALS.sub(r"\1", uri), maxsplit=1)[0]
 
 
+def place(home: Path) -> str:
+    """Where the runs go, as people may see it; a path of a relative home folder is relative."""
+    uri = tracking_uri(home)
+    return str(home / DATABASE) if uri == database_uri(home) else shown(uri)
+
+
 def ui_command(home: Path) -> str:
     """What a person types to look at the runs, on loopback; of a server, the address to open."""
     uri = tracking_uri(home)
     if is_server(uri):
         return shown(uri)
     store = uri if database_file(uri) is not None else shown(uri)
+    store = f"{_SQLITE}{place(home)}" if uri == database_uri(home) else store
     return f"mlflow ui --backend-store-uri {shlex.quote(store)} --host 127.0.0.1"

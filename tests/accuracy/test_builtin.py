@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import poisson, ttest_1samp
 
 from autotune.accuracy.asking import Answer, Token
-from autotune.accuracy.builtin import compare, judge
-from autotune.accuracy.prompts import contexts
+from autotune.accuracy.builtin import compare, contexts, judge
 
 WORDS = [" a", " b", " c", " d"]
 
@@ -84,13 +85,15 @@ def told(lengths: int, contexts_: int, loss: Sequence[float] = (), wrong: int = 
     return made
 
 
-def test_the_level_of_wrong_tokens_is_two_in_a_thousand() -> None:
+@pytest.mark.parametrize("usual", [0, 4, 9])
+def test_the_level_of_wrong_tokens_is_two_in_a_thousand(usual: int) -> None:
+    """What docs/accuracy.md states: 0.03 % and 1.5 times what the baseline's launches differ explain."""
     reference, groups = told(32, 100), {str(number): "load" for number in range(100)}
-    # What docs/accuracy.md states: 0.03 % of the tokens are tolerated where the baseline's launches do not differ.
-    most = int(poisson.isf(0.002, 3200 * 0.0003))
+    # Of so few there may be 1.64 standard deviations more.
+    most = int(poisson.isf(0.002, 3200 * 0.0003 + 1.5 * (usual + 1.64 * math.sqrt(usual))))
     for wrong, fails in ((most, False), (most + 1, True)):
-        finalist = told(32, 100, wrong=wrong)
-        assert bool(judge(reference, finalist, [(reference, reference)], groups).reasons) is fails
+        finalist, again = told(32, 100, wrong=wrong), told(32, 100, wrong=usual)
+        assert bool(judge(reference, finalist, [(reference, again)], groups).reasons) is fails
 
 
 def test_the_level_of_losses_is_one_in_two_thousand() -> None:
@@ -102,6 +105,31 @@ def test_the_level_of_losses_is_one_in_two_thousand() -> None:
         losses = draw + offsets[np.abs(levels - level).argmin()]
         finalist = told(32, 100, loss=losses.tolist())
         assert bool(judge(reference, finalist, [(reference, reference)], groups).reasons) is fails
+
+
+def test_one_token_that_the_baseline_rules_out_hides_no_loss_of_all_others() -> None:
+    groups = {str(number): "load" for number in range(100)}
+    reference, finalist = told(32, 100), told(32, 100, loss=[0.05] * 100)
+    others = {" a": -0.1, " b": -9000.0}
+    for answers_, text in ((reference, " a"), (finalist, " b")):
+        row = [Token(" a", -0.1, others)] * 31 + [Token(text, others[text], others)]
+        answers_["0"] = Answer("", tuple(row))
+    (reason,) = judge(reference, finalist, [(reference, reference)], groups).reasons
+    assert "nats per token; limit 0.02)" in reason
+
+
+def test_a_loss_is_told_beside_its_limit() -> None:
+    reference, groups = told(32, 100), {str(number): "load" for number in range(100)}
+    finalist = told(32, 100, loss=[0.05, 0.06] * 50)
+    (reason,) = judge(reference, finalist, [(reference, reference)], groups).reasons
+    assert "the answers are the same" in reason
+    assert "(0.055 nats per token; limit 0.02)" in reason
+    # Wrong tokens come first, and of such answers nothing says that they are the same.
+    finalist = told(32, 100, loss=[0.05, 0.06] * 50, wrong=40)
+    wrong, loss = judge(reference, finalist, [(reference, reference)], groups).reasons
+    assert wrong.startswith("40 of 3200 tokens")
+    assert "limit 0.02" in loss
+    assert "same" not in loss
 
 
 tokens = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+from autotune.accuracy.builtin import contexts
+from autotune.accuracy.gate import Gate
 from autotune.simulator.emulator.answers import AnswerSettings, GreedyAnswer
 from autotune.simulator.emulator.requests import text_tokens
+from autotune.trial import Launch, Role, State
 from tests.product.cli import autotune, new_home
+from tests.test_recommend import CANDIDATES, launch, spec
 
 BASELINE = "vllm serve Qwen/Qwen3-8B --max-model-len 8192 --gpu-memory-utilization 0.5"
 QUESTION = [
@@ -52,3 +57,20 @@ def test_a_finalist_that_answers_wrongly_falls_on_the_real_path(tmp_path: Path) 
     assert "It answers worse than the baseline: " in report
     assert (folder / "accuracy" / "0000.json").stat().st_mode & 0o777 == 0o600
     assert "line of the poem" not in (folder / "study.yaml").read_text()
+
+
+def test_a_finalist_is_not_judged_before_the_baseline_has_answered_twice(tmp_path: Path) -> None:
+    gate = Gate(spec(accuracy="builtin"), tmp_path, CANDIDATES.items[0].fingerprint)
+
+    def judged(number: int, position: int, word: str, *before: Launch) -> Launch:
+        row = launch(number, Role.FINAL, position, 1000)
+        answers = {context.name: [[word]] * 8 for context in contexts()}
+        told = {"kind": "builtin", "logprobs": False, "answers": answers, "seconds": 1.0}
+        return gate.judged(replace(row, result=replace(row.result, answers=told)), before)
+
+    first = judged(0, 0, " right")
+    early, second = judged(1, 2, " wrong", first), judged(2, 0, " right", first)
+    late = judged(3, 2, " wrong", first, second)
+    passed = [row.result.accuracy and row.result.accuracy.passed for row in (first, early, second, late)]
+    assert passed == [None, None, None, False]
+    assert [row.result.state for row in (early, late)] == [State.COMPLETE, State.FAILED]

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from autotune.accuracy.asking import NoAnswers, ask
+from autotune.loadgen.client.target import Target
+from tests.loadgen.server import Call, Server
 from tests.product.cli import autotune, new_home
+from tests.product.processes import PROGRAM
 from tests.product.server import COMMAND, emulated
+from tests.product.terminal import Terminal
 
 FAST = ("--speed", "20")
 
@@ -37,10 +42,31 @@ def test_builtin_passes_a_fresh_launch_and_fails_a_wrong_one(home: Path, tmp_pat
     assert wrong.json["score"] < wrong.json["threshold"] < wrong.json["baseline"]
     assert len(wrong.json["examples"]) == 3
     assert "the answers do not pass: " in wrong.err
+    counts = [int(line.split()[0]) for line in wrong.err.splitlines() if line.endswith(" of 161 prompts answered")]
+    assert counts == [1, 2, 4, 8, 16, 32, 64, 128, 161]
     # Long contexts were sent, and none was refused.
     answers = json.loads(kept[0].read_text())["answers"]
     assert all(answers.values())
     assert kept[0].stat().st_mode & 0o777 == 0o600
+
+
+def test_the_verdict_comes_first_and_a_terminal_shows_how_far_it_is(home: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"Line {i}:", "answer": "e", "match": "contains", "max_tokens": 8} for i in range(200)]
+    tasks, first = tmp_path / "tasks.jsonl", tmp_path / "first.json"
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("bench", "--accuracy", str(tasks))
+    with emulated(*FAST, command=COMMAND) as url:
+        done = autotune(*words, "--url", url, "--save-result", str(first), home=home)
+        assert done.code == 0, done.err
+        program = [*PROGRAM, *words, "--url", url, "--reference", str(first)]
+        with Terminal(program, 80, AUTOTUNE_HOME=str(home)) as terminal:
+            terminal.watch()
+            assert terminal.process.wait() == 0
+    # One line, which is gone in the end.
+    assert b" of 200 prompts answered" in terminal.bytes_
+    assert not [line for line in terminal.lines if "prompts answered" in line]
+    assert terminal.lines[0] == "passes"
+    assert terminal.lines[1].startswith("tasks: score ")
 
 
 def test_tasks_and_commands_print_a_score(home: Path, tmp_path: Path) -> None:
@@ -88,3 +114,22 @@ def test_settings_of_emulated_answers_are_checked(home: Path, settings: str, pro
     done = autotune("emulate", "--hw", "h200", "--port", "0", "--answers", settings, "--", *COMMAND, home=home)
     assert done.code == 2
     assert problem in done.err or "unknown setting of answers" in done.err
+
+
+@pytest.mark.parametrize("logprobs", [False, True])
+@pytest.mark.parametrize("status", [400, 413, 422, 500])
+def test_a_prompt_that_a_server_cannot_take_has_no_answer_and_any_other_refusal_is_an_error(
+    status: int, logprobs: bool
+) -> None:
+    """Of a 400 that is about log-probabilities the prompt is not the cause."""
+
+    async def refuse(call: Call) -> None:
+        await call.answer(status, {"error": "top_logprobs is not supported" if logprobs else "the prompt is too long"})
+
+    with Server(refuse) as server:
+        asked = (Target.parse(server.url), "m", [{"prompt": "x"}], 1)
+        if status == 500 or (logprobs and status == 400):
+            with pytest.raises(NoAnswers, match=f"HTTP {status}"):
+                ask(*asked, logprobs=logprobs)
+        else:
+            assert ask(*asked, logprobs=logprobs) == [None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.accuracy.check import ScoreCommand, TaskFile, check_of, read_evidence
-from autotune.accuracy.command import run_command
+from autotune.accuracy.check import ScoreCommand, TaskFile, check_of, read_evidence, run_command
 from autotune.accuracy.tasks import Task, paired_difference, score
 from autotune.errors import BadInput
 from tests.processes import alive, until
@@ -115,7 +115,7 @@ def test_what_a_command_started_ends_with_it_and_with_us(tmp_path: Path) -> None
     # The evaluation still runs, and its parent is killed.
     pid.unlink()
     program.write_text(f"{forking}; import time; time.sleep(600)")
-    ours = f"from autotune.accuracy.command import run_command as run; run({command!r}, 'http://h:1', 'm')"
+    ours = f"from autotune.accuracy.check import run_command as run; run({command!r}, 'http://h:1', 'm')"
     with subprocess.Popen([sys.executable, "-c", ours], env={**os.environ, "TMPDIR": str(tmp_path)}) as parent:
         assert until(lambda: pid.exists() and pid.read_text() != "")
         child = int(pid.read_text())
@@ -165,6 +165,14 @@ def test_a_command_s_drop_is_judged_with_its_standard_errors() -> None:
     assert check.judge([evidence(0.85)], evidence(0.83)).passed is False
     assert check.judge([evidence(0.85, 0.01)], evidence(0.83, 0.01)).passed
     assert check.judge([evidence(85.0, 1.0)], evidence(79.0, 1.0)).passed is False
+
+
+def test_the_interval_of_a_difference_is_agresti_and_min_s() -> None:
+    """Half an item more is taken to be lost and won, and two more to be asked."""
+    before, after = [True] * 50, [False] * 10 + [True] * 40
+    half = 1.96 * math.sqrt(10.5 + 0.5 - 10**2 / 52) / 52
+    expected = (100 * (-10 / 52 - half), 100 * (-10 / 52 + half))
+    assert paired_difference(before, after) == pytest.approx(expected, rel=1e-3)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=300))

@@ -25,8 +25,8 @@ IMAGES = {
     ("vllm", "h200"): ("0.33.0", "vllm/vllm-openai:v0.33.0"),
     ("vllm", "mi300x"): ("0.33.0", "vllm/vllm-openai-rocm:v0.33.0"),
     ("sglang", "h200"): ("0.5.23", "lmsysorg/sglang:v0.5.23"),
-    # Newer ROCm images carry a date in their tag, which cannot be known.
-    ("sglang", "mi300x"): ("0.5.6.post2", "lmsysorg/sglang:v0.5.6.post2-rocm700-mi30x"),
+    ("sglang", "mi300x"): ("0.5.23", "lmsysorg/sglang:v0.5.23-rocm10-mi30x"),
+    ("sglang", "mi355x"): ("0.5.23", "lmsysorg/sglang:v0.5.23-rocm10-mi35x"),
     ("tensorrt_llm", "h200"): ("1.2.0", "nvcr.io/nvidia/tensorrt-llm/release:1.2.0"),
     ("tensorrt_llm", "mi300x"): None,
 }

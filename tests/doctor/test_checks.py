@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.doctor import Finding, Host, Status
-from autotune.doctor.checks import CHECKS, examine, ready
+from autotune.doctor import CHECKS, Finding, Host, Status, examine, ready
 from tests.machine.machines import GIB, amd, busy, nvidia, processor, write
 from tests.processes import alive, until
 

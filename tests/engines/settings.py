@@ -11,9 +11,9 @@ from autotune.space.context import Context
 from autotune.space.fingerprint import broken_rules, effective
 from autotune.space.library import Library
 from autotune.trial import Configuration, FailureKind, Scalar
+from tests.data import BESIDE
 
 LIBRARY = Library()
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 V32, R1 = "deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-R1-0528"
 MODELS, NODES = (V32, R1), ("h200", "mi300x")
 OURS = ("sglang", "tensorrt_llm", "vllm")
@@ -27,7 +27,7 @@ def context(version: str, model: str = V32, node: str = "h200", longest_request:
 
 def shared(file: str) -> Path:
     """A file of the data folder beside the repository; skips where it is absent."""
-    path = SHARED / file
+    path = BESIDE / file
     if not path.is_file():
         pytest.skip(f"{path} is not here: the data folder beside the repository is absent")
     return path

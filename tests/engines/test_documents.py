@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import shlex
 from typing import Any
 
 import pytest
 
 from autotune.engines import engine, recognise, split_command
-from tests.engines.settings import failing_rules, set_by, shared
+from tests.data import LAB, SWEEP, rows
+from tests.engines.settings import failing_rules, set_by
 
 # Part of a command (a flag and what it says), the engine, what it means. A command's knobs are the union.
 MEANING: list[tuple[str, str, dict[str, Any]]] = [
@@ -58,34 +57,28 @@ def meaning(command: str, name: str) -> dict[str, Any]:
     }
 
 
-def documented() -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(shared("seed_measurements.json").read_text())
-    return rows
-
-
 def test_every_documented_command_gives_the_knobs_that_a_person_reads_in_it() -> None:
-    rows = documented()
-    assert len(rows) == 49
-    for row in rows:
+    assert len(rows(LAB)) == 49
+    for row in rows(LAB):
         kind = recognise(split_command(row["command"]).argv)
-        assert kind.name == {"trtllm": "tensorrt_llm"}.get(row["engine"], row["engine"])
         expected = meaning(row["command"], kind.name)
         assert set_by(row["command"], row["engine_version"], row["model"]) == expected, row["command"]
 
 
 def test_the_documented_start_failures_break_a_rule_and_no_other_command_does() -> None:
-    for row in documented():
+    found = rows(LAB)
+    assert any(row["failure"] for row in found)
+    for row in found:
         rules = failing_rules(row["command"], row["engine_version"], row["model"])
-        assert bool(rules) == bool(row.get("failure")), (row["command"], rules)
+        assert bool(rules) == bool(row["failure"]), (row["command"], rules)
 
 
 def test_the_sweep_s_commands_parse_where_the_version_is_known() -> None:
-    rows = list(csv.DictReader(shared("dstack_r1_concurrency_sweep.csv").read_text().splitlines()))
     read = {}
-    for row in rows:
+    for row in rows(SWEEP):
         command = f"{row['env']} {row['command']}".strip()
         if row["engine_version"] in recognise(split_command(command).argv).card.versions:
-            read[command] = set_by(command, row["engine_version"], row["model"], row["gpu_type"].lower())
+            read[command] = set_by(command, row["engine_version"], row["model"], row["hardware"].lower())
     # In 0.4.3 dp attention is as wide as tensor parallelism, whatever --dp-size says.
     assert read == {
         "python3 -m sglang.launch_server --model deepseek-ai/DeepSeek-R1 --tp 8 --trust-remote-code "

@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 
 from autotune.engines import engine, names
-from autotune.engines.accepted_options import accepted
+from autotune.engines.engine import accepted
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.expression import evaluate
 from tests.engines.settings import LIBRARY, NODES, R1, V32, context

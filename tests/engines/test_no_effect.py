@@ -8,8 +8,7 @@ import pytest
 
 from autotune.engines import engine
 from autotune.prepare.build_spec import build_spec, library_for
-from autotune.prepare.candidates import prepare
-from autotune.prepare.no_effect import no_effect_by_rule
+from autotune.prepare.candidates import no_effect_by_rule, prepare
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
 from autotune.study.options import RunOptions
@@ -63,7 +62,9 @@ def test_a_typed_setting_and_a_pin_without_effect_say_what_they_need() -> None:
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: str(card.engine))
 def test_idle_options_exist_under_the_name_they_are_read_by(card: EngineCard) -> None:
     """In some version that they are given for; what is read is an option's destination."""
+    assert card.no_effect
     for option in card.no_effect:
+        assert option.flags
         tables = [engine(card.engine).table(v) for v in card.versions if in_range(v, option.versions)]
         for flag in option.flags:
             found = [o for table in tables for o in table.options if flag in o.flags]

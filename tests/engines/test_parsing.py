@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotune.engines import Engine, command_of, engine, recognise, split_command
@@ -73,7 +73,7 @@ REFUSED = [
     ),
     (f"{VLLM} --all2all-backend naive", "0.11", "unrecognized arguments: --all2all-backend naive"),
     ("vllm serve --tensor-parallel-size 8", "0.32", "names no model"),
-    (f"{VLLM} --config missing.yaml", "0.32", "missing.yaml cannot be read"),
+    (f"{VLLM} --config missing.yaml", "0.32", "'missing.yaml' cannot be read"),
     ("python3 -m sglang.launch_server --tp 8", "0.5.23", "names no model"),
     (f"{SGLANG} --kv-cache-dtype fp9", "0.5.6", r"invalid choice: 'fp9' \(choose from .*fp8_e4m3"),
     (f"{SGLANG} --nsa-decode-backend fa3", "0.5.23", r"unrecognized arguments: --nsa-decode-backend fa3"),
@@ -222,6 +222,7 @@ WORDS = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(OURS), words=st.lists(WORDS, max_size=6))
+@example("vllm", ["--config", "\0"])
 def test_no_command_line_raises_anything_but_bad_input(name: str, words: list[str]) -> None:
     kind = engine(name)
     model = (V32,) if kind.card.model_flag is None else (kind.card.model_flag, V32)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from autotune import redact
 from autotune.engines import engine
-from autotune.engines.parse_repr import settings
-from autotune.engines.report_back import compare, parse_reported
+from autotune.engines.report_back import compare, parse_reported, settings
 from autotune.space.context import Context
 from autotune.space.fingerprint import effective
 from autotune.space.library import Library
@@ -70,18 +69,12 @@ def test_nothing_is_read_behind_what_cannot_be() -> None:
     assert settings("a=1, b=Odd(c=], d=2), a=3") == {"a": 1, "b": {}}
 
 
-def made_of(name: str, version: str, said: dict[str, Any], *passed: str, **knobs: Any) -> Resolved:
+def made_of(name: str, version: str, said: dict[str, Any], **knobs: Any) -> Resolved:
     kind = engine(name, LIBRARY)
     context = Context(R1, H200, 8, version)
     asked = effective(kind.card, Configuration(name, kind.default_knobs(context, knobs)), context).configuration
-    command = kind.command(asked, context, passed)
+    command = kind.command(asked, context)
     return compare(kind, asked, context, command, parse_reported(kind, asked, context, said))
-
-
-def test_what_was_passed_through_is_told_as_that() -> None:
-    said = {"info": {"model_config": {"enforce_eager": True}}}
-    for passed, told in (((), "by itself"), (("--enforce-eager",), "as what was passed through to it says")):
-        assert told in made_of("vllm", "0.32.0", said, *passed).notes["enforce_eager"]
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt_llm"])

@@ -21,6 +21,9 @@ EAGLE = "--speculative-algorithm EAGLE --speculative-num-steps 1"
 FP8 = "--kv-cache-dtype fp8_e4m3"
 NEW, OLD = "0.5.23", "0.5.6"
 
+SGLANG_OF = "python3 -m sglang.launch_server --model-path {} --tp-size 8"
+GPT_OSS = "openai/gpt-oss-120b"
+
 FAILS = [
     # command, version, model, node, the rule
     (f"{VLLM} --attention-backend CUTLASS_MLA", "0.32.0", V32, "h200", "sparse-model-dense-backend"),
@@ -58,6 +61,13 @@ FAILS = [
     (f"{SGLANG} --ep-size 3", NEW, V32, "h200", "expert-parallel-divides"),
     (SGLANG, "0.4.3.post2", V32, "h200", "sparse-attention-unknown"),
     (TRT, "1.0", V32, "h200", "sparse-attention-unknown"),
+    (VLLM, "0.5.0", V32, "h200", "sparse-attention-unknown"),
+    (VLLM_R1, "0.6.5", R1, "h200", "deepseek-v3-younger-than-engine"),
+    ("vllm serve Qwen/Qwen3.5-9B -tp 8", "0.13.0", "Qwen/Qwen3.5-9B", "h200", "qwen3.5-younger-than-engine"),
+    ("vllm serve Qwen/Qwen3-8B -tp 8", "0.8.3", "Qwen/Qwen3-8B", "h200", "model-of-2025-younger-than-engine"),
+    (SGLANG, "0.5.2", V32, "h200", "sparse-attention-unknown"),
+    (SGLANG_OF.format("Qwen/Qwen3.5-9B"), "0.5.6", "Qwen/Qwen3.5-9B", "h200", "qwen3.5-younger-than-engine"),
+    (SGLANG_OF.format(GPT_OSS), "0.4.10", GPT_OSS, "h200", "gpt-oss-younger-than-engine"),
 ]
 RUNS = [
     (VLLM, "0.32.0", V32, "h200"),
@@ -66,6 +76,8 @@ RUNS = [
     (f"VLLM_ATTENTION_BACKEND=CUTLASS_MLA {VLLM}", "0.32.0", V32, "h200"),
     (f"VLLM_ROCM_USE_AITER=1 {VLLM_R1}", "0.32.0", R1, "mi300x"),
     (VLLM_R1, "0.11", R1, "mi300x"),
+    (VLLM, "0.11", V32, "h200"),
+    ("vllm serve Qwen/Qwen3.5-9B -tp 4", "0.17.0", "Qwen/Qwen3.5-9B", "h200"),
     (SGLANG, NEW, V32, "h200"),
     (f"{SGLANG} {FP8}", NEW, V32, "h200"),
     (f"{SGLANG} {FP8}", OLD, V32, "h200"),
@@ -173,3 +185,29 @@ def test_tensorrt_llm_needs_nvidia() -> None:
     assert holds["mi300x"] is False
     assert "AMD" in card.requires[0].reason
     assert all(in_range(version, "*") for version in card.versions)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_sparse_attention_needs_hopper_or_the_blackwell_of_data_centres(name: str) -> None:
+    card = engine(name).card
+    (need,) = [need for need in card.requires if "sparse_attention and hardware" in need.expect]
+    runs = {
+        node for node in LIBRARY.hardware if evaluate(need.expect, context(card.newest, node=node, gpus=1).scope({}))
+    }
+    assert {"h100", "h200", "gh200", "b200", "b300"} <= runs
+    assert not {"a100", "a10", "l4", "l40s", "rtx4090", "rtx5090", "rtx-pro-6000-blackwell-server"} & runs
+
+
+@pytest.mark.parametrize(
+    ("command", "version", "rule", "runs_on", "fails_on"),
+    [
+        (f"{SGLANG_R1} --attention-backend fa3", NEW, "fa3-on-blackwell", "h100-pcie", "rtx5090"),
+        (f"{SGLANG_R1} --attention-backend trtllm_mla", NEW, "backend-needs-blackwell", "b300", "rtx5090"),
+        (f"{SGLANG_R1} --attention-backend trtllm_mla", NEW, "backend-needs-blackwell", "b300", "l40s"),
+        (f"{VLLM_R1} --attention-backend CUTLASS_MLA", "0.33.0", "backend-needs-blackwell", "b300", "rtx5090"),
+        (f"{VLLM_R1} --attention-backend FLASHMLA", "0.33.0", "backend-needs-hopper", "h100-pcie", "rtx5090"),
+    ],
+)
+def test_kernels_of_other_generations_fail(command: str, version: str, rule: str, runs_on: str, fails_on: str) -> None:
+    assert rule in failing_rules(command, version, R1, fails_on)
+    assert rule not in failing_rules(command, version, R1, runs_on)

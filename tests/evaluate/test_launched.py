@@ -15,6 +15,7 @@ from autotune.errors import BadInput
 from autotune.evaluate.launched import Launched
 from autotune.evaluate.readback import ReportedSettings, compare_reported
 from autotune.loadgen.request_file import read_requests
+from autotune.metrics.formulas import Slo
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.log_size import END_BYTES
 from autotune.space.context import Context
@@ -206,3 +207,21 @@ def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "trials").write_text("a file where a folder should be")
     with pytest.raises(BadInput, match="cannot be written"):
         Launched(SPEC, LIBRARY, tmp_path)(trial("vllm"))
+
+
+def test_a_server_that_dies_of_an_overload_keeps_what_it_carried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 3500 tokens 2000 are those of the loads up to 32 in flight."""
+    monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", "die-mid-load:3500")
+    slos = (Slo.parse("p90_ttft_ms<=60000"),)
+    spec = SPEC.model_copy(update={"find_load": "concurrency", "slos": slos, "workloads": ("random:64:8",)})
+    evaluate = Launched(spec, LIBRARY, tmp_path, shutdown=ShutdownTimeouts(2.0, 10.0))
+    result = evaluate(replace(trial("vllm"), workloads=spec.workloads))
+    assert (result.state, result.failure) == (State.COMPLETE, None)
+    metrics = result.metrics["random:64:8"]
+    assert metrics["capacity_concurrency"] >= 32
+    assert metrics["capacity_died_at"] == metrics["capacity_broken_at"] > metrics["capacity_concurrency"]
+    # What is asked of it after its death it cannot answer.
+    second = replace(trial("vllm"), workloads=(*spec.workloads, "random:64:8:16"))
+    assert evaluate(second).state is State.FAILED

@@ -26,6 +26,7 @@ def fresh(*names: str, most: int = 8, gpus: int = 8) -> NodePool:
 def test_no_gpu_is_given_twice_while_there_is_room(counts, asked, most) -> None:
     pool = NodePool(most)
     pool.update(node(f"n{i}", gpus) for i, gpus in enumerate(counts))
+    assert all(pool.has_room(gpus) == any(gpus <= whole for whole in counts[:most]) for gpus in (1, 2, 4, 8))
     held: dict[str, tuple[str, int]] = {}
     for step, (gpus, ends) in enumerate(asked):
         if pool.has_room(gpus):

@@ -90,5 +90,5 @@ def test_ray_is_not_installed(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", without, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("autotune: --executor ray needs Ray Tune")
-    assert "pip install 'autotune-serving[ray]'" in done.stderr
+    assert "pip install '.[ray]' in a clone" in done.stderr
     assert not (tmp_path / "home" / "studies").exists()

@@ -11,8 +11,7 @@ import pytest
 from ray.tune.search import Searcher
 
 from autotune.executors.ray.node_pool import Node
-from autotune.executors.ray.result_queue import Event, ResultQueue, Started, pack, unpack
-from autotune.executors.ray.searcher import Task, TrialQueueSearcher
+from autotune.executors.ray.searcher import Event, ResultQueue, Started, Task, TrialQueueSearcher, pack, unpack
 from autotune.trial import Command, Configuration, Role, Trial
 
 

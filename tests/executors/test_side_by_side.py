@@ -14,8 +14,7 @@ import pytest
 
 from autotune.errors import CannotGoOn
 from autotune.executors import EvaluationSetup
-from autotune.executors.shares import Share, shares_of, visible_to
-from autotune.executors.side_by_side import SideBySideExecutor
+from autotune.executors.side_by_side import Share, SideBySideExecutor, shares_of, visible_to
 from autotune.machine.gpu import Gpu
 from autotune.notify import Stage, Watch, silent
 from autotune.space.library import Library

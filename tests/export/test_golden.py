@@ -47,7 +47,9 @@ def test_every_format_is_as_it_was(study: str) -> None:
 @each
 @pytest.mark.parametrize("version", ["1.28", "1.37"])
 def test_kubernetes_takes_the_manifests(study: str, version: str) -> None:
-    for document in reading.documents(golden(study, "kubernetes.yaml")):
+    documents = reading.documents(golden(study, "kubernetes.yaml"))
+    assert {"Deployment", "Service"} <= {document["kind"] for document in documents}
+    for document in documents:
         kubernetes_validate.validate(document, version, strict=True)
 
 

@@ -66,9 +66,9 @@ class Queue:
         return records_of(sent, ends)
 
 
-def find(by, slos, server, seed=0, most=1000):
+def find(by, slos, server, seed=0, most=1000, confirm_s=0.0):
     """The whole search; its lines too."""
-    search, lines = LoadSearch(by, slos, most), []
+    search, lines = LoadSearch(by, slos, most, confirm_s=confirm_s), []
     while (probe := search.ask()) is not None:
         lines.append(search.tell(server.send(probe, seed)))
     return search.found, lines

@@ -84,7 +84,9 @@ def test_label_sets_are_added_up_whatever_they_hold(rows):
 
 @given(st.text())
 def test_no_text_breaks_it(text):
-    assert all(np.isfinite(value) for value in sums(text).values())
+    found = sums(f"{text}\nread_on 1")
+    assert "read_on" in found
+    assert all(np.isfinite(value) for value in found.values())
 
 
 # The counters of an engine
@@ -288,7 +290,10 @@ def test_the_expected_hit_rate_is_that_of_an_endless_cache(rows, prefix, seed):
     assert 0 <= expected_hit_rate(requests) < 1
 
 
-@given(st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=10))
+BEGINNINGS = st.sampled_from(["", "ab" * 50, "ab" * 50 + "b", "ä" * 33])
+
+
+@given(st.lists(st.builds(str.__add__, BEGINNINGS, st.text("ab", min_size=1, max_size=6)), min_size=1, max_size=10))
 def test_texts_share_what_they_begin_with(texts):
     """With a token per character it is exact, and the order does not matter."""
     requests = requests_of([len(text) for text in texts], contents=tuple(texts))

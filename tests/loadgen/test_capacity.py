@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.bracket import TOLERANCE, Bracket
-from autotune.loadgen.capacity.judge import error_per_look, judge, least_requests, mean_kept, share_kept
-from autotune.loadgen.capacity.search import LoadSearch, check
+from autotune.loadgen.capacity.judge import (
+    UNCONFIRMED,
+    error_per_look,
+    growth,
+    judge,
+    least_requests,
+    mean_kept,
+    share_kept,
+)
+from autotune.loadgen.capacity.search import CONFIRM_S, MOST_REQUESTS, STEP, LoadSearch, Probe, check
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo, summarize_loads
+from autotune.metrics.records import RequestRecords
 from tests.loadgen.queues import Queue, find, records_of
 
 P99 = (Slo.parse("p99_ttft_ms<=1000"),)
@@ -22,6 +31,7 @@ P99 = (Slo.parse("p99_ttft_ms<=1000"),)
 
 def test_what_is_promised() -> None:
     """The figures that the documentation states."""
+    assert (CONFIRM_S, UNCONFIRMED, STEP, MOST_REQUESTS) == (600, 0.2, 0.03, 100_000)
     assert TOLERANCE == 0.1
     # 5 % in all, of two looks: ln(0.025) / ln(0.99) requests, and with two limits ln(0.0125) / ln(0.99).
     assert error_per_look(P99) == 0.025
@@ -82,6 +92,66 @@ def test_the_rate_of_a_queue_is_found(spread: float, capacity: float) -> None:
         found, _ = find("rate", P99, Queue(100, spread, seed), seed)
         assert found.capacity == pytest.approx(capacity, rel=TOLERANCE)
         assert found.metrics["capacity_request_rate"] == found.capacity
+
+
+@pytest.mark.parametrize(("spread", "capacity"), [(0.0, 98.07), (1.0, 95.39)], ids=["constant", "exponential"])
+def test_the_rate_that_is_recommended_holds(spread: float, capacity: float) -> None:
+    """Ten minutes at each rate found, eight seeds. 95.39: the wait in M/M/1 is exponential at 100 - rate."""
+    off, held = [], 0
+    for seed in range(8):
+        found, _ = find("rate", P99, Queue(100, spread, seed), seed, confirm_s=CONFIRM_S)
+        off.append(found.capacity / capacity - 1)
+        assert found.metrics["completed"] >= 600 * found.capacity
+        again = Queue(100, spread, 100 + seed).send(Probe("rate", found.capacity, round(600 * found.capacity), 0), seed)
+        held += summarize_loads([again])["p99_ttft_ms"] <= 1000
+    assert max(map(abs, off)) <= 0.1
+    assert abs(sum(off) / len(off)) <= 0.045  # of eight, the mean itself is known to 1 %
+    assert held >= 7
+
+
+def test_what_only_a_long_load_breaks_is_not_recommended() -> None:
+    """After two minutes at more than 60 requests per second it is half as fast, as a node that becomes too warm."""
+
+    class Warm(Queue):
+        def send(self, probe: Probe, seed: int) -> RequestRecords:
+            self.slower = lambda load: 2.0 if load > 60 and probe.requests > 120 * load else 1.0
+            return super().send(probe, seed)
+
+    found, _ = find("rate", P99, Warm(100), confirm_s=CONFIRM_S)
+    assert 60 / (1 + STEP) ** 2 <= found.capacity <= 60
+    assert find("rate", P99, Warm(100))[0].capacity > 90
+
+
+def test_a_backlog_that_grows_is_told_from_one_that_wanders() -> None:
+    grows = {rate: [] for rate in (95.0, 103.0)}
+    for seed in range(40):
+        for rate, found in grows.items():
+            least, mean, most = growth(Queue(100, 1.0, seed).send(Probe("rate", rate, 30_000, 0), seed), 0.05)
+            assert least <= mean <= most
+            found.append(least > 0)
+    assert sum(grows[95.0]) <= 4
+    assert sum(grows[103.0]) >= 30
+    # No limit sees that by itself: a load that grows by 3 % is broken all the same.
+    run = Queue(100).send(Probe("rate", 103.0, 30_000, 0), 0)
+    judged = judge([Slo.parse("p99_tpot_ms<=50")], [run], summarize_loads([run]), 103.0, last=True)
+    assert judged.kept is False
+    assert judged.broken is not None
+    assert judged.broken.metric == "request_throughput"
+
+
+def test_a_server_that_dies_of_a_load_leaves_the_heaviest_that_it_kept() -> None:
+    search = LoadSearch("concurrency", P99, 1000)
+    server, dead = Queue(100), False
+    while (probe := search.ask()) is not None:
+        if dead:
+            search.give_up()
+            break
+        records, dead = server.send(probe, 0), probe.load > 50
+        search.tell(records_of(records.sent_s, records.finished_s, np.arange(len(records)) < (20 if dead else 1e9)))
+    found = search.found
+    assert (found.capacity, found.broken_at, found.died_at) == (32, 64, 64)
+    assert found.metrics["capacity_died_at"] == 64
+    assert "64 in flight" in found.sentences()[-1]
 
 
 def test_a_server_that_is_too_slow_by_itself_is_told_after_one_more_load() -> None:

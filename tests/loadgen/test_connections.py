@@ -6,7 +6,7 @@ import socket
 import numpy as np
 import pytest
 
-from autotune.loadgen.client.connections import Connections, StallTimeouts
+from autotune.loadgen.client.generator import Connections, StallTimeouts
 from autotune.loadgen.client.messages import Schedule
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, tally
 from autotune.loadgen.client.stream import Connection, Exchange

@@ -9,12 +9,12 @@ from autotune.errors import BadInput
 from autotune.loadgen.prefix_cache import expected_hit_rate
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.workloads import load_workload
-from autotune.loadgen.workloads.library_text import Kind, documents, passages
+from autotune.loadgen.workloads.lengths import TextKind, documents, passages
 from autotune.simulator.emulator.requests import is_predictable, text_tokens
 
 
 @pytest.mark.parametrize("kind", ["prose", "code"])
-def test_passages_of_the_length_asked_for_no_two_alike(kind: Kind):
+def test_passages_of_the_length_asked_for_no_two_alike(kind: TextKind):
     workload = load_workload(kind)
     requests = workload.draw(0, seed=3)
     texts = [str(text) for text in requests.contents]
@@ -31,7 +31,7 @@ def test_passages_of_the_length_asked_for_no_two_alike(kind: Kind):
 
 
 @pytest.mark.parametrize("kind", ["prose", "code"])
-def test_their_continuation_can_be_guessed_and_that_of_random_words_not(kind: Kind):
+def test_their_continuation_can_be_guessed_and_that_of_random_words_not(kind: TextKind):
     texts = passages(kind, 512, 100, np.random.default_rng(1))
     assert np.mean([is_predictable(text_tokens(text)) for text in texts]) > 0.97
     random = load_workload("random:512:5:20").draw(0, 1)

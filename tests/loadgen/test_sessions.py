@@ -16,7 +16,7 @@ from autotune.loadgen.prefix_cache import expected_hit_rate
 from autotune.loadgen.requests import prompt_segments
 from autotune.loadgen.results import LoadOptions, Measurement
 from autotune.loadgen.workloads.arrivals import arrival_of
-from autotune.loadgen.workloads.session_files import read_sessions
+from autotune.loadgen.workloads.prompt_files import read_sessions
 from tests.loadgen.server import END, STREAM_HEAD, Call, Server, chunked, good
 
 TOOLS = [{"type": "function", "function": {"name": "price"}}]

@@ -9,18 +9,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.errors import ClientFailed
 from autotune.loadgen import LoadOptions, measure
 from autotune.loadgen.client.messages import Progress, RequestTimeouts, WorkerTask
 from autotune.loadgen.client.outcomes import tally
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
-from autotune.loadgen.workers import WorkerDied, Workers, workers_for
+from autotune.loadgen.workers import Workers, workers_for
 from autotune.loadgen.workloads import load_workload
 from tests.processes import alive, until
 
@@ -107,16 +109,34 @@ def test_progress_is_told_while_a_load_runs():
         assert workers.pids == []
 
 
-def test_a_worker_that_is_killed_makes_the_load_invalid_not_the_program_fail():
+def test_a_worker_that_is_killed_is_told_by_its_code():
     with Server(silent) as server, Workers() as workers:
 
         def kill_one(progress: Progress) -> None:
             if progress.chunks == 4:
                 os.kill(workers.pids[1], signal.SIGKILL)
 
-        with pytest.raises(WorkerDied, match="code -9"):
+        with pytest.raises(ClientFailed, match="code -9"):
             workers.send(task_of(server.url, "random:3:2:4", 4), 2, kill_one)
         assert workers.pids == []
+
+
+class Faulty(Prompts):
+    """Cannot make a prompt."""
+
+    def bodies(self, *_):
+        return [1 // 0]
+
+
+def test_a_fault_of_the_client_is_named_and_not_laid_to_its_speed(capfd):
+    with Server(good) as server, Workers() as workers:
+        task = replace(task_of(server.url, "random:3:2:4"), prompts=Faulty("m"))
+        with pytest.raises(ClientFailed, match="the load client failed: ZeroDivisionError") as raised:
+            workers.send(task, 1)
+        assert workers.pids == []
+    assert raised.value.exit_code == 4
+    assert "keep up" not in str(raised.value)
+    assert "Traceback" in capfd.readouterr().err
 
 
 def test_a_closed_port_is_an_outcome_and_an_unknown_host_an_error():

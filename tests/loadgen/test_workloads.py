@@ -20,6 +20,7 @@ NAMES = [*CHAT, *RANDOM, "sweep", "output-sweep", "shared-prefix", "offline", "p
 @pytest.mark.parametrize("name", NAMES)
 def test_every_known_name_loads_and_draws(name: str):
     workload = load_workload(name)
+    assert workload.points
     for position, point in enumerate(workload.points):
         requests = workload.draw(position, seed=3)
         assert len(requests.input_tokens) == point.prompts

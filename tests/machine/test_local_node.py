@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import BadInput, UnknownName
-from autotune.machine.node import local_node, node
-from autotune.space.library import Library
+from autotune.machine.node import generation_of, local_node, node
+from autotune.space.library import Library, packaged
 
 from .machines import GIB, amd, nvidia, processor, write
 
@@ -41,6 +41,41 @@ def test_other_gpus_get_what_can_be_read_and_say_that_their_rates_are_none_of_th
     assert "placeholders" in card.source
 
 
+@pytest.mark.parametrize(
+    ("product", "name"),
+    [
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx6000-ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-blackwell-server"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA A10", "a10"),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+    ],
+)
+def test_a_gpu_has_the_card_whose_name_says_most_of_it(product: str, name: str, tmp_path: Path) -> None:
+    nvidia(tmp_path, 2, product)
+    card = local_node(LIBRARY, tmp_path)
+    assert (card.name, card.gpus, card.generation) == (name, 2, generation_of(product))
+
+
+def test_a_card_of_one_s_own_that_says_more_wins(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(packaged("hardware", "h100").read_text().replace("name: h100\n", "name: h100-80gb\n"))
+    nvidia(tmp_path, 1, "NVIDIA H100 80GB HBM3")
+    assert local_node(Library(files=(own,)), tmp_path).name == "h100-80gb"
+
+
+def test_gpus_without_a_card_have_a_generation() -> None:
+    named = {"NVIDIA GeForce RTX 3090": "ampere", "NVIDIA RTX A6000": "ampere", "NVIDIA GeForce RTX 4080": "ada"}
+    named |= {"NVIDIA GeForce RTX 5080": "rtx_blackwell", "NVIDIA GB300": "blackwell", "Tesla T4": "unknown"}
+    assert {product: generation_of(product) for product in named} == named
+
+
 def test_other_gpus_whose_memory_is_not_told_are_refused_with_a_way_out(tmp_path: Path) -> None:
     nvidia(tmp_path, 1, "NVIDIA A40")
     with pytest.raises(BadInput, match=r"A40.*YAML file"):
@@ -61,7 +96,7 @@ def test_every_other_name_is_looked_up(tmp_path: Path) -> None:
     processor(tmp_path)
     assert node("Local", LIBRARY, tmp_path).vendor == "cpu"
     assert node("8xh200", LIBRARY, tmp_path) == LIBRARY.node("h200")
-    with pytest.raises(UnknownName, match="did you mean 'local'"):
+    with pytest.raises(UnknownName, match="'local' is whatever this machine has"):
         node("locale", LIBRARY, tmp_path)
 
 

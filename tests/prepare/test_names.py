@@ -126,6 +126,7 @@ def test_every_command_of_a_version_between_tables_is_understood_by_what_it_borr
     """SGLang 0.5.14 took new names that its nearest table has not."""
     asked = prepared(replace(RUN, engines=["sglang==0.5.14"]))
     kind = asked.spaces["sglang"].engine
+    assert len(asked.candidates) > 1
     for candidate in asked.candidates.items:
         kind.parse(asked.command_of(candidate), "0.5.14")
 

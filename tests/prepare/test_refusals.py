@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +53,29 @@ def test_a_baseline_of_an_engine_that_cannot_serve_the_model_there() -> None:
 
 def test_a_baseline_that_is_only_pointless_is_launched() -> None:
     assert prepared(replace(RUN, baseline=f"vllm serve {V32} -tp 4")).baseline_command is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "lacking"),
+    [
+        ("FooBarForCausalLM", ["vLLM", "SGLang", "TensorRT-LLM"]),
+        ("OPTForCausalLM", ["TensorRT-LLM"]),
+        ("LlamaForCausalLM", []),
+    ],
+)
+def test_an_architecture_that_an_engine_is_not_known_to_have_is_named(
+    tmp_path: Path, name: str, lacking: list[str]
+) -> None:
+    """It may be served all the same, by a plug-in of the engine: a warning, and no refusal."""
+    figures = {"num_hidden_layers": 2, "hidden_size": 512, "vocab_size": 1000, "num_attention_heads": 8}
+    config = {"architectures": [name], "max_position_embeddings": 8192, "intermediate_size": 1024, **figures}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = prepared(replace(RUN, model=str(tmp_path), gpus=1, space=None))
+    warned = [note for note in found.spec.notes if note.startswith(f"{name}: ")]
+    assert len(warned) == bool(lacking)
+    assert all(title in warned[0] for title in lacking)
+    assert not warned or [t for t in ("vLLM", "SGLang", "TensorRT-LLM") if t in warned[0]] == lacking
+
+
+def test_a_number_of_gpus_without_a_layout_is_told_with_those_that_have_one() -> None:
+    assert said(replace(RUN, gpus=3)) == "--gpus 3: no layout of 3 GPUs is tried; give one of 1, 2, 4, 8"

@@ -28,8 +28,11 @@ def refused(done: Finished, *words: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--model", "deepseek-ai/DeepSeek-V9", "--hw", "h200"], ["DeepSeek-V3.2", "search_spaces/models/"]),
-        (["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h2000"], ["did you mean 'h200'", "mi300x"]),
+        (["--model", "deepseek-ai/DeepSeek-V9", "--hw", "h200"], ["DeepSeek-V3.2", "config.json"]),
+        (
+            ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h2000"],
+            ["unknown hardware 'h2000'", "h200", "mi300x", "l40s.yaml"],
+        ),
         ([*GOOD, "--engine", "sglan"], ["did you mean 'sglang'", "tensorrt_llm", "vllm"]),
         ([*GOOD, "--workload", "sharegtp"], ["did you mean 'sharegpt'", "random:IN:OUT"]),
         ([*GOOD, "--workload", "random:0:5"], ["random:IN:OUT"]),
@@ -43,7 +46,19 @@ def refused(done: Finished, *words: str) -> None:
         ([*GOOD, "--ladder", "1,4", "--workload", "sweep"], ["sweep has 6 loads of its own"]),
         ([*GOOD, "--slo", "p99_ttft_ms=2000"], ["metric<=limit"]),
         ([*GOOD, "--slo", "p98_ttft_ms<=2000"], ["p99_ttft_ms"]),
-        ([*GOOD, "--slo", "p99_ttft_ms<=100", "--slo", "p99_ttft_ms>=200"], ["p99_ttft_ms<=100", "p99_ttft_ms>=200"]),
+        (
+            [*GOOD, "--slo", "p99_ttft_ms<=100", "--slo", "p99_ttft_ms>=200"],
+            ["'p99_ttft_ms>=200'", "'p99_ttft_ms<=200'"],
+        ),
+        ([*GOOD, "--gpus", "3"], ["--gpus 3", "1, 2, 4, 8"]),
+        ([*GOOD, "--workload", "random:200000:100"], ["random:200000:100", "200,100", "163,840"]),
+        ([*GOOD, "--set", "max_num_seqs=99999999999"], ["max_running_requests=99999999999", "2^31"]),
+        ([*GOOD, "--engine", "vllm>=0.30"], ["'vllm>=0.30'", "vllm=="]),
+        ([*GOOD, "--engine", "vllm==0.5.0"], ["does not have the model", "0.11", "sparse-attention-unknown"]),
+        (
+            [*GOOD, *SMALL, "--engine", "vllm", "--engine-arg", "vllm=-tp 4", "--set", "tensor_parallel=8"],
+            ["--engine-arg vllm='-tp 4'", "--set tensor_parallel=8"],
+        ),
         ([*GOOD, "--weights", "long=1"], ["'long'", "sharegpt", "--workload"]),
         ([*GOOD, "--pareto", "total_token_throughput"], ["--objective total_token_throughput", "two metrics"]),
         (
@@ -53,7 +68,7 @@ def refused(done: Finished, *words: str) -> None:
         ([*GOOD, "--set", "kv_cache_dtyp=auto"], ["did you mean 'kv_cache_dtype'"]),
         ([*GOOD, "--engine", "sglang", "--set", "tp=8"], ["did you mean 'tensor_parallel' (GPUs that share"]),
         ([*GOOD, "--slo", "ttft<=2000"], ["'p99_ttft_ms'?"]),
-        ([*GOOD, "--engine", "vllm=="], ["vllm==0.30.0"]),
+        ([*GOOD, "--engine", "vllm=="], ["write engine==version"]),
         ([*GOOD, "--engine-bin", "vllm=/nowhere"], ["vllm=/nowhere: no such file"]),
         ([*GOOD, *SMALL, "--baseline", GOOD_BASELINE.replace("8", "6")], ["--baseline", "heads-not-divisible"]),
         ([*GOOD, *SMALL, "--baseline", GOOD_BASELINE.replace("8", "16")], ["--baseline", "one GPU each"]),
@@ -117,6 +132,13 @@ def test_a_space_folder_without_spaces(tmp_path: Path) -> None:
     refused(autotune("run", *GOOD, "--space", str(tmp_path), home=tmp_path / "home"), "engines/*.yaml")
 
 
+def test_a_space_file_that_asks_for_endless_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "space.yaml"
+    start = "[{name: huge, when: \"'a' * 2000000000\", set: {tensor_parallel: 8}, source: s}]"
+    path.write_text(f"narrow:\n  vllm:\n    search: {{tensor_parallel: [8]}}\n    starts: {start}\n")
+    refused(autotune("run", *GOOD, "--space", str(path), home=tmp_path / "home"), "'a' * 2000000000", "only numbers")
+
+
 def test_a_malformed_space_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     path.write_text("narrow:\n  sglang:\n    search:\n      tensor_paralel: [8]\n")
@@ -159,7 +181,7 @@ def test_a_study_that_does_not_exist(tmp_path: Path, command: list[str]) -> None
     ("command", "words"),
     [
         (["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "--nonsense"], ["--nonsense"]),
-        (["vllm", "serve", "deepseek-ai/DeepSeek-V9"], ["unknown model", "search_spaces/models/", "config.json"]),
+        (["vllm", "serve", "deepseek-ai/DeepSeek-V9"], ["unknown model", "DeepSeek-V3.2", "config.json"]),
         (["llamafile", "serve"], ["vllm serve"]),
         (["trtllm-serve", "deepseek-ai/DeepSeek-V3.2", "--config", "/nowhere.yaml"], ["nowhere.yaml"]),
     ],
@@ -257,3 +279,29 @@ def test_one_damaged_study_does_not_hide_the_others(tmp_path: Path) -> None:
     assert listed.code == 0, listed.err
     assert {row["study"]: row["verdict"] for row in listed.json} == {"good": "indistinguishable", "bad": "unreadable"}
     assert "recommendation.json" in listed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--launches", "1e6"], ["--launches: '1e6' is not a whole number", "autotune run --help`"]),
+        (["run", "--hours", "long"], ["--hours: 'long' is not a number"]),
+        (["run", "--min-context", "x"], ["--min-context: 'x' is not a whole number"]),
+        (["run", "--seed", "-1"], ["--seed: -1", "0<=x<=4294967295"]),
+        (["run", "--find-load", "x"], ["--find-load: 'x'", "'concurrency', 'rate'"]),
+        (["run", "--launchs", "3"], ["'--launchs'; did you mean '--launches'?"]),
+        (["report", "x", "--format"], ["'--format' requires an argument"]),
+        (["bundle", "x", "-o", "."], ["--output: ", "'.' is a directory"]),
+        (["bench"], ["missing option '--url'"]),
+        (["resume"], ["missing argument 'STUDY'", "autotune resume --help`"]),
+        (["compare", "a", "b", "c"], ["unexpected extra argument (c)"]),
+        (["rnu"], ["unknown command 'rnu'; did you mean 'run'?"]),
+        (["space", "shw"], ["'shw'; did you mean 'show'?"]),
+    ],
+    ids=" ".join,
+)
+def test_what_click_refuses_reads_like_what_we_refuse(tmp_path: Path, arguments: list[str], words: list[str]):
+    done = autotune(*arguments, home=tmp_path / "home")
+    refused(done, *words)
+    assert done.err.startswith("autotune: ")
+    assert done.err.count("\n") == 1

@@ -170,9 +170,7 @@ def test_a_question_that_was_cut_off_is_no_other_question() -> None:
     asked = small_study.spec()
     text = asked.to_yaml()
     assert StudySpec.from_yaml(text) == asked
-    assert StudySpec.from_yaml(text.removeprefix("---\n").removesuffix("...\n")) == asked, (
-        "as earlier versions wrote it"
-    )
+    assert StudySpec.from_yaml(text.removeprefix("---\n").removesuffix("...\n")) == asked, "as people write it"
     lines = text.splitlines(keepends=True)
     for kept in range(1, len(lines)):
         with pytest.raises((yaml.YAMLError, ValidationError)):

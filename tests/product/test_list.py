@@ -21,6 +21,8 @@ from autotune.trial import Launch
 from tests import small_study
 
 from .cli import autotune
+from .processes import PROGRAM
+from .terminal import Terminal
 
 LAUNCHES = small_study.launches()
 OLD_KEYS = ["study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"]
@@ -83,15 +85,63 @@ def test_list_tells_of_every_study_how_far_it_is(home: Path) -> None:
 
 
 def test_report_of_a_study_without_one(home: Path) -> None:
-    """Of a finished one it is written again, of an unfinished one a message tells how far it is."""
+    """Of a finished one it is written again; before the first launch a message tells how far a study is."""
     assert "# deepseek-ai/DeepSeek-V3.2 on 8×H200" in autotune("report", "done", home=home).out
-    stopped = autotune("report", "stopped", home=home)
-    assert stopped.code == 2
-    assert "4 of at most 9 launches are done, the best so far is launch 3 (sglang, simulated) with a " in stopped.err
-    assert f"of 9,100.0; go on with:\nautotune resume stopped --home {home}\n" in stopped.err
+    begun = autotune("report", "running", home=home)
+    assert begun.code == 2
+    assert "0 of at most 9 launches are done" in begun.err
+    assert f"\nautotune resume running --home {home}\n" in begun.err
     unknown = autotune("report", "stoped", home=home)
     assert unknown.code == 2
     assert "did you mean 'stopped'? Known: damaged, done, running, same, stopped." in unknown.err
+
+
+def test_an_unfinished_study_is_reported_as_far_as_it_is(home: Path) -> None:
+    """With the best so far, what failed and the way on; without a verdict, and without a file."""
+    folder = home / "studies" / "stopped"
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    told = autotune("report", "stopped", home=home)
+    assert told.code == 0, told.err
+    assert "**UNFINISHED.** 4 of at most 9 launches" in told.out
+    assert "**SIMULATED.**" in told.out
+    assert "sglang 0.5.23, total TPS of 9,100.00 tok/s (1 launch, +51.7 % against the baseline)" in told.out
+    assert small_study.COMMANDS[small_study.WINNER].shell() in told.out
+    assert "out_of_memory" in told.out
+    assert f"\nautotune resume stopped --home {home}\n" in told.out
+    assert "](report/" not in told.out, "there are no pictures in the folder"
+    for word in ("Verdict", "recommended:", "Gain "):
+        assert word not in told.out
+    page = autotune("report", "stopped", "--format", "html", home=home)
+    assert page.code == 0, page.err
+    assert "UNFINISHED." in page.out
+    assert 'data-launch="3"' in page.out
+    shown = autotune("report", "stopped", "--json", home=home).json
+    assert (shown["finished"], shown["report"].strip()) == (False, told.out.strip())
+    assert autotune("report", "done", "--json", home=home).json["finished"] is True
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    lock = Lock(folder)
+    try:
+        running = autotune("report", "stopped", home=home)
+    finally:
+        lock.release()
+    assert running.code == 0, running.err
+    assert "UNFINISHED" in running.out
+    assert "autotune resume" not in running.out
+
+
+def test_a_terminal_shows_the_report_as_text_and_the_command_in_one_piece(home: Path) -> None:
+    """Elsewhere it is Markdown as it stands."""
+    command = [*PROGRAM, "report", "done", "--home", str(home)]
+    with Terminal(command, 100) as terminal:
+        terminal.watch()
+        written = re.sub(r"\x1b\[[\d;]*m", "", terminal.bytes_.decode())
+    assert written.strip().startswith("deepseek-ai/DeepSeek-V3.2 on 8×H200")
+    for sign in ("**", "```", "| --- |", "](report/", "\\_"):
+        assert sign in autotune("report", "done", home=home).out
+        assert sign not in written
+    serving = small_study.COMMANDS[small_study.WINNER].shell()
+    assert len(serving) > 100
+    assert serving in written, "the terminal breaks its line, not we"
 
 
 def test_what_is_damaged_or_no_study_hides_no_other(tmp_path: Path) -> None:
@@ -115,7 +165,7 @@ def test_what_is_damaged_or_no_study_hides_no_other(tmp_path: Path) -> None:
     for name in ("lost", "no-answer", "folder"):
         told = autotune("report", name, home=home)
         assert (told.code, f"/studies/{name}/" in told.err) == (2, True)
-    copied = autotune("report", "copy", home=home).err
+    copied = autotune("export", "copy", "--to", "shell", home=home).err
     assert "study 'copy' is not finished" in copied
     assert "4 of at most 9 launches are done" in copied
     assert f"\nautotune resume copy --home {home}\n" in copied

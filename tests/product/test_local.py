@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from autotune.machine.node import local_node
 from tests.engines.stand_ins import executable, python_with
 from tests.engines.test_cpu import CONFIG
 
-from .cli import autotune, new_home
+from .cli import autotune
 
 WITHOUT_GPU = pytest.mark.skipif(
     local_node().vendor != "cpu", reason="what is asserted holds of a machine without GPUs"
@@ -29,19 +28,16 @@ def model(tmp_path: Path) -> str:
 
 
 @WITHOUT_GPU
-def test_without_an_engine_it_is_simulated_and_says_so(
-    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("on", [[], ["--on", "simulator"]])
+def test_a_study_of_a_cpu_is_measured_or_refused(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch, on: list[str]
 ) -> None:
+    """Predictions are fitted to GPUs: a study on those of a CPU would choose by nothing."""
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    home = new_home(tmp_path)
-    run = ["run", "--model", model, "--hw", "local", "--engine", "vllm", *LOAD, "--launches", "1", "--study", "s"]
-    done = autotune(*run, "--json", home=home)
-    assert done.code == 0, done.err
-    assert "SIMULATED: this machine has no engine installed" in done.err
-    assert done.json["evidence"] == "simulated"
-    spec = yaml.safe_load((home / "studies" / "s" / "study.yaml").read_text())
-    assert (spec["hardware"]["vendor"], spec["hardware"]["memory_gb"]) == ("cpu", local_node().memory_gb)
-    assert "without a GPU" in (home / "studies" / "s" / "report.md").read_text()
+    done = autotune("run", "--model", model, "--hw", "local", "--engine", "vllm", *LOAD, *on, home=tmp_path)
+    assert done.code == 2
+    assert "--on process" in done.err
+    assert "--hw h200" in done.err
 
 
 @WITHOUT_GPU

@@ -35,15 +35,17 @@ def tuned(home: Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
-    home = tmp_path_factory.mktemp("main") / "home"
-    return home, autotune("run", *V32, "--study", "main", home=home, fresh=True)
+    """The README's command, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("main")
+    command = ["run", *V32, "--study", "demo"]
+    return folder / "mlruns", autotune(*command, home=folder, cwd=folder, fresh=True, AUTOTUNE_HOME="mlruns")
 
 
 def test_it_gains_a_third_for_certain_with_attention_replicas(main_job: tuple[Path, Finished]) -> None:
     """Measured, SGLang's eight replicas are the best; how many the search ends with depends on what it comes across."""
     home, done = main_job
     assert done.code == 0, done.err
-    found = json.loads((home / "studies" / "main" / "recommendation.json").read_text())
+    found = json.loads((home / "studies" / "demo" / "recommendation.json").read_text())
     assert found["engine"] in ("sglang", "vllm")
     assert found["verdict"] == "better"
     replicas = found["config"]["data_parallel"]
@@ -70,19 +72,19 @@ def test_another_processor_makes_the_same_launches(home: Path) -> None:
 
 def test_every_artefact_says_simulated(main_job: tuple[Path, Finished]) -> None:
     home, done = main_job
-    folder = home / "studies" / "main"
+    folder = home / "studies" / "demo"
     assert done.err.startswith("SIMULATED:")
     assert "simulated" in done.out.lower()
     for name in ("report.md", "report.html", "serve.sh", "recommendation.json"):
         assert "simulated" in (folder / name).read_text().lower(), name
-    assert {row["evidence"] for row in rows(home, "main")} == {"simulated"}
+    assert {row["evidence"] for row in rows(home, "demo")} == {"simulated"}
     assert os.access(folder / "serve.sh", os.X_OK)
     assert subprocess.run(["bash", "-n", folder / "serve.sh"], check=False).returncode == 0
 
 
 def test_command_report_and_script_have_the_same_flags(main_job: tuple[Path, Finished]) -> None:
     home, done = main_job
-    folder = home / "studies" / "main"
+    folder = home / "studies" / "demo"
     found = json.loads((folder / "recommendation.json").read_text())
     script = (folder / "serve.sh").read_text()
     started = shlex.split(script[script.index("\nexec") :].replace("\\\n", " "))
@@ -99,19 +101,20 @@ LAUNCH = (
 
 
 def test_the_readme_shows_what_it_prints(main_job: tuple[Path, Finished]) -> None:
-    """Names of studies and folders are its own."""
     _, done = main_job
     readme = (EXAMPLES.parent / "README.md").read_text()
+    assert f"autotune {shlex.join(['run', *V32, '--study', 'demo'])}\n" in readme
     shown = readme[readme.index("```text\nSIMULATED") :].split("```", 2)[1].removeprefix("text\n").splitlines()
     launches = [line for line in shown if "/30  " in line]
     assert len(launches) > 8
     printed = [line for line in done.err.splitlines() if "/30  " in line]
     assert all(re.fullmatch(LAUNCH, line) for line in (*launches, *printed)), (launches, printed)
-    kept = (line for line in shown if line.strip("… ") and line not in launches)
-    words = [line.split()[:2] for line in f"{done.err}\n{done.out}".splitlines()]
-    assert [
-        line for line in kept if line.split()[:2] not in words and not line.startswith(("study", "serve", "report"))
-    ] == []
+    kept = [line for line in shown if line.strip("… ") and line not in launches]
+    lines = f"{done.err}\n{done.out}".splitlines()
+    assert [line for line in kept if line.split()[:2] not in [other.split()[:2] for other in lines]] == []
+    places = [line for line in kept if "mlruns" in line or "http" in line]
+    assert len(places) == 6
+    assert set(places) <= set(lines), "names and folders too"
     found = [
         re.search(r"reaches a total TPS of ([\d,.]+) .*Verdict: (\w+)", text) for text in ("\n".join(shown), done.out)
     ]
@@ -122,19 +125,19 @@ def test_the_readme_shows_what_it_prints(main_job: tuple[Path, Finished]) -> Non
 
 def test_the_rows_are_whole(main_job: tuple[Path, Finished]) -> None:
     home, _ = main_job
-    launches = rows(home, "main")
+    launches = rows(home, "demo")
     assert [row["number"] for row in launches] == list(range(len(launches)))
     assert len(launches) <= 30
     assert launches[0]["role"] == "baseline"
     assert launches[0]["engine"] == "vllm"
     assert {"search", "final"} <= {row["role"] for row in launches}
-    report = (home / "studies" / "main" / "report.md").read_text()
+    report = (home / "studies" / "demo" / "report.md").read_text()
     assert "```" in report
 
 
 def test_what_is_recommended_is_what_simulate_says(main_job: tuple[Path, Finished]) -> None:
     home, _ = main_job
-    found = json.loads((home / "studies" / "main" / "recommendation.json").read_text())
+    found = json.loads((home / "studies" / "demo" / "recommendation.json").read_text())
     settings = [f"{name}={value}" for name, value in found["env"].items()]
     done = autotune("simulate", "--hw", "h200", "--json", "--", *settings, *found["argv"], home=home, fresh=True)
     assert done.code == 0, done.err
@@ -148,26 +151,26 @@ def test_what_is_recommended_is_what_simulate_says(main_job: tuple[Path, Finishe
 
 def test_a_finished_study_is_shown_again(main_job: tuple[Path, Finished]) -> None:
     home, done = main_job
-    before = (home / "studies" / "main" / "results.jsonl").read_bytes()
-    again = autotune("resume", "main", home=home)
+    before = (home / "studies" / "demo" / "results.jsonl").read_bytes()
+    again = autotune("resume", "demo", home=home, cwd=home.parent, AUTOTUNE_HOME="mlruns")
     assert (again.code, again.out) == (0, done.out)
-    assert (home / "studies" / "main" / "results.jsonl").read_bytes() == before
-    taken = autotune("run", *V32, "--study", "main", home=home)
+    assert (home / "studies" / "demo" / "results.jsonl").read_bytes() == before
+    taken = autotune("run", *V32, "--study", "demo", home=home)
     assert taken.code == 2
-    assert f"\nautotune resume main --home {home}" in taken.err
+    assert f"\nautotune resume demo --home {home}" in taken.err
 
 
 def test_report_export_and_list(main_job: tuple[Path, Finished]) -> None:
     home, _ = main_job
-    folder = home / "studies" / "main"
-    assert autotune("report", "main", home=home, fresh=True).out.strip() == (folder / "report.md").read_text().strip()
+    folder = home / "studies" / "demo"
+    assert autotune("report", "demo", home=home, fresh=True).out.strip() == (folder / "report.md").read_text().strip()
     assert (
-        autotune("export", "main", "--to", "shell", home=home, fresh=True).out.strip()
+        autotune("export", "demo", "--to", "shell", home=home, fresh=True).out.strip()
         == (folder / "serve.sh").read_text().strip()
     )
     listed = autotune("list", "--json", home=home, fresh=True).json
-    assert [(row["study"], row["verdict"], row["evidence"]) for row in listed] == [("main", "better", "simulated")]
-    wrong = autotune("export", "main", "--to", "helm", home=home)
+    assert [(row["study"], row["verdict"], row["evidence"]) for row in listed] == [("demo", "better", "simulated")]
+    wrong = autotune("export", "demo", "--to", "helm", home=home)
     assert wrong.code == 2
     assert "shell" in wrong.err
 

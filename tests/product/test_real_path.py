@@ -138,6 +138,7 @@ def test_kill_9_of_the_tuner_leaves_nothing_and_loses_nothing(tmp_path: Path, wa
         assert finished_rows(home, study)[: len(before)] == before
         assert [row["number"] for row in launches] == list(range(len(launches)))
         assert nothing_is_left(home, 0) == []
+    assert kills == wanted
 
 
 def test_a_server_that_dies_under_load_leaves_nothing_feasible(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
 
-from tests.executors.records import shared_gpus, side_by_side
+import pytest
+
+from autotune.search.timeline import covered_s
+from tests.executors.records import interval, shared_gpus, side_by_side
 
 from .cli import autotune, finished_rows, kill_after, new_home, rows
 from .processes import start
@@ -42,6 +47,26 @@ def test_two_launches_run_at_a_time_and_outlive_no_kill(tmp_path: Path) -> None:
     assert shared_gpus(anywhere) == []
     assert side_by_side(anywhere) > len(launches) // 3
     assert "## Nodes" in (home / "studies" / "s" / "report.md").read_text()
+    # One node was in use, at least half of the time by two launches of four GPUs each.
+    cost = json.loads((home / "studies" / "s" / "recommendation.json").read_text())["study_cost"]
+    assert cost["node_hours"] == pytest.approx(covered_s([interval(row) for row in launches]) / 3600)
+    assert cost["gpu_hours"] == pytest.approx(4 * sum(sum(row["times_s"].values()) for row in launches) / 3600)
+    assert cost["gpu_hours"] < 8 * cost["node_hours"]
+
+
+def test_a_study_on_a_part_of_a_node_tells_hours_of_the_node_and_of_its_gpus(tmp_path: Path) -> None:
+    home = new_home(tmp_path)
+    part = ("--on", "simulator", "--launches", "4", "--gpu-hour-price", "3", "--json")
+    done = autotune(*QUESTION, *part, home=home)
+    assert done.code == 0, done.err
+    launches, cost = rows(home, "s"), done.json["study_cost"]
+    hours = sum(sum(row["times_s"].values()) for row in launches) / 3600
+    assert cost["node_hours"] == pytest.approx(hours)
+    assert (cost["gpu_hours"], cost["cost"]) == (pytest.approx(4 * hours), pytest.approx(3 * 4 * hours))
+    told = f"{hours:.1f} node-hours of the simulated node ({4 * hours:.1f} GPU-hours)"
+    assert told in (home / "studies" / "s" / "report.md").read_text()
+    outlook = next(line for line in done.err.splitlines() if "node-hours" in line)
+    assert len(set(re.findall(r"([\d.]+) (?:node-)?hours", outlook))) == 1, "a launch at a time on one node"
 
 
 def test_launches_that_slow_each_other_are_made_one_at_a_time(tmp_path: Path) -> None:

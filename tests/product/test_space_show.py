@@ -13,9 +13,32 @@ def test_it_tells_what_remains_and_what_each_rule_removed(tmp_path: Path) -> Non
     for row in engines.values():
         assert row["candidates"] > 50
         assert row["combinations"] == row["candidates"] + row["twins"] + sum(row["removed"].values())
-    shown = autotune("space", "show", "--engine", "vllm", home=tmp_path / "home").out
-    assert shown.startswith("deepseek-ai/DeepSeek-V3.2: 671.8 billion parameters, 37.4 billion active per token")
-    assert "removed by" in shown
+        assert all(row["reasons"][rule] for rule in row["removed"])
+        for knob in row["knobs"].values():
+            assert sum(value["candidates"] for value in knob["values"]) == row["candidates"]
+    knobs = engines["sglang"]["knobs"]
+    assert knobs["tensor_parallel"]["options"] == ["--tp-size"]
+    assert knobs["tensor_parallel"]["default"] == 8
+    assert {value["value"] for value in knobs["tensor_parallel"]["values"]} == {1, 2, 4, 8}
+    lossy = {value["value"]: value["gives_up"] for value in knobs["kv_cache_dtype"]["values"]}
+    assert lossy["bfloat16"] is None
+    assert "less precision" in lossy["fp8_e4m3"]
+    assert engines["vllm"]["knobs"]["deep_gemm"]["options"] == ["VLLM_USE_DEEP_GEMM"]
+
+
+def test_it_lists_the_knobs_and_why_combinations_were_removed(tmp_path: Path) -> None:
+    done = autotune("space", "show", "--engine", "vllm", home=tmp_path / "home")
+    lines = done.out.splitlines()
+    assert lines[0].startswith("deepseek-ai/DeepSeek-V3.2: 671.8 billion parameters, 37.4 billion active per token")
+    knob = next(number for number, line in enumerate(lines) if line.split()[:1] == ["kv_cache_dtype"])
+    assert lines[knob].split()[1:] == ["--kv-cache-dtype"]
+    assert lines[knob + 1].strip() == "2 values: bfloat16, fp8_ds_mla; default bfloat16"
+    assert "fp8_ds_mla gives up: " in lines[knob + 2]
+    unsearched = next(line for line in lines if line.split()[:1] == ["block_size"])
+    assert "--block-size" in unsearched
+    removed = [line.partition("removed by ")[2] for line in lines if "removed by " in line]
+    assert all(reason.partition(": ")[2] for reason in removed)
+    assert any("prefix caching" in reason for reason in removed)
 
 
 def test_a_narrowed_space_is_small(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ LONGEST = 1 << 17
 @cache
 def load_mlflow(database: Path) -> None:
     """Import MLflow, which loads the most when it makes a database; leaves that in its place, whole or not at all."""
-    from autotune.outputs.tracking.database import connect, disconnect
+    from autotune.outputs.tracking.runs import connect, disconnect
     from autotune.study.tracking_uri import database_file, database_uri
 
     with tempfile.TemporaryDirectory() as folder:

@@ -22,8 +22,7 @@ from autotune.errors import BadInput
 from autotune.evaluate.checked import Checked
 from autotune.evaluate.offline import Recorded
 from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import prepare
-from autotune.prepare.no_effect import no_effect_by_rule
+from autotune.prepare.candidates import no_effect_by_rule, prepare
 from autotune.recommend import recommend
 from autotune.replay.bundle import read_bundle
 from autotune.search.study import Study

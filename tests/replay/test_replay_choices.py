@@ -10,8 +10,7 @@ import pytest
 from autotune.errors import BadInput
 from autotune.evaluate.factory import evaluator_for
 from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import Prepared, prepare
-from autotune.prepare.no_effect import no_effect_by_rule
+from autotune.prepare.candidates import Prepared, no_effect_by_rule, prepare
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Role, State, Trial

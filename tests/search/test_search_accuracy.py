@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from rich.console import Console
 from search_landscapes import evaluate, make_spec, opened
 
+from autotune.accuracy.builtin import contexts
 from autotune.accuracy.check import TaskFile
 from autotune.accuracy.gate import Gate
+from autotune.executors import LocalExecutor
+from autotune.outputs.progress import Progress
 from autotune.recommend import recommend
+from autotune.run import _launches
+from autotune.search.decide.accuracy import suspected, wants_answers
+from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.promises import GivenUp
 from autotune.study.recommendation import Recommendation, Verdict
-from autotune.trial import Configuration, FailureKind, Launch, Role, State
+from autotune.study.spec import StudySpec
+from autotune.trial import Accuracy, Configuration, FailureKind, Launch, Role, State, Trial, TrialResult
+from tests.test_recommend import launch
 
 ITEMS = tuple(
     Candidate(Configuration("vllm", {"dp": dp, "kernel": kernel, "kv": kv}), "0.11")
@@ -124,3 +135,73 @@ def test_answers_lie_in_files_of_their_owner_and_a_changed_task_file_is_told(tmp
     rows = (tmp_path / "study" / "results.jsonl").read_text()
     assert '"answers"' not in rows
     assert '"kind":"tasks"' in rows
+
+
+@pytest.mark.parametrize(("accuracy", "wanted"), [("builtin", 2), ("tasks.jsonl", 1), (None, 0)])
+def test_agreement_takes_two_launches_of_the_baseline_and_a_score_one(accuracy: str | None, wanted: int) -> None:
+    spec = make_spec(accuracy=accuracy)
+    rows = [launch(number, Role.FINAL, 0, 1000) for number in range(4)]
+    done: list[Launch] = []
+    for row in rows:
+        if wants_answers(spec, row.trial, row.trial.configuration.fingerprint, done):
+            row = replace(row, result=replace(row.result, accuracy=Accuracy("any", None)))
+        done.append(row)
+    assert sum(row.result.accuracy is not None for row in done) == wanted
+
+
+def test_a_value_with_which_another_launch_answered_rightly_is_not_to_blame() -> None:
+    at = {tuple(item.configuration.knobs.values()): position for position, item in enumerate(ITEMS)}
+    fell = Entry(0, Role.FINAL, at[4, "b", "fp8"], right=False)
+    alone = History(make_spec(), NODE, (fell,))
+    assert suspected(alone, at[1, "a", "fp8"]), "the coarse cache is the first to be blamed"
+    assert not suspected(alone, at[4, "b", "bf16"])
+    cleared = History(make_spec(), NODE, (fell, Entry(1, Role.FINAL, at[2, "a", "fp8"], 0.0, right=True)))
+    assert not suspected(cleared, at[1, "a", "fp8"])
+    assert suspected(cleared, at[4, "b", "bf16"]), "nothing else is left"
+
+
+def judged_launches(folder: Path, spec: StudySpec) -> list[Launch]:
+    """The launches of a study whose launches answer every other context of the built-in check, in turn."""
+
+    def answering(trial: Trial) -> TrialResult:
+        result = evaluate(spec, throughput, trial).result
+        if not trial.wants_answers:
+            return result
+        mine = contexts()[trial.launch_index % 2 :: 2]
+        answers = {context.name: [["a"], ["b"]] for context in mine}
+        return replace(result, answers={"kind": "builtin", "logprobs": False, "answers": answers, "seconds": 1.0})
+
+    study, screen = opened(folder, spec, NODE), Console(file=io.StringIO())
+    try:
+        with Progress(spec, screen) as progress:
+            progress.opened(folder, NODE)
+            gate = Gate(spec, folder, ITEMS[0].fingerprint)
+            return list(_launches(study, LocalExecutor(answering), progress, gate))
+    finally:
+        study.close()
+
+
+def test_answers_that_cannot_be_compared_are_an_inconclusive_check_and_no_lost_launch(tmp_path: Path) -> None:
+    spec = make_spec(noise=0.01, launches=14, accuracy="builtin", allow=("lossy",))
+    launches = judged_launches(tmp_path, spec)
+    asked = [launch.result for launch in launches if launch.trial.role is Role.FINAL and launch.result.accuracy]
+    notes = {one.accuracy.note for one in asked if one.accuracy and one.state is State.COMPLETE}
+    assert any("no context in common" in note for note in notes)
+    assert {one.accuracy.passed for one in asked if one.accuracy} == {None}
+    study = opened(tmp_path, spec, NODE)
+    assert [launch.trial.number for launch in study.launches] == list(range(14))
+    assert study.ask() is None
+    study.close()
+
+
+def test_a_launch_is_kept_though_judging_it_fails_and_resuming_does_not_repeat_it(tmp_path: Path) -> None:
+    spec = make_spec(noise=0.01, launches=14, accuracy="builtin", allow=("lossy",))
+    in_the_way = tmp_path / "accuracy"
+    in_the_way.write_text("")
+    with pytest.raises(FileExistsError):
+        judged_launches(tmp_path, spec)
+    kept = (tmp_path / "results.jsonl").read_bytes()
+    assert kept.count(b"\n") == 1
+    in_the_way.unlink()
+    assert judged_launches(tmp_path, spec)[0].trial.number == 1
+    assert (tmp_path / "results.jsonl").read_bytes().startswith(kept)

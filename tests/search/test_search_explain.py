@@ -18,8 +18,7 @@ from search_landscapes import Throughput, evaluate, grid, make_spec, opened, pla
 from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
 from autotune.search.decide.estimate import Spread
-from autotune.search.explain.attribution import contributions, most_telling
-from autotune.search.explain.explanation import no_effect_by_data
+from autotune.search.explain.explanation import contributions, most_telling, no_effect_by_data
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
@@ -108,6 +107,7 @@ def test_rows_have_the_sign_and_size_of_what_a_setting_adds(worth: tuple[float, 
         scores.append((position, math.fsum(w for w, name in zip(worth, "xyz", strict=True) if on[name])))
     history, model = known(scores)
     rows = contributions(history, model, WINNER, FEW)
+    assert settings_named(rows) == set("xyz")
     for row in (row for row in rows if row.knob != "engine"):
         true = worth["xyz".index(row.knob)]
         assert (row.from_, row.to) == (0, 1)

@@ -83,6 +83,7 @@ def test_a_noisy_cluster_has_no_slow_node() -> None:
 def test_a_shift_of_all_nodes_and_their_names_do_not_matter(rows: dict[str, list[float]], shift: float) -> None:
     found = node_offsets(rows)
     moved = node_offsets({node.upper(): [score + shift for score in scores] for node, scores in rows.items()})
+    assert found.keys() == rows.keys()
     for node, offset in found.items():
         assert moved[node.upper()].offset == pytest.approx(offset.offset, abs=1e-6) or abs(offset.offset) > 0.1
 

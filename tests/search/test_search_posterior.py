@@ -9,16 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from search_landscapes import grid, history_of, make_spec, ridge, scores
+from search_landscapes import grid, history_of, make_spec, ridge, scores, small
 
 from autotune.arrays import argmax, descending
 from autotune.search.acquisition import EVERY, model_of, neighbours, p_runs, shortlist, suggest
-from autotune.search.explain.knowledge import learned_figures, regret
+from autotune.search.explain.explanation import learned_figures, regret
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.hyperparameters import Hyperparameters, HyperPrior, sample
 from autotune.search.gp.kernels import Kernels, Prior, UnsureFigure
-from autotune.search.gp.posterior import Posterior
+from autotune.search.gp.posterior import Hyperparameters, HyperPrior, Posterior, sample
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration, Role
@@ -221,8 +220,35 @@ def test_a_large_space_is_looked_at_in_part_and_its_best_is_found() -> None:
 
 def test_neighbours_differ_in_one_knob() -> None:
     kernels = Kernels(ENCODING)
-    for row in neighbours(kernels, np.array([5])):
-        assert (kernels.codes[:, row] != kernels.codes[:, 5]).sum() == 1
+    codes = kernels.codes
+    expected = {p for p in range(len(GRID)) if any((codes[:, p] != codes[:, row]).sum() == 1 for row in (5, 77))}
+    assert len(expected) > 10
+    assert set(neighbours(kernels, np.array([5, 77])).tolist()) == expected
+
+
+def test_what_is_one_knob_away_from_the_best_is_looked_at_in_a_large_space() -> None:
+    """Although neither its prior nor what single knobs do speaks for it."""
+    candidates = large()
+    codes = np.array([list(c.configuration.knobs.values()) for c in candidates.items])
+    best = int(np.flatnonzero((codes == 3).all(axis=1))[0])
+    around = np.flatnonzero((codes != 3).sum(axis=1) == 1)
+    assert len(around) == 7 * 3
+    kernels = Kernels(Encoding(candidates), [Prior("against it", -1.0 * (codes == 3).sum(axis=1))])
+    posterior = Posterior(kernels, [best], [0.0])
+    rows = shortlist(kernels, posterior, history_of(candidates, {best: 0.0}), (0, 1))
+    assert len(rows) < EVERY
+    assert np.isin(around, rows).all()
+
+
+def test_what_is_as_good_as_equal_is_not_worth_a_launch() -> None:
+    """Where 20 of 24 candidates differ by 0.3 %, none of the others is likely to be 2 % better."""
+    candidates, rng = small(), np.random.default_rng(0)
+    order, noise = rng.permutation(len(candidates)), 0.003 * rng.standard_normal(len(candidates))
+    kernels = Kernels(Encoding(candidates))
+    for count, little in ((8, False), (20, True)):
+        found = suggest(kernels, history_of(candidates, {int(p): float(noise[p]) for p in order[:count]}), count)
+        assert found is not None
+        assert found.little is little, count
 
 
 def test_without_any_launch_priors_decide() -> None:

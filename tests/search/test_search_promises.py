@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from search_landscapes import Throughput, make_spec, opened, play
+from search_landscapes import Throughput, evaluate, make_spec, opened, play
 
 from autotune.recommend import recommend
+from autotune.search.acquisition import model_of
 from autotune.search.decide import promises
+from autotune.search.decide.verdict import judge
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.promises import GivenUp
@@ -79,7 +85,12 @@ def test_what_pays_is_shown_against_the_same_command_on_fresh_launches_and_has_a
     assert other.price_ci95[0] > 0
     for config in (outcome.recommended.config, other.config):
         fresh = [x for x in made if x.trial.role is Role.FINAL and x.trial.configuration.knobs == config]
-        assert len(fresh) >= promises.LAUNCHES
+        assert len(fresh) >= 3
+    # The best of many by a lucky launch of the search has no fresh ones.
+    lucky = replace(made[0].trial, number=len(made), role=Role.SEARCH, configuration=ITEMS[4].configuration)
+    made.append(evaluate(make_spec(), lambda _: 5000.0, lucky))
+    (again,) = recommend(make_spec(noise=0.01, launches=24), NODE, made, (), "done").alternatives
+    assert again.config == other.config
     written = outcome.to_json()
     assert written["gives_up"] == [
         {"knob": "context", "from": None, "to": 16384, "what": "less context", "kind": "shorter-context"}
@@ -167,3 +178,57 @@ def test_where_only_the_baseline_keeps_it_the_gain_over_that_must_be_three_perce
     assert much.verdict is Verdict.BETTER
     assert much.gives_up
     assert [other.config["context"] for other in much.alternatives] == [None]
+
+
+def test_what_is_allowed_excuses_nothing_else_that_a_candidate_gives_up() -> None:
+    expected = [i for i, item in enumerate(ITEMS) if item.configuration.knobs["cache"] is False]
+    assert NODE.giving_up(frozenset({"shorter-context"})) == expected
+    assert NODE.giving_up(frozenset(kind for _, kind in KINDS.values())) == []
+
+
+def at(*knobs: object) -> int:
+    """The position of a candidate by its values."""
+    return next(i for i, item in enumerate(ITEMS) if tuple(item.configuration.knobs.values()) == knobs)
+
+
+KEPT, RIVAL = at(4, None, True), at(4, 16384, True)
+
+
+def after_finals(kept: Sequence[float], rival: Sequence[float]) -> History:
+    """The finals are won by `KEPT`; a rival that gives something up has been launched against it so often."""
+    rows = [(Role.BASELINE, 0, 0.0), (Role.SEARCH, RIVAL, 0.6)]
+    rows += [(Role.FINAL, p, score) for p, scores in ((KEPT, kept), (RIVAL, rival)) for score in scores]
+    entries = [Entry(n, role, p, score, violations={}) for n, (role, p, score) in enumerate(rows)]
+    return History(make_spec(), NODE, tuple(entries))
+
+
+def test_what_pays_is_shown_beyond_noise() -> None:
+    clear = after_finals([0.40, 0.41, 0.39], [0.50, 0.51, 0.49])
+    assert promises.paying(clear, KEPT) == RIVAL
+    noisy = after_finals([0.40, 0.60, 0.20], [0.50, 0.70, 0.30])
+    assert promises.paying(noisy, KEPT) is None
+    assert promises.paying(after_finals([0.40, 0.41, 0.39], [0.50, 0.51]), KEPT) is None, "two launches are too few"
+
+
+def test_a_contest_is_begun_only_where_it_can_be_ended() -> None:
+    history = after_finals([0.40, 0.41], [])
+    model = model_of(Kernels(Encoding(NODE)), history)
+    assert promises.next_of_contest(history, model, KEPT, 4) == RIVAL
+    assert promises.next_of_contest(history, model, KEPT, 3) is None
+
+
+def test_a_baseline_that_gives_something_up_has_no_price() -> None:
+    own = replace(NODE, baseline=RIVAL)
+    found = promises.prices(History(make_spec(), own, ()))
+    assert found[RIVAL] == 0
+    assert found[at(2, 16384, True)] == pytest.approx(math.log(1.03))
+
+
+def test_a_simple_command_that_gives_something_up_takes_no_baseline_s_place() -> None:
+    """It has fewer settings than the baseline, and its finals tell neither from the other."""
+    base, simple = at(4, None, False), at(1, 16384, True)
+    rows = [(Role.BASELINE, base), (Role.SEARCH, simple), *((Role.FINAL, p) for p in (simple, base, base, simple))]
+    entries = [Entry(n, role, p, 0.01 * (-1) ** (n // 2), violations={}) for n, (role, p) in enumerate(rows)]
+    for broken, winner in ((NODE.given_up, base), ({}, simple)):
+        node_ = replace(NODE, baseline=base, given_up=broken)
+        assert judge(History(make_spec(launches=len(rows)), node_, tuple(entries))).winner == winner

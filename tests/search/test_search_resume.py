@@ -176,6 +176,7 @@ def optuna_trials(folder: Path) -> list[optuna.trial.FrozenTrial]:
 
 def test_optuna_sees_what_the_rows_say(undisturbed: Path) -> None:
     launches, _ = finish(undisturbed)
+    assert len(launches) == SPEC.launches
     for trial, launch in zip(optuna_trials(undisturbed), launches, strict=True):
         knobs = dict(launch.trial.configuration.knobs)
         assert trial.params == {"engine": "vllm", **knobs}

@@ -107,6 +107,17 @@ def test_the_bounds_spend_two_and_a_half_percent() -> None:
     assert sequential.bounds((1.0,), (5.0,))[0] == pytest.approx(1.959964, abs=1e-4), "one look is the usual test"
 
 
+def test_of_the_error_an_eighth_is_spent_after_half_of_the_launches() -> None:
+    assert sequential.bounds((0.5, 1.0), (1.0, 2.0))[0] == pytest.approx(stats.norm.isf(0.025 / 8), abs=1e-6)
+
+
+@pytest.mark.parametrize(("chance", "outcome"), [(0.02, Outcome.OPEN), (0.005, Outcome.HOPELESS)])
+def test_a_test_is_given_up_where_fewer_than_one_in_a_hundred_still_passes(chance: float, outcome: Outcome) -> None:
+    """Were all truths as likely: the last z is then normal about ``z / sqrt(f)``, with variance ``1 / f - 1``."""
+    z = math.sqrt(0.5) * (stats.norm.isf(0.025) - stats.norm.isf(chance))
+    assert sequential.outcome([Look(0.5, 1.0, z, 1.0, 10**6)])[0] is outcome
+
+
 def test_equal_configurations_seldom_pass_as_better() -> None:
     """Tests of equals in the long run, with the spread of a launch estimated at every look."""
     rng, passed, tests = np.random.default_rng(1), 0, 1000
@@ -137,6 +148,16 @@ def test_an_estimate_after_an_early_stop_is_drawn_towards_nothing_and_later_look
     assert 0 < low < found < 0.12 < high
 
 
+def test_the_interval_of_a_test_that_is_not_won_holds_zero() -> None:
+    """Just below the last bound; the looks before it were not given up, which is not counted on."""
+    last = sequential.bounds(FRACTIONS, INFORMATIONS)[-1] - 1e-3
+    steps = zip(FRACTIONS, INFORMATIONS, [1.35] * 9 + [last], strict=True)
+    looks = tuple(Look(fraction, n, z / math.sqrt(n), 1.0, 10**6) for fraction, n, z in steps)
+    assert sequential.outcome(looks) == (Outcome.OPEN, 10)
+    _, (low, high) = sequential.estimate(looks)
+    assert low <= 0 < high
+
+
 def test_few_repeats_borrow_the_usual_spread_and_many_do_not() -> None:
     assert Spread.pooled([[0.0], [1.0]]).sd == pytest.approx(0.03)
     one = Spread.pooled([[0.0, 0.2]])
@@ -144,6 +165,7 @@ def test_few_repeats_borrow_the_usual_spread_and_many_do_not() -> None:
     assert one.sd == pytest.approx(math.sqrt((0.02 + 0.0009) / 2))
     assert Spread.pooled([[0.0, 0.2], [0.1, 0.2, 0.3]]) == Spread(pytest.approx(math.sqrt(0.04 / 3)), 3)
     assert Spread.pooled([[0.1, 0.1], [0.3, 0.3]]).sd == 0
+    assert Spread.pooled([[0.1, 0.1]]).sd > 0, "one pair may be equal by chance"
 
 
 def test_the_search_s_lucky_launch_does_not_count() -> None:
@@ -228,7 +250,9 @@ def test_a_change_of_the_baseline_is_said_beyond_noise() -> None:
     numbers = (0, 10, 15, 16, 19, 20)
     assert said({n: -0.006 * n + 0.005 * (-1) ** n for n in numbers}) == pytest.approx(-0.12, abs=0.02)
     assert said({n: 0.03 * (-1) ** (n // 2) for n in range(8)}) is None
-    assert said({0: 0.0, 10: -0.1, 20: -0.2}) is None, "three launches tell nothing"
+    assert said({0: 0.0, 10: -0.1, 20: -0.2}) is None, "three launches tell little"
+    assert said({0: 0.0, 10: -0.25, 20: -0.5}) == pytest.approx(-0.5)
+    assert said({0: 0.0, 10: -0.5}) is said({0: 0.0}) is None
     assert said(dict.fromkeys(numbers, 0.0)) is None
     rng = np.random.default_rng(1)
     false = sum(said(dict(zip(numbers, 0.1 * rng.standard_normal(6), strict=True))) is not None for _ in range(1000))

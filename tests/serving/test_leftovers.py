@@ -14,9 +14,9 @@ from uuid import uuid4
 
 import pytest
 
-from autotune.serving.leftovers import remove_shared_memory, shared_memory_of
 from autotune.serving.process import ProcessLauncher
 from autotune.serving.server import Server
+from autotune.serving.watchdog import remove_shared_memory, shared_memory_of
 from autotune.trial import Command
 from tests.processes import until
 

@@ -2,8 +2,7 @@
 
     node_pool     which node runs which trial; names of nodes
     cluster       the connection, which nodes fit, and which autotune they have
-    searcher      Ray Tune in a thread, fed from a queue, and the evaluation of a trial on its node
-    result_queue  brings results and files back
+    searcher      Ray Tune in a thread, fed from a queue; the evaluation of a trial on its node, and its results
 
 Only this package imports ray.
 """
@@ -16,7 +15,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import ray
 
@@ -24,11 +22,10 @@ from autotune.errors import CannotGoOn
 from autotune.executors import EvaluationSetup
 from autotune.executors.ray.cluster import Cluster, head_is_gone
 from autotune.executors.ray.node_pool import Node, NodePool
-from autotune.executors.ray.result_queue import Ended, Event, Started, create_queue, unpack
-from autotune.executors.ray.searcher import Task, TuneThread, run_trial
+from autotune.executors.ray.searcher import Ended, Event, Started, Task, TuneThread, create_queue, run_trial, unpack
 from autotune.notify import Stage, silent
 from autotune.space.context import gpus_of
-from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
+from autotune.trial import Launch, Trial
 
 POLL_S = 1.0
 """Between two looks at what Ray Tune says of lost trials."""
@@ -256,15 +253,7 @@ class RayExecutor:
             self._start(replace(trial, node=""), running.tries + 1, avoid=name)
             return
         message = f"Node {name}, or the process there, was gone while the trial ran; so it was at the first try."
-        result = TrialResult(
-            state=State.INVALID,
-            evidence=self._setup.evaluator().evidence,
-            failure=Failure(FailureKind.INFRASTRUCTURE, message),
-            gpus=self._setup.spec.gpus,
-            node=name,
-            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        )
-        self._finished.append(Launch(trial, result))
+        self._finished.append(Launch(trial, replace(self._setup.lost(message), node=name)))
 
     def _is_gone(self, node: Node) -> bool:
         """Whether a node is gone, or goes within `NOTICE_S`."""

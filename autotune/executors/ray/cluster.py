@@ -177,7 +177,6 @@ class VersionCheck:
         return version.done() or time.monotonic() - since_s >= VERSION_S
 
     def _problem(self, node: Node) -> str:
-        """One sentence; empty where nothing is wrong."""
         version, name = self._answers[node.node_id][0], f"node {node.name} of the Ray cluster"
         if not version.done():
             return f"{name} has not answered for {VERSION_S:g} s"

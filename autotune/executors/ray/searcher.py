@@ -3,13 +3,23 @@
 The study decides what to try (`autotune.search`) and Ray Tune where resources are free; the searcher connects them.
 Sources: https://docs.ray.io/en/latest/tune/api/suggestion.html (``Searcher``),
 https://docs.ray.io/en/latest/tune/tutorials/tune-resources.html (``PlacementGroupFactory``).
+
+The queue brings messages, results and the files of trials from the nodes, as they come. They are not Ray Tune's own
+results: it keeps the latest of every trial until the end, and a log of a real server is large.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import io
 import os
+import platform
 import queue
+import re
+import shutil
+import tarfile
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,14 +34,121 @@ from ray.tune.search import Searcher
 from autotune.errors import AutotuneError
 from autotune.executors import EvaluationSetup
 from autotune.executors.ray.node_pool import Node
-from autotune.executors.ray.result_queue import TRIAL_FOLDER, TUNE_FOLDER, Ended, Started, own_folder, pack
-from autotune.notify import on_node
-from autotune.trial import Trial
+from autotune.notify import Stage, on_node
+from autotune.trial import Trial, TrialResult
 
+TRIAL_FOLDER, TUNE_FOLDER = "autotune-trial", "autotune-ray"
+"""How the names begin of the folders of running trials, and of those in which Ray Tune keeps its files."""
 _THREADS = "OMP_NUM_THREADS"
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 A_LITTLE = 0.001
 """Of a node's processors, which are the server's and nobody counts, and of the resource that names its hardware."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A trial has its GPUs."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A trial has ended on its node.
+
+    Attributes:
+        key: of the task.
+        result: of the evaluation; None where it raised.
+        files: its folder, a compressed tar archive.
+        problem: the message of an error of ours: nothing can be launched on that node.
+        bug: the traceback of any other error.
+    """
+
+    key: str
+    result: TrialResult | None = None
+    files: bytes = b""
+    problem: str = ""
+    bug: str = ""
+
+
+Event = str | Stage | Started | Ended
+"""A text is a line to show to a person."""
+
+
+class ResultQueue:
+    """An actor beside the tuner: nodes put events, the tuner gets them."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._not_empty = asyncio.Event()
+
+    async def put(self, event: Event) -> None:
+        self._events.append(event)
+        self._not_empty.set()
+
+    async def get(self, wait_s: float) -> list[Event]:
+        """Remove and return all events; waits at most so long for one."""
+        # Asked first: with no time to wait, Python 3.11's wait_for gives up before it looks.
+        if not self._not_empty.is_set():
+            try:
+                await asyncio.wait_for(self._not_empty.wait(), wait_s)
+            except TimeoutError:
+                return []
+        events, self._events = self._events, []
+        self._not_empty.clear()
+        return events
+
+
+def create_queue(node_id: str) -> Any:
+    """Create a `ResultQueue` actor on the tuner's own node; it ends with the tuner."""
+    actor = ray.remote(ResultQueue)
+    return actor.options(num_cpus=0, max_concurrency=1000, label_selector={"ray.io/node-id": node_id}).remote()
+
+
+def own_folder(kind: str, name: str = "") -> tempfile.TemporaryDirectory[str]:
+    """Create a temporary folder, and remove those that killed processes of this machine left.
+
+    Several machines may share the folder for temporary files, so a machine looks only at its own.
+    """
+    prefix = f"{kind}-{_safe(platform.node())}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        pid = left.name.removeprefix(prefix).partition("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    # A container's files may be another user's.
+    return tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-{_safe(name)}-", ignore_cleanup_errors=True)
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^\w.]+", "_", name)
+
+
+def pack(folder: Path) -> bytes:
+    """Archive a folder; empty bytes for a folder that does not exist. What cannot be read is left out."""
+    if not folder.is_dir():
+        return b""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for path in sorted(folder.rglob("*")):
+            # A container's server may leave files that only its user reads.
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                archive.add(path, arcname=str(path.relative_to(folder)), recursive=False)
+    return stream.getvalue()
+
+
+def unpack(content: bytes, folder: Path) -> None:
+    """Write what `pack` read; raises ``OSError`` where there is no room."""
+    if content:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+            archive.extractall(folder, filter=_harmless)
+
+
+def _harmless(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """Leave out what a server may put beside its log: devices, and links that lead elsewhere."""
+    try:
+        return tarfile.data_filter(member, folder)
+    except tarfile.FilterError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +275,7 @@ def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder
 
     Args:
         config: ``{"task": Task}``, as Ray Tune passes it on.
-        queue: the actor of `result_queue.ResultQueue`.
+        queue: the actor of `ResultQueue`.
         folder: the tuner's working folder, to which relative paths in commands refer, where it exists here too.
     """
     task: Task = config["task"]

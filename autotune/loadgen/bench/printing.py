@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from autotune.loadgen.bench.intervals import mean_interval
+from autotune.loadgen.bench.compare import mean_interval
 from autotune.loadgen.capacity.found import LOADS, described
 from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.trial import Evidence
@@ -111,10 +111,10 @@ def search_table(result: Mapping[str, Any]) -> list[str]:
 def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
     lines = ["Workload".center(_WIDTH, "-"), _line("Workload", result["workload"]), _line("Load", result["load"])]
     lines += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
-    steady, cache = result["steady"]["total_token_throughput"], result["cache"]
-    lines += [] if sweep else [_line("Steady total token throughput (tok/s)", f"{steady:.2f}")]
-    if result["steady"].get("reason"):
-        lines.append(f"  no steady state: {result['steady']['reason']}")
+    cache, reason = result["cache"], result["steady"].get("reason")
+    if not sweep:
+        lines += _figures(result, [("Steady total token throughput (tok/s)", "steady_total_token_throughput", ".2f")])
+    lines += [f"  no steady state: {reason}"] if reason else []
     lines.append(_line("Prefix cache emptied before each load", _emptied(cache)))
     if cache["hit_rate"] is not None:
         lines.append(_line("Prefix cache hit rate", f"{cache['hit_rate']:.4f}"))

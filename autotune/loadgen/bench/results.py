@@ -112,9 +112,11 @@ def searched(
     if found.missed is not None:
         broken, load = found.missed
         miss = {"slo": broken.slo, "metric": broken.metric, "value": broken.value, "limit": broken.limit, "load": load}
+    whole = result(options, workload, evidence, shown, tokenizer)
     return {
-        **result(options, workload, evidence, shown, tokenizer),
+        **whole,
         **with_derived(came.metrics, options.gpus, options.gpu_hour_price),
+        "steady_total_token_throughput": whole["steady_total_token_throughput"],
         "num_prompts": came.metrics["completed"] + came.metrics["failed"],
         "find_load": options.find_load,
         "load_search": found.sentences(),

@@ -21,6 +21,7 @@ class FoundLoad:
         capacity: the heaviest load that keeps every SLO; 0 where the lightest breaks one.
         broken_at: the lightest load above it that breaks one; None: the heaviest load that was tried keeps them.
         not_monotone: a load that broke an SLO, and a heavier one that kept them all.
+        died_at: the load after which the server answered nothing any more; None: it lives.
         missed: where there is no capacity, what broke at the lightest load, and that load.
         metrics: of the capacity's load, else of the lightest, with ``capacity_…`` and ``curve``.
     """
@@ -30,6 +31,7 @@ class FoundLoad:
     broken_at: float | None
     not_monotone: tuple[float, float] | None
     missed: tuple[Broken, float] | None
+    died_at: float | None
     metrics: Metrics
 
     def sentences(self) -> list[str]:
@@ -42,6 +44,8 @@ class FoundLoad:
             parts[0] += ", the heaviest load that was tried: the capacity may be higher"
         else:
             parts[0] += f", {described(self.by, self.broken_at)} do not"
+        if self.died_at is not None:
+            parts.append(f"the server answers nothing any more after {described(self.by, self.died_at)}")
         if self.not_monotone is not None:
             broke, kept = (described(self.by, load) for load in self.not_monotone)
             parts.append(f"not monotone: {broke} break a limit that {kept} keep")
@@ -57,4 +61,6 @@ def of(broken: Broken) -> str:
     """A broken limit in words: which, by how much."""
     if broken.metric in ("failed", "request_throughput"):
         return broken.slo
+    if broken.excess <= 0:
+        return f"{broken.slo}, which {broken.value:,.4g} does not show to be kept"
     return f"{broken.slo} by {100 * broken.excess:.0f} % ({broken.value:,.4g})"

@@ -4,7 +4,8 @@ A limit on a quantile, ``p99_ttft_ms<=2000``, is one on a share: at most 1 % of 
 requests the number that do is binomial, so a test of that share says how sure a verdict is (the exact test of
 C. J. Clopper and E. S. Pearson, Biometrika 26, 1934). Requests that follow each other share a queue and fare alike: by
 how much their share spreads more between batches than it would by itself, so many fewer do they count for. A limit on
-a mean is judged by Student's test on the means of batches. A limit on anything else is compared with the figure.
+a mean is judged by Student's test on the means of batches. A limit on anything else is compared with the figure. An
+open load must be carried, too: its backlog does not grow, by Student's test on its changes.
 
 Looking again after more requests gives chance more tries, and so do several limits: `ERROR` is shared out among them.
 """
@@ -24,6 +25,8 @@ from autotune.trial import Metrics
 
 ERROR = 0.05
 """Odds that a load which breaks a limit is taken for one that keeps it, or the other way round; of all looks at it."""
+UNCONFIRMED = 0.2
+"""Odds that a load which breaks a limit is recommended, of the long load that confirms it."""
 LOOKS = 2
 """Looks at one load, each after as many requests again as before. After the last the figure itself decides: a load that
 is still open then lies at the limit as near as the test can see."""
@@ -38,10 +41,9 @@ NEAR = 1.5
 """Where a quantile is so many times below its limit, it is not asked how alike requests fare: it takes another load,
 not other requests, to bring it there."""
 GROWTH = 0.1
-"""Share of the requests sent by which a queue may grow in the second half of an open load. Of a load that is carried it
-does not grow at all, and only chance moves it."""
-CHANCE_SD = 3.0
-"""Standard deviations of chance that are allowed for in that."""
+"""Share of the requests sent by which the backlog of an open load may grow as far as is known of one that is kept."""
+STEPS = 10
+"""Parts of the second half of an open load between which the change of its backlog is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def judge(
     rate: float | None,
     last: bool,
     looks: int = LOOKS,
+    confirm: bool = False,
 ) -> Judgement:
     """Decide whether a load keeps every SLO, by the latencies of the requests that were sent at it.
 
@@ -107,23 +110,25 @@ def judge(
         rate: requests per second at which they were sent; None: in a closed loop.
         last: whether what is open is to be decided by the figures.
         looks: that the load may have.
+        confirm: whether what is open is broken, as the load is to be recommended; it has one look.
     """
     failed = sum(int((~run.ok).sum()) for run in runs)
     if failed:
         sent = sum(map(len, runs))
         what = f"{failed} of {sent} requests failed"
         return Judgement(False, True, Broken(what, "failed", float(failed), 0.0, failed / sent))
-    if rate is not None and (growing := _growing(runs, rate)) is not None:
-        return Judgement(False, True, growing)
-    verdicts = {slo: _verdict(slo, runs, metrics, error_per_look(slos, looks)) for slo in slos}
-    beyond = [_broken(slo, metrics) for slo in slos if verdicts[slo] is False]
-    beyond = beyond or [_broken(slo, metrics) for slo in slos if _violated(slo, metrics)]
-    worst = max(beyond, key=lambda one: one.excess, default=None)
-    if False in verdicts.values():
-        return Judgement(False, True, worst)
-    if all(verdicts.values()):
+    error = UNCONFIRMED / len(slos) if confirm else error_per_look(slos, looks)
+    judged = [(_verdict(slo, runs, metrics, error), _broken(slo, metrics)) for slo in slos]
+    if rate is not None:
+        judged.append(_carried(runs[-1], rate, confirm))
+    surely = [broken for kept, broken in judged if kept is False]
+    worst = max(surely or [broken for _, broken in judged], key=lambda one: one.excess)
+    if surely or (confirm and not all(kept for kept, _ in judged)):
+        return Judgement(False, bool(surely), worst)
+    if all(kept for kept, _ in judged):
         return Judgement(True, True, None)
-    return Judgement(worst is None if last else None, False, worst)
+    beyond = worst if worst.excess > 0 else None
+    return Judgement(beyond is None if last else None, False, beyond)
 
 
 def _verdict(slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: float) -> bool | None:
@@ -131,12 +136,12 @@ def _verdict(slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: 
     quantile, statistic = _quantile(slo), slo.metric.partition("_")[0]
     samples = _samples(slo, runs)
     if samples is None or not len(samples):
-        return not _violated(slo, metrics)
+        return _broken(slo, metrics).excess <= 0
     if quantile is not None:
         return share_kept(samples, slo.limit, 1 - quantile, error)
     if statistic == "mean":
         return mean_kept(samples, slo.limit, error)
-    return not _violated(slo, metrics)
+    return _broken(slo, metrics).excess <= 0
 
 
 def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bool | None:
@@ -191,21 +196,29 @@ def _inflation(beyond: Bools) -> float:
     return ratio if ratio > BY_CHANCE else 1.0
 
 
-def _growing(runs: Sequence[RequestRecords], rate: float) -> Broken | None:
-    """A queue that grows through the second half of an open load: less is served than is sent."""
-    sent = left = chance = 0.0
-    for run in runs:
-        half, end = (float(np.quantile(run.sent_s, share)) for share in (0.5, 1.0))
-        later = int((run.sent_s > half).sum())
-        ended = int(((run.finished_s > half) & (run.finished_s <= end)).sum())
-        in_flight = rate * float((run.finished_s - run.sent_s).mean())
-        sent, left, chance = sent + later, left + later - ended, chance + 2 * in_flight + 1
-    allowed = max(GROWTH * sent, CHANCE_SD * math.sqrt(chance))
-    if left <= allowed or not sent:
-        return None
-    served = rate * (1 - left / sent)
+def _carried(run: RequestRecords, rate: float, confirm: bool) -> tuple[bool | None, Broken]:
+    """Whether the backlog of an open load does not grow; where it is to be confirmed, none of `GROWTH` may be open."""
+    least, mean, most = growth(run, ERROR)
+    served = rate * (1 - mean)
     what = f"of {rate:g} requests per second {served:.3g} are served, and the queue grows"
-    return Broken(what, "request_throughput", served, rate, left / sent)
+    broken = Broken(what, "request_throughput", served, rate, mean if least > 0 else mean - GROWTH)
+    return False if least > 0 else (most if confirm else mean) <= GROWTH or None, broken
+
+
+def growth(run: RequestRecords, error: float) -> tuple[float, float, float]:
+    """Growth of the backlog in the second half of an open load, as a share of what is sent: lower bound, mean, upper.
+
+    Changes from step to step are taken for independent, as of a queue that wanders freely (Student's test). Those of a
+    queue that returns to its level cancel out, so its bounds are wider than they need to be.
+    """
+    from scipy.special import stdtrit
+
+    ends = np.quantile(run.sent_s, np.linspace(0.5, 1.0, STEPS + 1))
+    sent, ended = (np.searchsorted(np.sort(times), ends, side="right") for times in (run.sent_s, run.finished_s))
+    changes = np.diff(sent - ended) / max(1.0, float(np.diff(sent).mean()))
+    width = float(stdtrit(STEPS - 1, 1 - error)) * float(changes.std(ddof=1)) / math.sqrt(STEPS)
+    mean = float(changes.mean())
+    return mean - width, mean, mean + width
 
 
 def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
@@ -238,11 +251,6 @@ def _quantile(slo: Slo) -> float | None:
     """The quantile of the requests that a limit is on; None where it is on none."""
     name, _, rest = slo.metric.partition("_")
     return QUANTILES.get(name) if is_latency(slo) and not rest.startswith("itl") else None
-
-
-def _violated(slo: Slo, metrics: Metrics) -> bool:
-    value = metrics.get(slo.metric)
-    return not isinstance(value, int | float) or slo.violation(value) > 0
 
 
 def _broken(slo: Slo, metrics: Metrics) -> Broken:

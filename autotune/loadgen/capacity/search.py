@@ -6,7 +6,8 @@
     search.found.metrics
 
 Begins with a few requests one after the other: they tell how long a request takes by itself, and show at once where no
-load can keep the limits. From there loads are as long as the verdict needs, see `LoadSearch._requests`.
+load can keep the limits. From there loads are as long as the verdict needs, see `LoadSearch._requests`. A rate that is
+to be recommended is then sent for ten minutes, and gives way to a lighter one where the limits are not shown to hold.
 """
 
 from __future__ import annotations
@@ -34,8 +35,17 @@ TURNOVERS = 5
 """Requests of a load for each one in flight: with fewer its steady state is not seen (`autotune.metrics.steady`)."""
 SPARE = 1.2
 """By how much more is sent where requests took longer than was foreseen, as they may again."""
-PATIENCE = 2.0
-"""An open load lasts so many times as long as a queue that grows by `TOLERANCE` needs to come to the limit."""
+PATIENCE = 5.0
+"""An open load lasts so many times as long as a queue that grows by `TOLERANCE` needs to come to the limit,
+`FIRST` of `CONFIRM_S` at most."""
+CONFIRM_S = 600.0
+"""Duration in seconds of the open load that confirms a recommended rate."""
+FIRST = 0.25
+"""Share of it that is sent first: a load that is too heavy shows it."""
+MARGIN = 0.015
+"""By how much lighter than the load whose figure is at the limit the load is that is confirmed."""
+STEP = 0.03
+"""The least change from one load that is confirmed to the next."""
 START = 32
 """The first load, in flight."""
 START_RATE, LIGHTEST_RATE = 4.0, 1 / 8
@@ -44,7 +54,7 @@ LEAST_OPEN = 200
 """Requests of an open load: they come in bunches, and of fewer one bunch decides."""
 OVERLOADED = 0.5
 """Of what is sent, what a server serves that is far beyond its limits: then that tells where the capacity lies."""
-MOST_REQUESTS = 20_000
+MOST_REQUESTS = 100_000
 """Of one probe."""
 
 
@@ -91,12 +101,14 @@ class _Load:
         target: requests after which it is looked at next.
         looks: that were had.
         lengthened: whether it was begun anew, as it was too short for the time that its requests take.
+        confirms: whether it is to be recommended, and lasts as long as that needs; it has one look.
     """
 
     load: float
     target: int
     looks: int = 0
     lengthened: bool = False
+    confirms: bool = False
     runs: list[RequestRecords] = field(default_factory=list)
     metrics: Metrics = field(default_factory=dict)
     judgement: Judgement = field(default_factory=lambda: Judgement(None, False, None))
@@ -139,6 +151,7 @@ class LoadSearch:
         prompts: of one probe at most; more are sent by sending the load again.
         looks: that a load may have.
         limits: that a request keeps to be good; empty: `slos`.
+        confirm_s: seconds for which a rate is sent before it is recommended; 0: it is not confirmed.
     """
 
     def __init__(
@@ -149,7 +162,9 @@ class LoadSearch:
         prompts: int = MOST_REQUESTS,
         looks: int = LOOKS,
         limits: Sequence[Slo] = (),
+        confirm_s: float = 0.0,
     ) -> None:
+        self._confirm_s = confirm_s if by == "rate" else 0.0
         self._limits = tuple(limits) or tuple(slos)
         # A limit on the capacity itself is for whoever compares servers.
         self._by, self._slos = by, tuple(slo for slo in slos if not slo.metric.startswith("capacity_"))
@@ -158,17 +173,24 @@ class LoadSearch:
         self._loads: dict[float, _Load] = {}
         self._bracket = Bracket(1.0, float(most_in_flight), float(min(START, most_in_flight)), whole=True)
         self._hint: float | None = None
+        self._died_at: float | None = None
         self._sent = 0
         self._probe: Probe | None = Probe("concurrency", 1.0, self._alone.target, 0)
 
     @classmethod
     def of(
-        cls, by: By, slos: Sequence[Slo], workload: Workload, looks: int = LOOKS, limits: Sequence[Slo] = ()
+        cls,
+        by: By,
+        slos: Sequence[Slo],
+        workload: Workload,
+        looks: int = LOOKS,
+        limits: Sequence[Slo] = (),
+        confirm_s: float = 0.0,
     ) -> LoadSearch:
         """Make the search; the workload's prompts bound the concurrency. Raises `BadInput` as `check` does."""
         check(workload, slos)
         prompts = workload.points[0].prompts
-        return cls(by, slos, prompts, prompts if workload.has_text else MOST_REQUESTS, looks, limits)
+        return cls(by, slos, prompts, prompts if workload.has_text else MOST_REQUESTS, looks, limits, confirm_s)
 
     def ask(self) -> Probe | None:
         """The next load to send; None when the search is over."""
@@ -200,13 +222,27 @@ class LoadSearch:
         self._probe = self._following(load)
         return self._line(probe, load, records)
 
+    def give_up(self) -> str:
+        """End the search as the server answered nothing of a probe that was asked for; gives one line for people.
+
+        It died of the lightest load above the capacity whose requests failed, else of that probe.
+        """
+        probe = self._probe
+        assert probe is not None, "the search is over"
+        failed = [load for load, one in self._loads.items() if one.metrics.get("failed") and load >= probe.load]
+        self._died_at = min(failed, default=probe.load)
+        self._bracket.tell(self._died_at, False)
+        self._probe = None
+        return f"{described(probe.by, probe.load)}: no answer; the server died at {described(probe.by, self._died_at)}"
+
     def _judge(self, probe: Probe, load: _Load) -> None:
         """Judge a load by what was sent at it."""
         needed = math.ceil(TURNOVERS * probe.load * float(load.metrics["mean_e2el_ms"]) / 1e3)
-        settled = probe.by == "concurrency" or load.lengthened or len(load.runs[-1]) >= needed
+        settled = probe.by == "concurrency" or load.confirms or load.lengthened or len(load.runs[-1]) >= needed
         rate = probe.load if probe.by == "rate" and settled else None
         last = load.looks >= self._looks
-        load.judgement = judge(self._slos, load.runs, load.metrics, rate, last, self._looks)
+        confirm = load.confirms and load.looks > 0
+        load.judgement = judge(self._slos, load.runs, load.metrics, rate, last, self._looks, confirm)
         if load.judgement.kept is False:
             return
         if not settled:
@@ -232,11 +268,13 @@ class LoadSearch:
         if load is self._alone and not load.metrics["completed"]:
             return None
         if load is self._alone or load.judgement.kept is not None:
-            following = self._bracket.next(self._hint)
+            following = self._next_load()
             if following is None:
                 return None
-            load = self._loads.setdefault(following, _Load(following, self._requests(following)))
+            load = following
         requests, ramp_s = load.missing, 0.0
+        if load.confirms and not load.runs:
+            requests = math.ceil(FIRST * load.target)
         if self._by == "concurrency":
             ramp_s = self._request_s(load.load)
         elif self._bracket.kept is None and not load.runs:
@@ -244,6 +282,47 @@ class LoadSearch:
             requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
             load.target += requests if requests < load.missing else 0
         return Probe(self._by, load.load, min(requests, self._prompts), self._sent, ramp_s)
+
+    def _next_load(self) -> _Load | None:
+        """Return the next load of the bracket, then the loads to confirm; None when the search is over."""
+        confirming = any(one.confirms for one in self._loads.values())
+        following = None if confirming else self._bracket.next(self._hint)
+        if following is not None:
+            return self._loads.setdefault(following, _Load(following, self._requests(following)))
+        following = self._to_confirm()
+        if following is None:
+            return None
+        needed = max(min(math.ceil(following * self._confirm_s), MOST_REQUESTS), self._requests(following))
+        self._loads[following] = load = _Load(following, needed, confirms=True)
+        return load
+
+    def _to_confirm(self) -> float | None:
+        """Return the next load to confirm; None when the recommended one is confirmed, or none can be.
+
+        The figures at both ends of the bracket tell where the limit is reached. One that is not confirmed gives way to
+        one that is lighter by `STEP` at least, and one that is confirmed to a heavier one where there is room for that.
+        """
+        kept, broken = self._bracket.kept, self._bracket.broken
+        if not self._confirm_s:
+            return None
+        confirmed = kept is not None and self._loads[kept].confirms
+        if broken is None:
+            return None if confirmed else kept
+        lower = kept or self._bracket.lightest
+        if lower >= broken:
+            return None
+        low, high = (self._pressure(one) for one in (lower, broken))
+        share = -low / (high - low) if low < 0 < high else 1.0
+        load = (1 - MARGIN) * lower * (broken / lower) ** share
+        if confirmed:
+            return rounded(load) if load >= (1 + STEP) * lower and load < broken else None
+        return max(lower, rounded(min(load, broken / (1 + STEP))))
+
+    def _pressure(self, load: float) -> float:
+        """How near a load is to the limits: the logarithm of the largest share of one, 0 at the limit."""
+        metrics = self._loads[load].metrics if load in self._loads else {}
+        shares = [1 + slo.excess(float(metrics[slo.metric])) for slo in self._slos if slo.metric in metrics]
+        return math.log(max([1e-3, *shares]))
 
     def _request_s(self, load: float) -> float:
         """Seconds that a request takes at the heaviest load lighter than this one that was tried."""
@@ -264,7 +343,7 @@ class LoadSearch:
             waits = [slo for slo in self._slos if is_latency(slo) and slo.metric.split("_")[1] in ("ttft", "e2el")]
             slack_ms = [slo.limit - float(self._alone.metrics[slo.metric]) for slo in waits]
             needed += [float(LEAST_OPEN), TURNOVERS * load * self._request_s(load)]
-            needed += [PATIENCE * load * slack / 1e3 / TOLERANCE for slack in slack_ms]
+            needed += [load * min(PATIENCE * slack / 1e3 / TOLERANCE, FIRST * CONFIRM_S) for slack in slack_ms]
         return min(math.ceil(max(needed)), MOST_REQUESTS)
 
     @property
@@ -292,10 +371,11 @@ class LoadSearch:
             "capacity_total_token_throughput": measured["steady_total_token_throughput"] if capacity else 0.0,
             "capacity_output_tokens_per_s_per_user": 1e3 / per_token_ms if capacity and per_token_ms else 0.0,
             "capacity_broken_at": broken_at,
+            "capacity_died_at": self._died_at,
             "capacity_not_monotone": list(monotone) if monotone else None,
             "curve": [one.row(self._by) for one in sorted(tried, key=lambda one: one.load)],
         }
-        return FoundLoad(self._by, capacity or 0.0, broken_at, monotone, missed, metrics)
+        return FoundLoad(self._by, capacity or 0.0, broken_at, monotone, missed, self._died_at, metrics)
 
     def _line(self, probe: Probe, load: _Load, records: RequestRecords) -> str:
         """What a person sees of a probe."""

@@ -1,8 +1,7 @@
 """The measured path: what runs in a worker process while a load is under way.
 
     worker        the process; messages: what it is sent, and what it answers
-    generator     sends a schedule, records what comes back
-    connections   kept-alive connections to one server, and timeouts
+    generator     sends a schedule on kept-alive connections, records what comes back
     stream        one HTTP exchange, stamped per read of the socket
     events        server-sent events, cut anywhere
     outcomes      how a request can end, and what a server's answer says of it

@@ -2,7 +2,7 @@
 
 For each load, in this order: in comes a `WorkerTask`, out goes `READY`, in comes the start in ns, out go
 `Progress` about twice a second and at last a pair of `RequestLog` and `ClientHealth`. A task that cannot be sent is
-answered with a `BadInput`.
+answered with a `BadInput`, a fault of the worker itself with a `ClientFailed`.
 """
 
 from __future__ import annotations

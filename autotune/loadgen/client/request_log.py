@@ -109,5 +109,4 @@ class RequestLog:
 
 
 def _joined(parts: Sequence[RequestLog] | Sequence[RequestRecords], name: str) -> Any:
-    """One column of several logs or records."""
     return np.concatenate([getattr(part, name) for part in parts])

@@ -11,10 +11,11 @@ import os
 import select
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from autotune.errors import AutotuneError, BadInput
+from autotune.errors import AutotuneError, BadInput, ClientFailed
 from autotune.loadgen.client.generator import Generator, event_loop
 from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.messages import READY, WorkerTask
@@ -38,6 +39,10 @@ def serve(tasks: Connection, answers: Connection) -> None:
                 result = runner.run(generator.run(start_ns, answers.send))
         except AutotuneError as error:
             result = BadInput(str(error))
+        except Exception as error:
+            traceback.print_exc()  # first: who gets the answer closes the pipes, which ends this process
+            answers.send(ClientFailed(f"the load client failed: {type(error).__name__}: {error}"))
+            sys.exit(1)
         answers.send(result)
 
 

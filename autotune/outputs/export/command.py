@@ -9,6 +9,7 @@ from autotune.engines import Engine, ParsedCommand
 from autotune.errors import BadInput
 from autotune.outputs.export import words
 from autotune.outputs.export.winner import Winner
+from autotune.replay.table import UNKNOWN
 from autotune.serving.command import absolute_paths
 from autotune.study.recommendation import Choice
 from autotune.trial import Command
@@ -51,10 +52,16 @@ def model_first(choice: Choice, kind: Engine) -> list[str]:
     return argv
 
 
+def version_of_parser(choice: Choice, kind: Engine) -> str:
+    """Return the version whose parser reads the command: the newest for a replayed row that names no version."""
+    return kind.card.newest if choice.engine_version == UNKNOWN else choice.engine_version
+
+
 def parsed_command(choice: Choice, kind: Engine) -> ParsedCommand | None:
     """The command as the engine reads it; None for options that our copy of its parser does not know."""
     try:
-        return kind.parse(Command(tuple(choice.engine_argv), choice.env, choice.files), choice.engine_version)
+        command = Command(tuple(choice.engine_argv), choice.env, choice.files)
+        return kind.parse(command, version_of_parser(choice, kind))
     except BadInput:
         return None
 

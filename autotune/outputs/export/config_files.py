@@ -21,11 +21,10 @@ from importlib.resources import files
 from typing import Any
 
 import yaml
-from packaging.version import InvalidVersion
 
 from autotune import redact
 from autotune.outputs.export import shell, words
-from autotune.outputs.export.command import model_first
+from autotune.outputs.export.command import model_first, version_of_parser
 from autotune.outputs.export.text import comment, heading
 from autotune.outputs.export.winner import Winner
 from autotune.space.entry import in_range
@@ -85,11 +84,7 @@ def render_config(winner: Winner) -> str:
     name = f"{choice.engine}.yaml"
     notes = []
     flags = any(value is True for value in document.values())
-    try:
-        reads_flags = in_range(choice.engine_version, kind.flags_in_file)
-    except InvalidVersion:  # as of a replayed table
-        reads_flags = False
-    if flags and not reads_flags:
+    if flags and not in_range(version_of_parser(choice, kind), kind.flags_in_file):
         title, since = kind.card.title, kind.flags_in_file.removeprefix(">=")
         notes.append(f"{title} before {since} misreads flags in this file: export the shell format instead")
     return _file(winner, document, [*program, "--config", name, *parts.rest], choice.files, parts.secrets, notes)

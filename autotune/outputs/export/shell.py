@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from autotune import redact
 from autotune.outputs.export import words
 from autotune.outputs.export.container import PORT, Container, container_of
-from autotune.outputs.export.text import comment, heading
+from autotune.outputs.export.text import comment, heading, image_notes
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 from autotune.study.recommendation import Choice
@@ -38,6 +38,7 @@ def render_docker(winner: Winner) -> str:
     container = container_of(winner)
     about = [
         *heading(winner),
+        *image_notes(winner),
         f"It is reached at 127.0.0.1:{PORT} unless PUBLISH says otherwise: PUBLISH=0.0.0.0:{PORT} ./docker-run.sh",
     ]
     # A secret goes in by name, so that it is on no command line.
@@ -95,7 +96,7 @@ def _start(choice: Choice) -> list[str]:
     outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
     # In a container the files lie in the working folder.
     lines = _arguments(choice.container, choice.files) if choice.container else []
-    # Studies of earlier versions recommend a command that may not say where to listen.
+    # A command that does not say where to listen must not listen on every interface.
     argv = Command(tuple(choice.engine_argv)).on_loopback().argv
     lines += _arguments(argv, {} if choice.container else choice.files)
     return [*_started(outside), *lines]

@@ -11,6 +11,8 @@ import yaml
 from autotune import redact
 from autotune.outputs.export.winner import Winner
 from autotune.outputs.report import words
+from autotune.serving.docker_run import image_of
+from autotune.space.entry import in_range
 from autotune.study.recommendation import Recommendation, Verdict
 from autotune.trial import Evidence
 
@@ -37,6 +39,16 @@ def heading(winner: Winner) -> list[str]:
         *words.price(recommendation),
         *(f"{other.label}: {redact.text(other.command)}" for other in recommendation.alternatives),
     ]
+
+
+def image_notes(winner: Winner) -> list[str]:
+    """Warn where autotune names a container's image and does not know that there is one of that version."""
+    if winner.image is not None or winner.choice.container:
+        return []
+    entry = image_of(winner.engine.card, winner.spec.hardware, winner.choice.engine_version)
+    if entry is None or in_range(winner.choice.engine_version, entry.seen):
+        return []
+    return [f"image: the tag follows the names of earlier versions, check that it exists ({entry.source})"]
 
 
 def gain(recommendation: Recommendation) -> str:
@@ -85,8 +97,8 @@ def dump_yaml(*documents: Any) -> str:
 
 
 def yaml_file(winner: Winner, about: list[str], *documents: Any) -> str:
-    """YAML documents, with what they are and how they are used in the first lines."""
-    return comment([*heading(winner), *about]) + dump_yaml(*documents)
+    """YAML documents of a server in a container; the first lines say what they are and how they are used."""
+    return comment([*heading(winner), *image_notes(winner), *about]) + dump_yaml(*documents)
 
 
 def render_json(winner: Winner) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from autotune import redact
 from autotune.metrics.derived import CURVE, INVALID, counts
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.study.curve import LadderComparison, Side
-from autotune.study.recommendation import Choice, Objective
+from autotune.study.recommendation import Choice, LadderComparison, Objective, Side
 from autotune.trial import Metrics
 
 _BESIDE = ("output_tokens_per_s_per_user", "mean_ttft_ms", "cost_per_million_tokens")

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from autotune import redact
 from autotune.metrics.derived import COSTS
 from autotune.outputs.report import StudyRecord, curves, text, words
-from autotune.outputs.report.tables import broken_slos
+from autotune.outputs.report.tables import average, best_per_engine, broken_slos, layouts, values_of
 from autotune.search.objective import maximises
-from autotune.study.recommendation import Choice, MatrixCell, NoEffect
-from autotune.trial import Evidence, Metrics, Role
+from autotune.study.home import Home
+from autotune.study.recommendation import Choice, MatrixCell, NoEffect, Verdict
+from autotune.study.results import is_held
+from autotune.trial import Configuration, Evidence, Metrics, Role
 
 _WORTH = {
     Evidence.MEASURED: "The figures were measured on real servers on the named hardware.",
@@ -31,12 +33,18 @@ def opening(study: StudyRecord) -> list[str]:
     outcome = study.recommendation
     aim = text.plain(study.spec.objective.replace("_", " "))
     title = f"# {text.plain(outcome.model)} on {outcome.gpus}×{outcome.hardware.upper()}: tuned for {aim}"
-    return [title, f"> **{words.label(outcome.evidence)}.** {_WORTH[outcome.evidence]}"]
+    worth = f"> **{words.label(outcome.evidence)}.** {_WORTH[outcome.evidence]}"
+    if outcome.verdict is not Verdict.UNFINISHED:
+        return [title, worth]
+    of = f"{outcome.launches} of at most {study.spec.launches} launches"
+    return [title, f"> **UNFINISHED.** {of} have ended; nothing is decided, and nothing is recommended yet.", worth]
 
 
 def conclusion(study: StudyRecord) -> list[str | text.Facts]:
     """Verdict and gain, the command in a block, what it gives up, the alternatives with their price, and a summary."""
     outcome, parts = study.recommendation, list[str | text.Facts]()
+    if outcome.verdict is Verdict.UNFINISHED:
+        return _so_far(study)
     parts.append(_facts(study))
     choice = outcome.recommended
     if choice is None:
@@ -61,6 +69,27 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
     if outcome.stop_reason:
         parts.append(f"The study ended because: {text.plain(outcome.stop_reason)}.")
     return parts
+
+
+def _so_far(study: StudyRecord) -> list[str | text.Facts]:
+    """The best configuration of an unfinished study, and how to go on."""
+    best = next(iter(best_per_engine(study)), None)
+    parts: list[str | text.Facts] = ["No launch has given a figure within the limits so far."]
+    if best is not None:
+        launch, value, count = best
+        trial, several = launch.trial, text.count(count, "launch", "launches")
+        own = [row for row in study.launches if row.trial.role is Role.BASELINE]
+        base = average(values_of(study, own)) if trial.role is not Role.BASELINE else None
+        over = f", {text.change(base, value)} against the baseline" if base else ""
+        said = f"Best so far: {trial.configuration.engine} {trial.engine_version}"
+        parts = [
+            f"{said}, {text.measure(study.spec.objective, value)} ({several}{over}). No launch has confirmed it.",
+            _block(trial.command.shell(), trial.command.words, trial.command.env),
+        ]
+    if is_held(study.folder):
+        return [*parts, "A tuner works on the study; `autotune list` tells how far it is."]
+    home = Home(study.folder.parent.parent)
+    return [*parts, "Go on with:", text.block(home.resume_command(study.spec.study), "bash")]
 
 
 def _facts(study: StudyRecord) -> text.Facts:
@@ -243,10 +272,10 @@ def contributions(study: StudyRecord) -> list[str]:
         "Each row is this command against the same without the setting, where the engine decides by itself; settings "
         "overlap, so rows need not multiply to the gain. The odds are that the setting adds more than 0.5 %."
     )
-    if not any(row.measured_on for row in study.recommendation.contributions):
-        note = "By an earlier version: each row is a share of the gain, and the shares multiply to it."
     headings = ("Setting", "Without it", "In this command", "Gain", "95 % interval", "Odds", "Measured on")
-    return [note, text.table(headings, rows, "   rrr")]
+    chosen = study.recommendation.recommended
+    shown = [Configuration(chosen.engine, chosen.config)] if chosen else []
+    return [note, text.table(headings, rows, "   rrr"), *layouts(study, shown)]
 
 
 def inert(study: StudyRecord) -> list[str]:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from autotune.outputs.report import StudyRecord, accuracy, capacity, curves, outcome, setup, tables, text, words
+from autotune.outputs.report import StudyRecord, curves, outcome, setup, tables, text, words
 from autotune.outputs.report.page import page
-from autotune.outputs.report.pictures import Part, Picture, launches, speed
+from autotune.outputs.report.pictures import Part, Picture, launches
 from autotune.outputs.report.pictures import outcome as before_after
+from autotune.study.recommendation import Verdict
 from autotune.trial import Evidence
 
 if TYPE_CHECKING:
@@ -23,16 +24,16 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("Conclusion", (outcome.conclusion,)),
     ("What was tried?", (launches.tried,)),
     ("Best configuration per engine", (tables.engines,)),
-    ("How fast for each user, and how much for all?", (speed.speed,)),
+    ("How fast for each user, and how much for all?", (before_after.speed,)),
     ("Front of {objective} against {second}", (outcome.front,)),
     ("Is the gain more than chance?", (launches.finals, tables.finals)),
-    ("Are the answers still right?", (accuracy.accuracy,)),
+    ("Are the answers still right?", (tables.accuracy,)),
     ("What does each setting add?", (before_after.contributions, outcome.contributions)),
     ("What did nothing", (outcome.inert,)),
     ("Believed, not tried", (outcome.untried,)),
     ("How long do users wait?", (before_after.latencies,)),
     ("Before and after", (outcome.comparison,)),
-    ("What load does it carry within the limits?", (capacity.capacities,)),
+    ("What load does it carry within the limits?", (tables.capacities,)),
     ("What happens under other loads?", (before_after.curves, curves.curves)),
     ("Does it hold on every workload?", (before_after.workloads, outcome.matrix)),
     ("What failed, and what would help?", (launches.failures, tables.failures)),
@@ -54,7 +55,11 @@ def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
     Secrets are masked.
     """
     parts = _parts(study)
-    return _markdown(parts) if format == "md" else page(parts, partial(_drawn, study))
+    if format == "html":
+        return page(parts, partial(_drawn, study))
+    unfinished = study.recommendation.verdict is Verdict.UNFINISHED
+    # No picture lies in the folder of an unfinished study.
+    return _markdown(part.told if unfinished and isinstance(part, Picture) else part for part in parts)
 
 
 def files_of(study: StudyRecord) -> dict[str, str]:

@@ -14,6 +14,7 @@ from autotune.search import objective
 from autotune.simulator.resolve_command import knobs_read, resolve_command
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
+from autotune.study.recommendation import Verdict
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import is_server, shown, tracking_uri, ui_command
 from autotune.study.user_library import library_of
@@ -168,7 +169,9 @@ def _unread_knobs(study: StudyRecord) -> list[str]:
 
 
 def reproduction(study: StudyRecord) -> list[str]:
-    """How to ask the same question again, and where the rest lies."""
+    """How to ask the same question again, and where the rest lies; nothing of an unfinished study, which goes on."""
+    if study.recommendation.verdict is Verdict.UNFINISHED:
+        return []
     home = study.folder.resolve().parent.parent
     uri = tracking_uri(home)
     where, block = "Every run in a browser:", [text.block(ui_command(home), "bash")]

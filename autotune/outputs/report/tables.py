@@ -8,11 +8,11 @@ from statistics import geometric_mean, mean, stdev
 from autotune import redact
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.search.equivalents import canonical_of
-from autotune.search.objective import achieved, maximises
-from autotune.study.node_share import NodeShare
+from autotune.search.objective import achieved, load_key, maximises
 from autotune.study.places import is_beside
+from autotune.study.recommendation import Choice, NodeShare
 from autotune.study.spec import StudySpec
-from autotune.trial import Launch, Role, Scalar, State
+from autotune.trial import Accuracy, Configuration, Launch, Metrics, Role, Scalar, State
 
 FINALS = (Role.FINAL, Role.BASELINE, Role.CONTROL)
 """The roles of launches that count as evidence; what the search launched decided what came into the finals."""
@@ -22,7 +22,7 @@ def engines(study: StudyRecord) -> list[str]:
     """The best configuration of each engine, and the engines that were not searched."""
     usual = references(study.launches)
     rows = []
-    for launch, value, count in _best_per_engine(study):
+    for launch, value, count in best_per_engine(study):
         engine = launch.trial.configuration.engine
         changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"
         rows.append((f"{engine} {launch.trial.engine_version}", text.number(value), str(count), changed))
@@ -30,7 +30,13 @@ def engines(study: StudyRecord) -> list[str]:
     table = text.table(("Engine", text.title(study.spec.objective), "Launches", best), rows, " rr")
     excluded = [f"- **{text.plain(e.engine)}**: {text.plain(e.reason)}" for e in study.recommendation.excluded]
     left_out = ["Not searched:", "\n".join(excluded)] if excluded else []
-    return [table or "No launch gave a figure within the limits.", *left_out]
+    shown = [launch.trial.configuration for launch, _, _ in best_per_engine(study)]
+    return [table or "No launch gave a figure within the limits.", *layouts(study, shown), *left_out]
+
+
+def layouts(study: StudyRecord, shown: Iterable[Configuration]) -> list[str]:
+    """Footnotes on layouts whose options are not the knobs (`words.layouts`), as sentences."""
+    return [text.plain(f"{line}.") for line in words.layouts(study.spec, shown)]
 
 
 def finals(study: StudyRecord) -> list[str]:
@@ -113,8 +119,6 @@ def _state(study: StudyRecord, launch: Launch) -> str:
     result = launch.result
     if result.failure is not None:
         return f"{result.state.value}: {words.failed(result.failure)}"
-    if study.spec.workloads[0] in result.shortened:
-        return "cut short by an earlier version: not scored"
     broken = broken_slos(study.spec, launch) if result.state is State.COMPLETE else []
     if broken:
         return f"breaks {text.plain('; '.join(broken))}"
@@ -234,7 +238,7 @@ def values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
     return [value for launch in group if (value := achieved(study.spec, launch)) is not None]
 
 
-def _best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
+def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     """Per engine the best configuration that keeps the SLOs: a launch, the mean, how many launches.
 
     The best engine comes first.
@@ -270,3 +274,108 @@ def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
         for name, value in launch.trial.configuration.knobs.items()
         if name not in usual or usual[name] != value
     }
+
+
+_KINDS = {
+    "builtin": "Share of tokens that are not wrong beside the baseline's first launch, on contexts of autotune's own, "
+    "sent alone and under load. What the baseline's launches differ by themselves is ordinary.",
+    "tasks": "Share of right answers to the items of the task file. A drop fails whose 95 % interval lies below a "
+    "point.",
+    "command": "The score that the command printed. A drop of more than a point beyond its errors fails.",
+}
+
+
+def accuracy(study: StudyRecord) -> list[str]:
+    """A table of the checked launches, why some failed, and their examples; [] where nothing was checked."""
+    checked = [(row, row.result.accuracy) for row in study.launches if row.result.accuracy is not None]
+    if not checked:
+        return []
+    kind = checked[0][1].kind
+    rows = [_row(study, launch, check) for launch, check in checked]
+    headings = ("#", "Role", "Configuration", "Score (95 % interval)", "Baseline", "Threshold", "Outcome", "Took")
+    parts = [_KINDS[kind], text.table(headings, rows, "r  rrr r")]
+    parts += [text.plain(note) + "." for note in dict.fromkeys(check.note for _, check in checked if check.note)]
+    for launch, check in checked:
+        if check.examples:
+            parts += [f"### Launch {launch.trial.number} answers otherwise", *_examples(check)]
+    return parts
+
+
+def _row(study: StudyRecord, launch: Launch, check: Accuracy) -> tuple[str, ...]:
+    trial, baseline = launch.trial, study.recommendation.baseline
+    is_baseline = baseline is not None and baseline.fingerprint == trial.configuration.fingerprint
+    what = (
+        "the baseline" if is_baseline else f"{trial.configuration.engine} {text.code(trial.configuration.fingerprint)}"
+    )
+    outcome = {None: "compared with" if is_baseline else "not compared", True: "passes", False: "**fails**"}
+    return (
+        str(trial.number),
+        trial.role.value,
+        what,
+        words.score(check.kind, check.score, check.ci95),
+        words.score(check.kind, check.baseline, check.baseline_ci95),
+        words.score(check.kind, check.threshold),
+        outcome[check.passed],
+        text.seconds(check.seconds),
+    )
+
+
+def _examples(check: Accuracy) -> list[str]:
+    parts = [text.plain(f"{'; '.join(check.reasons)}.")]
+    for one in check.examples:
+        lines = (f"prompt    {one.prompt}", f"baseline  {one.baseline}", f"here      {one.finalist}")
+        parts.append(text.block(redact.text("\n".join(lines))))
+    return parts
+
+
+def capacities(study: StudyRecord) -> list[str]:
+    """A table for the baseline and one for the recommended configuration; empty where no load was searched for."""
+    outcome = study.recommendation
+    if study.spec.find_load is None:
+        return []
+    chosen = {"Recommended": outcome.recommended, "Baseline": outcome.baseline}
+    parts: list[str] = []
+    for name, choice in chosen.items():
+        launch = _launch(study, choice) if choice is not None else None
+        if launch is not None:
+            parts += [f"### {name}, launch {launch.trial.number}", *_curve(study, launch)]
+    return parts
+
+
+def _launch(study: StudyRecord, choice: Choice) -> Launch | None:
+    """The last launch of a configuration that was measured, of the finals where it has any."""
+    own = [
+        launch
+        for launch in study.launches
+        if launch.trial.configuration.fingerprint == choice.fingerprint and launch.result.state is State.COMPLETE
+    ]
+    return max(own, key=lambda row: (row.trial.role is Role.FINAL, row.trial.number), default=None)
+
+
+def _curve(study: StudyRecord, launch: Launch) -> list[str]:
+    metrics, key = launch.result.metrics.get(study.spec.workloads[0], {}), load_key(study.spec)
+    limited = list(dict.fromkeys(slo.metric for slo in study.spec.slos))
+    shown = ["steady_total_token_throughput", *limited]
+    unit = "In flight" if key == "concurrency" else "Requests per second"
+    rows = []
+    for row in metrics.get("curve") or ():
+        per_token_ms = row.get("mean_tpot_ms")
+        per_user = 1e3 / per_token_ms if per_token_ms else None
+        values = [text.number(row.get(name)) for name in shown]
+        rows.append((f"{row[key]:g}", *values, text.number(per_user), "yes" if row.get("kept") else "no"))
+    headings = (unit, *map(text.title, shown), "Output tok/s per user", "Keeps the limits")
+    return [_capacity(metrics, key), text.table(headings, rows, "r" * (len(headings) - 1))]
+
+
+def _capacity(metrics: Metrics, key: str) -> str:
+    capacity, above = metrics.get(f"capacity_{key}"), metrics.get("capacity_broken_at")
+    unit = "in flight" if key == "concurrency" else "requests per second"
+    if not capacity:
+        return "No load keeps the limits: the lightest breaks one."
+    told = f"Capacity: {capacity:g} {unit}"
+    told += f"; {above:g} break a limit." if above else ", the heaviest load that was tried: it may be higher."
+    if (dead := metrics.get("capacity_died_at")) is not None:
+        told += f" The server died at {dead:g}."
+    if (pair := metrics.get("capacity_not_monotone")) is not None:
+        told += f" Not monotone: {pair[0]:g} break a limit that {pair[1]:g} keep."
+    return told

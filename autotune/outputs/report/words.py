@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
+from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo
 from autotune.outputs.report import text
-from autotune.study.curve import Crossing
-from autotune.study.recommendation import Choice, MatrixRow, NearestMiss, Objective, Recommendation, Verdict
-from autotune.trial import Evidence, Failure, FailureKind, Phase
+from autotune.space.context import Context
+from autotune.study.recommendation import Choice, Crossing, MatrixRow, NearestMiss, Objective, Recommendation, Verdict
+from autotune.study.spec import StudySpec
+from autotune.study.user_library import library_of
+from autotune.trial import Configuration, Evidence, Failure, FailureKind, Phase
 
 ACCEPTANCE = "spec_decode_acceptance_rate"
 """The metric of engines that count how many drafted tokens they accept."""
@@ -39,6 +43,31 @@ def conclusion(outcome: Recommendation) -> str:
     parts = [_sentence(outcome), _gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
     parts += [answers(outcome), _speculation(outcome), _front(outcome)]
     return " ".join(part for part in parts if part)
+
+
+def layouts(spec: StudySpec, configurations: Iterable[Configuration]) -> list[str]:
+    """Say how an engine's own options state a layout, where they differ from the knobs: a sentence for each engine."""
+    replicated = {one.engine: one for one in configurations if one.knobs.get("data_parallel") not in (None, 1)}
+    return [line for one in replicated.values() if (line := _layout(spec, one))]
+
+
+def _layout(spec: StudySpec, one: Configuration) -> str:
+    names = ("tensor_parallel", "data_parallel")
+    version = next((engine.version for engine in spec.engines if engine.name == one.engine), "")
+    try:
+        engine = engine_of(one.engine, library_of(spec))
+        context = Context(spec.model, spec.hardware, spec.gpus, engine.version(version or None))
+        command = engine.command(one, context)
+        tensor, data = (engine.setting(name, one, context, command) for name in names)
+    except (BadInput, KeyError):  # no engine of ours, or a row that does not tell every knob
+        return ""
+    values = [one.knobs[name] for name in names]
+    if not tensor or tensor.split()[-1] == str(values[0]):
+        return ""
+    return (
+        f"{one.engine}: tensor_parallel={values[0]} data_parallel={values[1]} is "
+        f"{data if tensor in data else f'{tensor} {data}'} (GPUs of an attention replica, and the replicas)"
+    )
 
 
 def price(outcome: Recommendation) -> list[str]:
@@ -207,7 +236,8 @@ def money(outcome: Recommendation) -> list[str]:
     if cost is None:
         return []
     whose = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: ", as recorded"}.get(outcome.evidence, "")
-    lines = [f"The study took {_hours(cost.node_hours)} node-hours{whose} ({_hours(cost.gpu_hours)} GPU-hours)."]
+    of_gpus = "" if cost.gpu_hours is None else f" ({_hours(cost.gpu_hours)} GPU-hours)"
+    lines = [f"The study took {_hours(cost.node_hours)} node-hours{whose}{of_gpus}."]
     if cost.cost is not None and cost.gpu_hour_price is not None:
         lines.append(f"At {cost.gpu_hour_price:.2f} per GPU-hour that is {cost.cost:,.2f}.")
     if cost.paid_back_after_hours is not None:

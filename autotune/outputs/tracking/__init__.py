@@ -22,7 +22,7 @@ from autotune.outputs.tracking.runs import StudyRuns
 from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
-from autotune.study.tracking_uri import database_file, is_server, shown, tracking_uri
+from autotune.study.tracking_uri import database_file, is_server, place, shown, tracking_uri
 from autotune.trial import Launch, Role, State
 
 _STATE = "mlflow.json"
@@ -89,7 +89,7 @@ class Tracker:
     """
 
     def __init__(self, home: Path, spec: StudySpec, note: Notify = silent) -> None:
-        self.home = home.resolve()
+        self.home, self._place = home.resolve(), place(home)
         self._spec, self._note = spec, note
         self._uri = tracking_uri(self.home)
         self._folder = self.home / "studies" / spec.study
@@ -115,7 +115,7 @@ class Tracker:
 
     def sync(self, launches: Iterable[Launch]) -> None:
         """Make the child runs exactly these launches: add, complete, and delete what belongs to no launch."""
-        self._note(f"runs go to MLflow at {shown(self._uri)}")
+        self._note(f"runs go to MLflow at {self._place}")
         self._mark_sent(False)
         self._launches.clear()
         self._runs.disconnect()

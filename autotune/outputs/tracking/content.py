@@ -85,8 +85,6 @@ def launch_metrics(spec: StudySpec, launch: Launch, baseline: Launch | None = No
     if mine is not None and base is not None:
         metrics["gain_percent"] = 100 * math.expm1(mine - base)
     for workload, values in launch.result.metrics.items():
-        if workload in launch.result.shortened:
-            continue  # forecasts
         names = SHOWN + _OF_THE_FIRST if workload == spec.workloads[0] else SHOWN
         metrics.update(_numbers(_figures(spec, values, names), f"{workload}."))
     return {**metrics, **_numbers(launch.result.times_s, "time_s.")}

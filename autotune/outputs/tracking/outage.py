@@ -93,17 +93,18 @@ class Outage:
     Args:
         uri: where runs go.
         note: says a line to the user.
+        clock: seconds.
     """
 
-    def __init__(self, uri: str, note: Callable[[str], None]) -> None:
-        self._uri, self._note = uri, note
+    def __init__(self, uri: str, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._uri, self._note, self._clock = uri, note, clock
         self._again_s = 0.0
         self.down = False
 
     @property
     def due(self) -> bool:
         """Whether MLflow is to be tried now."""
-        return not self.down or time.monotonic() >= self._again_s
+        return not self.down or self._clock() >= self._again_s
 
     def failed(self, error: Exception, took_s: float) -> None:
         """A try failed; said once."""
@@ -113,7 +114,7 @@ class Outage:
             kept = f"runs are kept in results.jsonl and sent when it {until}"
             self._note(f"MLflow at {shown(self._uri)} {problem} ({why}); {kept}")
         self.down = True
-        self._again_s = time.monotonic() + min(took_s / _SHARE, _LONGEST_WAIT_S)
+        self._again_s = self._clock() + min(took_s / _SHARE, _LONGEST_WAIT_S)
 
     def over(self) -> bool:
         """A try succeeded; whether it is the first one after others that failed."""

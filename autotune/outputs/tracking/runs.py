@@ -6,22 +6,30 @@ Everything here may be repeated: a run is found again by its tags, and a second 
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
+import platform
 import re
+import sqlite3
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from autotune import redact
 from autotune.outputs.artefacts import EXPORTS
 from autotune.outputs.report.render import PICTURES
-from autotune.outputs.tracking import content, database
+from autotune.outputs.tracking import content
 from autotune.outputs.tracking.outage import is_deleted, is_trouble, may_pass, reason
 from autotune.serving.log_size import read_ends
 from autotune.study.recommendation import Recommendation
+from autotune.study.results import sync_folder
 from autotune.study.spec import StudySpec
-from autotune.study.tracking_uri import is_server
+from autotune.study.tracking_uri import database_file, is_server
 from autotune.trial import Launch, State
 
 if TYPE_CHECKING:
@@ -34,7 +42,7 @@ ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "res
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
 _LOG_END_BYTES = 4 * 2**20
-"""Of a longer log so much of each end is sent: to look for secrets takes a third of a second for each megabyte."""
+"""Of a longer log so much of each end is sent; MLflow's pages show a file as a whole."""
 _BATCH = 100  # MLflow takes 100 params and 1000 metrics in one call
 
 
@@ -103,8 +111,7 @@ class StudyRuns:
             self._log_text(run_id, redact.text(text, secrets), "server.log")
         status = "FINISHED" if result.state is State.COMPLETE else "FAILED"
         self._client.set_terminated(run_id, status, end_time=content.ended_ms(launch))
-        child.info._status = status
-        self._children[trial.number] = child
+        self._children[trial.number] = self._client.get_run(run_id)
         self._tag(self._parent, {"evidence": result.evidence.value})
         return True
 
@@ -164,11 +171,11 @@ class StudyRuns:
         for name in ("_experiment", "_parent", "_children"):
             self.__dict__.pop(name, None)
         if client is not None:
-            database.disconnect(client)
+            disconnect(client)
 
     @cached_property
     def _client(self) -> MlflowClient:
-        return database.connect(self._uri)
+        return connect(self._uri)
 
     @cached_property
     def _experiment(self) -> str:
@@ -179,9 +186,8 @@ class StudyRuns:
             # A person may have renamed the experiment since.
             others = [str(one.experiment_id) for one in self._client.search_experiments()]
             runs = self._search("study", others) if others else []
-            # An older autotune's run without an id may be another study's of this name.
-            if moved := [run for run in runs if run.data.tags.get("study_id") == self._study_id]:
-                return str(moved[0].info.experiment_id)
+            if runs:
+                return str(runs[0].info.experiment_id)
         found = found or self._create_experiment(name)
         if found.lifecycle_stage == "deleted":
             self._client.restore_experiment(found.experiment_id)
@@ -262,15 +268,13 @@ class StudyRuns:
     def _search(self, kind: str, experiments: Sequence[str]) -> list[Run]:
         """This study's runs of a kind, oldest first."""
         condition = f"tags.study = '{self._spec.study}' and tags.kind = '{kind}'"
-        # Runs of a home's own database have no id where an older version made them.
-        default = "" if is_server(self._uri) else self._study_id
         runs: list[Run] = []
         token = None
         while True:
             page = self._client.search_runs(
                 list(experiments), condition, max_results=1000, order_by=["start_time ASC"], page_token=token
             )
-            runs.extend(run for run in page if run.data.tags.get("study_id", default) == self._study_id)
+            runs.extend(run for run in page if run.data.tags.get("study_id") == self._study_id)
             token = page.token
             if not token:
                 return runs
@@ -327,3 +331,109 @@ def _stepped(points: Iterable[content.Point]) -> list[Metric]:
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:
     """MLflow refuses two values under one name, which odd names may become: the last one stays."""
     return {content.metric_name(name): value for name, value in values.items()}
+
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+PROBE_S = 5
+"""How long a server may take to say that it is there."""
+
+_LOCKED_S = 5
+
+_HTTP = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+"""MLflow 3.17 waits 120 s for an answer and tries eight times, four minutes in all: a study would stand still. What is
+not sent is sent later; one more try, at once, is for a connection that was closed while a server was measured."""
+
+
+def connect(uri: str) -> MlflowClient:
+    """Open MLflow; a database is made first where there is none. Costs seconds, for the import too."""
+    _silence()
+    # MLflow 3.17 on SQLAlchemy 2.1 warns of deprecations while it sets up; none is ours to mend.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow import MlflowClient
+
+        path = database_file(uri)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                _create(path)
+            # MLflow would try for 100 s to open a file that it may not write.
+            with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_LOCKED_S)) as database:
+                database.execute("begin immediate")
+                database.execute("rollback")
+        elif uri.lower().startswith("http"):
+            _probe(uri)
+        return MlflowClient(uri)
+
+
+def disconnect(client: MlflowClient) -> None:
+    """Close a client's connections to a database, for which it has no public way."""
+    dispose = getattr(client._tracking_client.store, "_dispose_engine", None)
+    if dispose is not None:
+        dispose()
+
+
+def _probe(uri: str) -> None:
+    """Raise MLflow's exception unless something answers there, with the credentials that MLflow itself would use."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    wait_s = min(PROBE_S, int(os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]))
+    request: Callable[..., Any] = http_request
+    credentials_of: Callable[[str], Any] = get_default_host_creds
+    reply = request(credentials_of(uri), "/health", "GET", max_retries=0, timeout=wait_s, raise_on_status=False)
+    # Behind a gateway there may be no such page; that is for the first real request to find out.
+    if reply.status_code >= 500:
+        raise MlflowException(f"HTTP {reply.status_code}")
+
+
+def _create(path: Path) -> None:
+    """Make the database beside its place and then move it there: a kill leaves all of it or nothing.
+
+    MLflow builds its tables in a hundred steps and cannot go on with a database that lacks the last ones.
+    """
+    from mlflow import MlflowClient
+
+    # With the machine's name, as several may share the home.
+    stem = f".{path.name}.{platform.node()}."
+    draft = path.with_name(f"{stem}{os.getpid()}.tmp")
+    # Drafts of processes that are gone, and an earlier one of this process's number.
+    for other in path.parent.glob(f"{stem}*"):
+        pid = other.name.removeprefix(stem).partition(".")[0]
+        if pid == str(os.getpid()) or not _lives(pid):
+            other.unlink(missing_ok=True)
+    disconnect(MlflowClient(f"sqlite:///{draft}"))
+    try:
+        os.link(draft, path)
+    except FileExistsError:  # another tuner on the same home was faster
+        pass
+    except OSError:  # a file system without hard links
+        draft.replace(path)
+    draft.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _lives(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _silence() -> None:
+    """Before mlflow is imported: no usage statistics, no chatter on stdout or stderr, no long waits."""
+    for name, value in _HTTP.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # MLflow logs an exception that it also raises; what is raised is told by us.
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    for name in ("mlflow", "alembic", "urllib3"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -16,8 +16,6 @@ from autotune.search.history import History
 
 EVERY = 10
 """Launches after which the baseline is due again."""
-LEAST_RUNS = 4
-"""Launches of the baseline before a change is looked for."""
 CHANGE_ERROR_RATE = 0.01
 """How often a steady node is said to have changed, two-sided."""
 
@@ -48,7 +46,7 @@ def change(history: History) -> float | None:
     """
     base = history.candidates.baseline
     runs = [(e.number, e.score) for e in history.adjusted() if e.position == base and e.score is not None]
-    if len(runs) < LEAST_RUNS:
+    if len(runs) < 2:
         return None
     x0, y0 = (mean(column) for column in zip(*runs, strict=True))
     sxx = math.fsum((x - x0) ** 2 for x, _ in runs)

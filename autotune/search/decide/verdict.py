@@ -132,7 +132,7 @@ def _verdict(
         # It breaks an SLO that the challenger keeps: it cannot be recommended however simple it is.
         return Verdict.INDISTINGUISHABLE, challenger
     # Without a test a bad but simple challenger would pass on a lucky launch.
-    close = ended is not None and gain.interval is not None and gain.interval[1] >= 0 and not breaks
+    close = gain.interval is not None and gain.interval[1] >= 0 and not breaks
     equals = [base, challenger] if close else [base]
     return Verdict.INDISTINGUISHABLE, min(equals, key=lambda p: settings(history, p))
 

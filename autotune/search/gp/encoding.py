@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.arrays import Bools, Floats, Ints
 from autotune.space.enumeration import CandidateSet
-from autotune.trial import Configuration, Scalar
+from autotune.trial import Scalar
 
 ENGINE = "engine"
 _ABSENCE = 0.3
@@ -38,7 +38,9 @@ class Encoding:
     def __init__(self, candidates: CandidateSet) -> None:
         configurations = [c.configuration for c in candidates.items]
         self.names = (ENGINE, *sorted({k for c in configurations for k in c.knobs} - {ENGINE}))
-        columns = {name: [_value(c, name) for c in configurations] for name in self.names}
+        columns = {
+            name: [c.engine if name == ENGINE else c.knobs.get(name) for c in configurations] for name in self.names
+        }
         self.choices: dict[str, tuple[Scalar, ...]] = {name: _choices(column) for name, column in columns.items()}
         self._lookup = {name: {value: i for i, value in enumerate(self.choices[name])} for name in self.names}
         codes = [[self._lookup[name][value] for value in columns[name]] for name in self.names]
@@ -76,10 +78,6 @@ class Encoding:
         for column, table in enumerate(self.distances):
             total += table[:, codes[column]][self.codes[:, column]]
         return int(np.argmin(np.where(allowed, total, np.inf)))
-
-
-def _value(configuration: Configuration, name: str) -> Scalar:
-    return configuration.engine if name == ENGINE else configuration.knobs.get(name)
 
 
 def _choices(column: Sequence[Scalar]) -> tuple[Scalar, ...]:

@@ -193,12 +193,12 @@ def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
 
 
 def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
-    """What a launch says; nothing where the measurement, the machine or the metric failed, or a load was cut short."""
+    """What a launch says; nothing where the measurement, the machine or the metric failed."""
     configuration, result = launch.trial.configuration, launch.result
     if result.state is State.FAILED:
         blamed = result.failure is None or result.failure.blames_the_configuration
         return [Lesson(configuration, None)] if blamed else []
-    score = None if result.state is not State.COMPLETE or result.shortened else _score(spec, result.metrics)
+    score = None if result.state is not State.COMPLETE else _score(spec, result.metrics)
     return [] if score is None else [Lesson(configuration, score)]
 
 

@@ -1,10 +1,8 @@
 """A process that stands in for an engine on a node with GPUs: ``autotune emulate -- vllm serve …``.
 
-    process.py      `emulate`: port, signals, exit codes
+    process.py      `emulate`: port, log of the start and faults that are asked for, signals, exit codes
     launch.py       the engine's command line, as the engine's version reads it
-    startup.py      the log of a start, and the faults that are asked for
     http.py         a lean HTTP server
-    api.py          the engine's endpoints
     requests.py     bodies of requests
     completions.py  what answers them
     answers.py      the words of greedy answers, right or wrong

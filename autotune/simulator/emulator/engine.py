@@ -243,7 +243,6 @@ class LiveEngine:
         self._set_timer()
 
     def _begin(self, at_s: float) -> None:
-        """Begin a step, or wait for the next request."""
         self._drop_abandoned()
         for slot in self._front.done(at_s):
             self._scheduler.add(slot)

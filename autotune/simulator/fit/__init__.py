@@ -1,11 +1,8 @@
 """`autotune calibrate`: fits the simulator's figures to measurements.
 
-    table         a table of measurements -> rows, each with its command resolved as the measured version does
-    reading       tables and studies -> rows
+    reading       tables and studies -> rows, each with its command resolved as the measured version does
     points        a row's cold start and weight; equivalent rows as one point; groups that a cross-validation leaves out
-    solving       the fit as a least-squares problem, solved with and without some of the points
-    errors        prediction errors to state, from what the fit got wrong
-    calibrate     points in, a calibration out
+    calibrate     the fit as a least-squares problem, with and without some of the points, and its prediction errors
     report        measured against predicted: rows, errors, and whether the best are predicted to be the best
 
 Columns, rules and where the shipped figures come from: ``docs/calibration.md``.

@@ -70,7 +70,6 @@ def _rate(value: float) -> str:
 
 
 def _ratio(measured: Mapping[str, float], predicted: Mapping[str, float], name: str) -> float | None:
-    """Predicted over measured; None where either is missing or nothing."""
     return predicted[name] / measured[name] if predicted.get(name) and measured.get(name) else None
 
 

@@ -6,16 +6,11 @@
     memory.py        the memory plan, and out-of-memory
     steptime.py      seconds per step: rooflines, communication, host
     frontend.py      tokeniser and detokeniser: one process each way
-    scheduling.py    continuous batching: what a step computes and changes, on which replica; also the emulator's
+    scheduling.py    continuous batching: what a step computes and changes, on which rank; also the emulator's
     replica.py       one attention replica: queue, admission, KV pool
-    batches.py       what each rank computes in a step, and the CUDA graph that holds it
     prefix.py        the prefix cache of a replica
-    sessions.py      the client of a load of sessions
     batching.py      the loop over the scheduler in virtual time, and when tokens came
-    load_summary.py  a load point in a few figures
     fluid.py         the load without the loop: ramp, full batch, drain
-    carried.py       what is carried within limits, with it
-    good.py          what share of the requests keeps limits of its own, with it
     steady.py        a fast prediction of all candidates with it, the search's prior
 
 Its numbers are *simulated*: never to be mixed with measured ones.

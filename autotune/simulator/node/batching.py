@@ -7,20 +7,58 @@ step time is evaluated at both ends and taken as linear in between.
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from autotune.arrays import Floats, Ints
-from autotune.loadgen.requests import Requests
+from autotune.loadgen.requests import Requests, Turns
 from autotune.metrics.records import RequestRecords
 from autotune.simulator.node.frontend import BackEnd, FrontEnd
 from autotune.simulator.node.prefix import load_caches
 from autotune.simulator.node.replica import Chunk, Sequences
 from autotune.simulator.node.scheduling import Scheduler
 from autotune.simulator.node.server import SimulatedServer
-from autotune.simulator.node.sessions import SessionClient
+
+
+class SessionClient:
+    """Keeps so many sessions open; the next one begins when one ends."""
+
+    def __init__(self, turns: Turns, concurrency: int) -> None:
+        self._think_s = turns.think_s.tolist()
+        after = turns.after.tolist()
+        self._next = {before: request for request, before in enumerate(after) if before >= 0}
+        self._begins = iter([request for request, before in enumerate(after) if before < 0])
+        self._due: list[tuple[float, int]] = []
+        for _ in range(concurrency):
+            self._begin(0.0)
+
+    def _begin(self, now_s: float) -> None:
+        request = next(self._begins, None)
+        if request is not None:
+            self._plan(request, now_s)
+
+    def _plan(self, request: int, now_s: float) -> None:
+        heapq.heappush(self._due, (now_s + self._think_s[request], request))
+
+    def next_s(self) -> float:
+        """When the next turn is sent, as far as it is known; infinite while all wait for answers."""
+        return self._due[0][0] if self._due else math.inf
+
+    def take(self) -> int:
+        """The request that is sent then."""
+        return heapq.heappop(self._due)[1]
+
+    def ended(self, requests: Iterable[int], seen_s: float) -> None:
+        """These answers are there."""
+        for request in requests:
+            following = self._next.get(request)
+            if following is None:
+                self._begin(seen_s)
+            else:
+                self._plan(following, seen_s)
 
 
 class Recorder:
@@ -151,7 +189,6 @@ class Batching:
         return self._seen_s[replaced] if replaced < len(self._seen_s) else math.inf
 
     def _take(self) -> int:
-        """The request that is sent then."""
         if self._sessions is not None:
             return self._sessions.take()
         self._begun += self._next_begin_s() <= self._next_end_s()
@@ -166,7 +203,6 @@ class Batching:
     # Steps
 
     def _mixed_step(self, chunks: Sequence[Sequence[Chunk]]) -> None:
-        """One step with prompt pieces on some replicas."""
         step, gain = self.scheduler.begin(chunks), self.scheduler.gain
         self._now += step.seconds
         self.scheduler.end(step)
@@ -177,7 +213,6 @@ class Batching:
         self._finish(seen_s)
 
     def _decode_stretch(self, no_chunks: Sequence[Sequence[Chunk]]) -> None:
-        """Decode until something changes."""
         scheduler = self.scheduler
         step = scheduler.begin(no_chunks)
         steps = scheduler.steps_until_change(step.ids)

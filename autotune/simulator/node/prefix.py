@@ -127,7 +127,6 @@ class BlockCache(PrefixCache):
         return self._tokens(self._matched(request))
 
     def _tokens(self, blocks: Collection[int]) -> int:
-        """Tokens of so many blocks."""
         return len(blocks) * self._block_tokens
 
     def _matched(self, request: int) -> list[int]:

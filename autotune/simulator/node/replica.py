@@ -93,7 +93,6 @@ class Replica:
         self.cached_tokens = 0
 
     def _blocks(self, tokens: float) -> float:
-        """So many tokens in whole blocks."""
         return float(math.ceil(tokens / self._block - 1e-9) * self._block)
 
     def add(self, request: int) -> None:

@@ -6,6 +6,14 @@ are computed once: it is noted which knobs were read, so no list of them has to 
 
 Where draws of the figures are given, one computation predicts with the figures as they are and with each draw: they are
 arrays then, the figures as they are first.
+
+The share of a load's requests that keeps limits comes from the fluid as well. The first batch waits for its prompts,
+evenly up to the end of the ramp; who is admitted later waits evenly up to the end of the full stage. Of each a twelfth
+is looked at, with answers of each length of `LoadSummary.lengths`.
+
+What a server carries within limits on its latencies comes from the fluid at a few closed loops. A quantile is taken as
+a multiple of the mean. Where the worst of the limits is reached lies between two loads, on straight lines through
+logarithms. An open loop is carried as the closed one that holds as many in flight.
 """
 
 from __future__ import annotations
@@ -28,21 +36,100 @@ from autotune.simulator.node.calibration import (
     coefficients_of,
     packaged_calibration,
 )
-from autotune.simulator.node.carried import IN_FLIGHT, carried
 from autotune.simulator.node.coefficients import Coefficients, speed_card
-from autotune.simulator.node.fluid import Flow, flow_of, sequences_held
-from autotune.simulator.node.good import good_share
-from autotune.simulator.node.load_summary import LoadSummary
+from autotune.simulator.node.fluid import SHARES, Flow, LoadSummary, flow_of, sequences_held
 from autotune.simulator.node.memory import plan_memory, startup_s
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.simulator.node.steptime import Seconds
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
+IN_FLIGHT = (8, 32, 128, 512)
+"""The loads at which the fluid is looked at."""
+_UPPER_TTFT, _UPPER_TPOT = 2.0, 1.4
+"""A 90th percentile or higher over the mean, of chats on the simulated node below saturation; a third more or less."""
+_SPREAD = {"ttft": 0.2, "tpot": 0.15, "e2el": 0.1}
+"""Standard deviation of ln(latency of a request / what the fluid says of it), so that no request is good or bad for
+sure: that of the means (``benchmarks/priors.py``), as requests of one kind fare much alike."""
 Value = TypeVar("Value")
-
 LEAST_ODDS, BEST_ODDS = 0.02, 0.98
 """Of starting: the memory plan is not surer than that."""
+
+
+def carried(loads: Sequence[LoadSummary], flows: Sequence[Flow], slos: Sequence[Slo]) -> tuple[Floats, Floats]:
+    """Tokens per second and requests in flight at the capacity, logarithms; of draws arrays of shape (draws,).
+
+    Args:
+        loads: closed loops, ascending, of the same prompts.
+        slos: limits on anything else than a latency of requests hold nothing back.
+
+    A server that breaks a limit at the lightest load has less than that load's throughput, by as much as it is beyond.
+    """
+    beyond, speeds = [], []
+    for load, flow in zip(loads, flows, strict=True):
+        wait_s, token_s = np.asarray(flow.mean_wait_s), np.asarray(flow.mean_token_s)
+        limits = [_beyond(slo, load, wait_s, token_s) for slo in slos]
+        beyond.append(np.max([one for one in limits if one is not None], axis=0))
+        # Little's law.
+        speeds.append(np.log(load.in_flight * (load.read + load.written) / (wait_s + flow.answer_s)))
+    places = np.log([load.in_flight for load in loads])
+    speed, place = np.asarray(speeds[-1]), np.asarray(speeds[-1]) * 0 + places[-1]
+    for i in range(len(loads) - 2, -1, -1):
+        rise = np.maximum(beyond[i + 1] - beyond[i], 1e-9)
+        share = np.clip(-beyond[i] / rise, 0.0, 1.0)
+        crossed = beyond[i + 1] > 0
+        speed = np.where(crossed, speeds[i] + share * (speeds[i + 1] - speeds[i]), speed)
+        place = np.where(crossed, places[i] + share * (places[i + 1] - places[i]), place)
+    short = np.maximum(beyond[0], 0.0)
+    return np.asarray(speed - short), np.asarray(place - short)
+
+
+def _beyond(slo: Slo, load: LoadSummary, wait_s: Seconds, token_s: Seconds) -> Floats | None:
+    """ln(latency / limit); None of what is not foreseen."""
+    statistic, _, rest = slo.metric.partition("_")
+    if statistic not in (*QUANTILES, "mean") or slo.sense != "<=" or slo.limit <= 0:
+        return None
+    upper = QUANTILES.get(statistic, 0.5) > 0.5
+    first_s, each_s = (_UPPER_TTFT * wait_s, _UPPER_TPOT * token_s) if upper else (wait_s, token_s)
+    length = float(np.quantile(load.lengths, QUANTILES[statistic])) if upper else load.written
+    values = {"ttft_ms": first_s, "tpot_ms": each_s, "itl_ms": each_s, "e2el_ms": first_s + length * each_s}
+    return np.asarray(np.log(1e3 * values[rest] / slo.limit)) if rest in values else None
+
+
+def good_share(load: LoadSummary, flow: Flow, limits: Sequence[Slo]) -> float | None:
+    """Share of the requests that keep every limit, at least half of one; None where waits decide that are not foreseen.
+
+    Limits on anything else than TTFT, TPOT and E2EL hold nothing back, see `autotune.metrics.formulas.summarize`.
+    """
+    asked = [(slo, latency) for slo in limits if (latency := _latency(slo)) is not None]
+    if flow.wait_s is not None and any(latency != "tpot" for _, latency in asked):
+        return None
+    from scipy.special import ndtr  # Half a second to load.
+
+    share = 0.0
+    begins_s, ends_s = (0.0, float(flow.ramp_s)), (float(flow.ramp_s), float(flow.ramp_s + flow.full_s))
+    for part, (begin_s, end_s), token_s in zip(
+        (flow.first, 1 - flow.first), (begins_s, ends_s), flow.per_token_s, strict=True
+    ):
+        latencies = _latencies(load, begin_s + SHARES * (end_s - begin_s), token_s)
+        good = np.ones((len(SHARES), len(SHARES)))
+        for slo, latency in asked:
+            beyond = np.log(np.maximum(latencies[latency], 1e-9) * 1e3 / max(slo.limit, 1e-9)) / _SPREAD[latency]
+            good = np.minimum(good, ndtr(-beyond if slo.sense == "<=" else beyond))
+        share += part * float(good.mean())
+    return max(share, 0.5 / load.requests)
+
+
+def _latencies(load: LoadSummary, wait_s: Floats, token_s: Floats) -> dict[str, Floats]:
+    """Seconds by latency, shape (waits, lengths)."""
+    first_s, each_s = np.broadcast_arrays(wait_s[:, None], token_s)
+    return {"ttft": first_s, "tpot": each_s, "e2el": first_s + np.maximum(load.lengths - 1, 0) * each_s}
+
+
+def _latency(slo: Slo) -> str | None:
+    """Latency of single requests that an SLO bounds; None for one of throughput or of another quantity."""
+    *_, latency, unit = ("", *slo.metric.split("_"))
+    return latency if unit == "ms" and latency in _SPREAD else None
 
 
 @dataclass(frozen=True, slots=True)

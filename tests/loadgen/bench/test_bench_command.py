@@ -131,6 +131,25 @@ def test_the_table_has_the_titles_and_the_order_of_vllm_s(tmp_path: Path):
     ]
 
 
+def test_without_a_steady_state_there_is_no_steady_figure(tmp_path: Path):
+    with Server() as server:
+        two = bench(tmp_path, server.url, "--workload", "random:12:5:2", "--save-result", "two.json")
+        ten = bench(tmp_path, server.url, "--concurrency", "1", "--save-result", "ten.json")
+    assert "no steady state: 2 requests" in two.out
+    assert "Steady total token throughput" not in two.out
+    assert "Steady total token throughput" in ten.out
+    of_two, of_ten = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("two", "ten"))
+    for result, known in ((of_two, False), (of_ten, True)):
+        metrics = (result, result["points"][0]["metrics"])
+        figures = [one["steady_total_token_throughput"] for one in metrics]
+        figures.append(result["steady"]["total_token_throughput"])
+        assert [figure is not None for figure in figures] == [known] * 3
+    compared = autotune("compare", "two.json", "ten.json", "--json", home=tmp_path / "mlruns", cwd=tmp_path)
+    assert compared.code == 0, compared.err
+    assert "total_token_throughput" in compared.json["metrics"]
+    assert "steady_total_token_throughput" not in compared.json["metrics"]
+
+
 def test_ctrl_c_ends_it_at_once_and_leaves_no_file(tmp_path: Path):
     with Server(good) as server:
         load_has_begun = threading.Event()

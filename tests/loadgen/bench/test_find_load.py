@@ -82,6 +82,28 @@ def test_a_server_that_answers_nothing_ends_with_4(tmp_path: Path) -> None:
     assert "500" in done.err
 
 
+def test_a_server_that_dies_of_a_load_leaves_the_heaviest_that_it_kept(tmp_path: Path) -> None:
+    """It hangs up on everybody for good as soon as 50 are in flight."""
+    queue, dead = Queue(), False
+
+    async def mortal(call: Call) -> None:
+        nonlocal dead
+        dead = dead or server.most_at_once >= 50
+        if dead:
+            call.writer.close()
+            return
+        await queue(call)
+
+    with Server(mortal) as server:
+        done = find(tmp_path, server.url, "--find-load", "concurrency", "--slo", "p90_ttft_ms<=60000")
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert (result["capacity_concurrency"], result["capacity_broken_at"], result["capacity_died_at"]) == (32, 64, 64)
+    assert "64 in flight" in result["load_search"][-1]
+    assert result["p90_ttft_ms"] <= 60_000
+    assert result["failed"] == 0
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

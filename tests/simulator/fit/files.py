@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import runpy
 from pathlib import Path
 from typing import Any
 
 SGLANG = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3.2 --tp-size 8"
 VLLM = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8"
-
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
-"""The measured rows beside the repository, where they are."""
-
-_SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
-
-
-def published(folder: Path) -> list[Path]:
-    """The published measurements as tables, as ``scripts/calibration_table.py`` writes them."""
-    script = runpy.run_path(str(_SCRIPTS / "calibration_table.py"))
-    files = ("seed_measurements.json", "dstack_r1_concurrency_sweep.csv")
-    return [lines_file(folder, *script["converted"](DATA / name), name=f"{name}l") for name in files]
 
 
 def run_row(command: str = SGLANG, **changes: Any) -> dict[str, Any]:

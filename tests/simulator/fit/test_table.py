@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +13,9 @@ from autotune.loadgen.workloads import load_workload
 from autotune.simulator.fit.points import points_of
 from autotune.simulator.fit.reading import read, read_file
 from autotune.study.home import Home
+from tests.data import BESIDE, LAB, SWEEP
 
-from .files import DATA, SGLANG, VLLM, csv_file, lines_file, own_row, published, run_row, sweep_row
+from .files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row, sweep_row
 
 
 def knobs(row):
@@ -151,9 +154,24 @@ def test_nothing_usable_is_said_with_the_first_reason(tmp_path):
         read_file(tmp_path / "nowhere.csv")
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the measured rows (../shared/data) are not here")
-def test_every_published_row_is_understood_and_only_those_that_failed_are_refused(tmp_path):
-    lab, sweep = map(read_file, published(tmp_path))
+PUBLISHED = {LAB: "seed_measurements.json", SWEEP: "dstack_r1_concurrency_sweep.csv"}
+
+
+@pytest.mark.parametrize("table", PUBLISHED, ids=lambda table: table.stem)
+def test_the_tables_here_say_what_the_published_files_say(table, tmp_path):
+    if not (BESIDE / PUBLISHED[table]).is_file():
+        pytest.skip(f"{BESIDE / PUBLISHED[table]}: the published file is not beside the repository")
+    script = runpy.run_path(str(Path(__file__).resolve().parents[3] / "scripts" / "calibration_table.py"))
+    theirs = read_file(lines_file(tmp_path, *script["converted"](BESIDE / PUBLISHED[table]))).rows
+    assert theirs
+    for mine, row in zip(read_file(table).rows, theirs, strict=True):
+        assert (mine.label, mine.resolved, mine.workload) == (row.label, row.resolved, row.workload)
+        assert (mine.failure is None) == (row.failure is None)
+        assert mine.metrics == pytest.approx({name: row.metrics[name] for name in mine.metrics}, rel=1e-3)
+
+
+def test_every_published_row_is_understood_and_only_those_that_failed_are_refused():
+    lab, sweep = map(read_file, (LAB, SWEEP))
     assert (len(lab.rows), len(sweep.rows), lab.left_out, sweep.left_out) == (49, 30, (), ())
     for row in (*lab.rows, *sweep.rows):
         assert (row.failure is not None) == (row.resolved.failure is not None), row.label

@@ -58,7 +58,9 @@ def test_engines_of_one_time_share_its_era():
 @given(st.floats(-8, 8))
 def test_a_figure_never_leaves_its_range(log):
     factors = {"all": {name: math.exp(log) for name in PHYSICS.figures}}
-    for name, value in composed(PHYSICS, calibration(all=factors), MEASURED).items():
+    found = composed(PHYSICS, calibration(all=factors), MEASURED)
+    assert found.keys() == PHYSICS.figures.keys()
+    for name, value in found.items():
         assert PHYSICS.figures[name].low <= value <= PHYSICS.figures[name].high
 
 

@@ -13,7 +13,9 @@ from tests.simulator.node.nodes import LIBRARY, R1, setup
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt_llm"])
 @pytest.mark.parametrize("hw", ["h200", "mi300x"])
 def test_every_card_is_valid_on_every_node(engine, hw):
-    for version in Library().engine(engine).versions:
+    versions = Library().engine(engine).versions
+    assert versions
+    for version in versions:
         assert SimulatedServer(setup(engine, hw=hw, version=version)).coefficients.layer_us > 0
 
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node import simulate
-from autotune.simulator.node.batches import Graphs
 from autotune.simulator.node.prefix import GroupCache
 from autotune.simulator.node.replica import Sequences
-from autotune.simulator.node.scheduling import Scheduler
+from autotune.simulator.node.scheduling import Graphs, Scheduler
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import RankBatch, StepTime
 from autotune.trial import FailureKind

@@ -1,4 +1,4 @@
-"""The shipped calibration against the measured rows that lie beside the repository, where they do.
+"""The shipped calibration against measured rows.
 
 These are the rows that it was fitted to; what it predicts for rows that it has not seen is in docs/simulator.md.
 """
@@ -10,15 +10,12 @@ from autotune.simulator.fit.points import points_of
 from autotune.simulator.fit.reading import read_file
 from autotune.simulator.fit.report import errors, rankings
 from autotune.simulator.node.calibration import packaged_calibration
-from tests.simulator.fit.files import DATA, published
-
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the measured rows (../shared/data) are not here")
+from tests.data import LAB, SWEEP
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
-    files = published(tmp_path_factory.mktemp("tables"))
-    points = points_of([row for file in files for row in read_file(file).rows])
+def compared():
+    points = points_of([row for file in (LAB, SWEEP) for row in read_file(file).rows])
     return points, predicted_by(points, packaged_calibration())
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from typing import Any
-
 import pytest
 
-from autotune.engines import split_command
+from autotune.engines import recognise, split_command
 from autotune.simulator.node import start_failure
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
 from autotune.trial import Failure, FailureKind
-from tests.engines.settings import shared
+from tests.data import LAB, SWEEP, rows
 from tests.simulator.node.nodes import LIBRARY, V32
 
 VLLM, SGLANG, TRTLLM = f"vllm serve {V32}", f"sglang serve --model-path {V32}", f"trtllm-serve {V32}"
@@ -31,23 +27,17 @@ def start(command: str, version: str | None, model: str, node: str = "h200", gpu
     return start_failure(server, plan_memory(server))
 
 
-def documented() -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(shared("seed_measurements.json").read_text())
-    return rows
-
-
 def test_every_documented_failure_is_predicted_and_none_is_invented() -> None:
-    rows = documented()
-    failures = [start(row["command"], row["engine_version"], row["model"]) for row in rows]
-    for row, failure in zip(rows, failures, strict=True):
-        assert (failure is not None) == bool(row.get("failure")), (row["command"], failure)
+    failures = [start(row["command"], row["engine_version"], row["model"]) for row in rows(LAB)]
+    for row, failure in zip(rows(LAB), failures, strict=True):
+        assert (failure is not None) == bool(row["failure"]), (row["command"], failure)
     kinds = [failure.kind for failure in failures if failure is not None]
     assert kinds == [*[FailureKind.UNSUPPORTED] * 4, FailureKind.CRASHED]
 
 
 def test_the_sixth_failure_stands_in_a_note_and_is_predicted_too() -> None:
     """Of the row with ``--max-model-len 81920`` the document says that the full context ran out of memory."""
-    row = next(row for row in documented() if "full context OOM" in (row.get("note") or ""))
+    row = next(row for row in rows(LAB) if "with the full context it ran out of memory" in row["note"])
     command = row["command"].replace(" --max-model-len 81920", "")
     assert command != row["command"]
     failure = start(command, row["engine_version"], row["model"])
@@ -56,12 +46,12 @@ def test_the_sixth_failure_stands_in_a_note_and_is_predicted_too() -> None:
 
 
 def test_every_row_of_the_sweep_starts() -> None:
-    rows = list(csv.DictReader(shared("dstack_r1_concurrency_sweep.csv").read_text().splitlines()))
-    assert len(rows) == 30
-    for row in rows:
-        version = {"tensorrt_llm": "1.0.0", "trtllm": "1.0.0", "sglang": "0.4.3.post2"}.get(row["engine"], "0.11.0")
+    known = {"tensorrt_llm": "1.0.0", "sglang": "0.4.3.post2", "vllm": "0.11.0"}
+    assert len(rows(SWEEP)) == 30
+    for row in rows(SWEEP):
         command = f"{row['env']} {row['command']}".strip()
-        assert start(command, version, row["model"], row["gpu_type"].lower()) is None, command
+        version = known[recognise(split_command(command).argv).name]
+        assert start(command, version, row["model"], row["hardware"].lower()) is None, command
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,7 @@ def test_a_draw_is_the_prediction_of_its_figures():
     items = candidates(TP8, DP8, {**TP8, "speculative_tokens": 1})
     moved = drawn(nothing_learned(), 5, "vllm")
     together = logs_of(moved, *items)
+    assert "total_token_throughput" in together
     for k in range(5):
         alone = logs_of({which: values[k : k + 1] for which, values in moved.items()}, *items)
         for name, values in together.items():

@@ -5,9 +5,9 @@ import pytest
 
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
-from autotune.simulator.fit.errors import Missed, errors_of
+from autotune.simulator.fit.calibrate import Missed, errors_of
 from autotune.simulator.node import simulate
-from autotune.simulator.node.uncertainty import (
+from autotune.simulator.node.calibration import (
     HEADLINE,
     Covered,
     ErrorSpread,

@@ -1,6 +1,6 @@
 """The pictures of a report: what each shows, as values.
 
-    launches, speed, outcome   functions of a study that make a `Picture`, or None where there is nothing to see
+    launches, outcome   functions of a study that make a `Picture`, or None where there is nothing to see
     draw                draws one with matplotlib; imported when a report is written, as matplotlib takes a second
     svg                 makes it readable: titles, keyboard, values, colours that follow the page
 

@@ -1,0 +1,384 @@
+"""``autotune doctor``: what this machine still lacks for ``--on process`` and ``--on docker``.
+
+What keeps every launch from working is *missing*; what makes launches slower or less sure, or only some of them
+impossible, is a *warning*. A check is one small function from a `Host` to what it finds; `CHECKS` lists them all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+from autotune.engines import engine, names
+from autotune.engines.detect import find
+from autotune.errors import BadInput
+from autotune.machine.gpu import Gpu, driver_version, gpus, mec_firmware
+from autotune.machine.resources import (
+    disk_free_bytes,
+    existing_folder,
+    number,
+    open_file_limit,
+    shared_memory_bytes,
+    text,
+)
+from autotune.serving.docker_run import models_folder, server_version
+from autotune.space.library import Library
+
+PROCESS, DOCKER = "process", "docker"
+TARGETS = (PROCESS, DOCKER)
+"""The places to launch in that are examined: the values of ``--on``."""
+_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
+_ACCELERATORS = ("0x0302", "0x1200")
+"""PCI classes "3D controller" and "processing accelerator": what GPUs of a server say they are."""
+_IDLE_SHARE = 0.02
+"""Of the memory: what drivers keep of an idle GPU is well below, any engine's weights are above."""
+MEC_RECLAIMS = 177
+"""From this version of the compute microcode on, MI300X gives scratch memory back without a crash."""
+_TUNING = "https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi300x.html"
+_NCCL = "NCCL documentation, Troubleshooting, Sharing Data"
+SHARED_MEMORY_BYTES = 2**30
+OPEN_FILES = 65535
+HOME_NEEDS, HOME_WANTS = 10**9, 10 * 10**9
+"""Free bytes that a study needs, and wants: results, requests and at most 64 MiB of log for each launch."""
+CACHES_WANT = 20 * 10**9
+"""Bytes for compiled kernels; a model's weights come on top."""
+_INSTALL = "install Docker Engine (https://docs.docker.com/engine/install)"
+_TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
+
+
+class Status(StrEnum):
+    """``missing`` keeps a target from working at all."""
+
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine that is examined; the defaults are this one's.
+
+    Attributes:
+        home: where studies will lie.
+        root: where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are looked for.
+        environment: that servers would inherit.
+        open_files: see `open_file_limit`.
+        timeout_s: how long a program that is asked may take to answer.
+    """
+
+    home: Path
+    root: Path = Path("/")
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    library: Library = field(default_factory=Library)
+    open_files: int | None = field(default_factory=open_file_limit)
+    timeout_s: float = 10.0
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The machine's GPUs; read once, as the drivers take a while to answer."""
+        return gpus(self.root)
+
+    def gpus_of(self, vendor: str) -> list[Gpu]:
+        """The GPUs of one vendor, ``nvidia`` or ``amd``."""
+        return [gpu for gpu in self.gpus if gpu.vendor == vendor]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found: a sentence, and what to do about it where it is not ok.
+
+    Attributes:
+        name: one of several things that the check looks at, e.g. an engine's; `Check.findings` puts its own before it.
+        targets: values of ``--on`` that it matters for; the check's.
+        source: who says that it matters; the check's.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    status: Status
+    message: str
+    to_do: str
+    source: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of the machine: a function, and what it matters for.
+
+    Attributes:
+        targets: values of ``--on`` that it matters for.
+        look: yields what it found; finds nothing where the check does not concern the host.
+        source: who says that it matters.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    look: Callable[[Host], Iterable[Finding]]
+    source: str
+
+    def findings(self, host: Host) -> Iterator[Finding]:
+        for finding in self.look(host):
+            name = f"{self.name} {finding.name}".rstrip()
+            yield replace(finding, name=name, targets=self.targets, source=self.source)
+
+
+def ok(message: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.OK, message, "")
+
+
+def warning(message: str, to_do: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.WARNING, message, to_do)
+
+
+def missing(message: str, to_do: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.MISSING, message, to_do)
+
+
+def installed(name: str, library: Library) -> tuple[str, str | None]:
+    """Describe an installed engine, and why it cannot be started; None = it can."""
+    try:
+        kind = engine(name, library)
+        found = find(kind.card)
+    except BadInput as error:
+        return "", str(error)
+    return f"{kind.card.title} {found.version} is there ({' '.join(found.program)})", None
+
+
+def _engines(host: Host) -> Iterator[Finding]:
+    """One that can be started is enough: those that are not there are not searched."""
+    found = {name: installed(name, host.library) for name in names()}
+    if all(reason is not None for _, reason in found.values()):
+        to_do = "install one in a virtual environment of its own, and put that environment's bin folder on the PATH"
+        yield missing(f"none of {', '.join(found)} can be started", to_do)
+    for name, (description, reason) in found.items():
+        yield ok(description, name) if reason is None else warning(reason, "install it if it is to be searched", name)
+
+
+def present(host: Host) -> Iterator[Finding]:
+    """What is there, by kind, with the driver."""
+    for (name, vendor, total), count in Counter((g.name, g.vendor, g.memory_total_bytes) for g in host.gpus).items():
+        driver = driver_version(vendor, host.root)
+        with_driver = f", driver {driver}" if driver else ""
+        if total:
+            yield ok(f"{count} x {name}, {total / 1e9:.0f} GB each{with_driver}")
+        else:
+            lost = "its memory and processes cannot be asked for, so a trial cannot prove that it gave them back"
+            to_do = "install the driver's library (libnvidia-ml.so.1) and pip install nvidia-ml-py"
+            yield warning(f"{count} x {name}{with_driver}; {lost}", to_do)
+    if host.gpus:
+        return
+    accelerators = [
+        text(device / "vendor")
+        for device in (host.root / "sys/bus/pci/devices").glob("*")
+        if text(device / "class").startswith(_ACCELERATORS)
+    ]
+    maker = next((name for vendor_id, name in _VENDORS.items() if vendor_id in accelerators), None)
+    if maker is None:
+        to_do = "for a node with GPUs, tune on it, or predict it with --on simulator"
+        yield warning("no GPU: only engines built for a CPU run here (--hw local)", to_do)
+    else:
+        problem = f"an {maker} GPU is on the PCI bus, but no driver shows it"
+        yield missing(problem, f"install and load {maker}'s driver")
+
+
+def idle(host: Host) -> Iterator[Finding]:
+    """Whoever else computes on a GPU, or holds its memory, changes every number measured on it."""
+    told = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
+    busy = [gpu for gpu in told if gpu.busy_pids or gpu.memory_used_bytes > _IDLE_SHARE * gpu.memory_total_bytes]
+    for gpu in busy:
+        held = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
+        pids = f", processes {', '.join(map(str, gpu.busy_pids))}" if gpu.busy_pids else ""
+        said = f"GPU {gpu.index} is not idle: {held:.0%} of its memory is held{pids}"
+        yield warning(said, "end what uses it, or wait for its end, before a study begins", str(gpu.index))
+    if told and not busy:
+        yield ok("nobody uses them")
+
+
+def amd_access(host: Host) -> Iterator[Finding]:
+    """Engines open ``/dev/kfd`` and the cards under ``/dev/dri``."""
+    if not host.gpus_of("amd"):
+        return
+    kfd = host.root / "dev/kfd"
+    if not kfd.exists():
+        yield missing("/dev/kfd is not there: amdkfd is not loaded, or this is a container without it", "load amdgpu")
+    elif not os.access(kfd, os.R_OK | os.W_OK):
+        to_do = "join the groups: sudo usermod -aG render,video $USER, and log in again"
+        yield missing("/dev/kfd may not be opened by this user", to_do)
+    else:
+        yield ok("/dev/kfd can be opened")
+
+
+def numa_balancing(host: Host) -> Iterator[Finding]:
+    """The kernel moves pages between sockets to be near a thread, and GPUs wait for the pages meanwhile."""
+    value = number(host.root / "proc/sys/kernel/numa_balancing")
+    if not host.gpus_of("amd") or value is None:
+        return
+    if value == 0:
+        yield ok("automatic NUMA balancing is off")
+    else:
+        to_do = "sudo sysctl kernel.numa_balancing=0, and the same line in /etc/sysctl.d/ to keep it"
+        yield warning(f"automatic NUMA balancing is on ({value}); it makes MI300X nodes slower", to_do)
+
+
+def scratch_reclaim(host: Host) -> Iterator[Finding]:
+    """Old microcode of MI300X and scratch memory that is given back do not go together."""
+    if not any("mi300" in gpu.name.lower() for gpu in host.gpus_of("amd")):
+        return
+    versions = mec_firmware(host.root)
+    oldest = min(versions, default=None)
+    if oldest is not None and oldest >= MEC_RECLAIMS:
+        yield ok(f"MEC firmware {oldest}; HSA_NO_SCRATCH_RECLAIM is not needed")
+    elif host.environment.get("HSA_NO_SCRATCH_RECLAIM") == "1":
+        yield ok(f"MEC firmware {oldest or 'of unknown version'}, and HSA_NO_SCRATCH_RECLAIM=1 is set")
+    else:
+        seen = (
+            f"MEC firmware {oldest} is older than {MEC_RECLAIMS}"
+            if oldest
+            else "the MEC firmware's version is not told"
+        )
+        said = (
+            f"{seen}, and HSA_NO_SCRATCH_RECLAIM=1 is not set (autotune sets it for the vLLM and SGLang that it starts)"
+        )
+        yield warning(said, "update the firmware, or export HSA_NO_SCRATCH_RECLAIM=1 for what is started otherwise")
+
+
+def iommu(host: Host) -> Iterator[Finding]:
+    """Transfers between GPUs hang or crawl when each address is translated."""
+    groups = host.root / "sys/kernel/iommu_groups"
+    if len(host.gpus_of("amd")) < 2:
+        return
+    words = text(host.root / "proc/cmdline").split()
+    if "iommu=pt" in words:
+        yield ok("the kernel was started with iommu=pt")
+    elif not groups.is_dir() or not any(groups.iterdir()):
+        yield ok("there is no IOMMU in use")
+    else:
+        to_do = "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub) and restart"
+        yield warning("the IOMMU translates, as the kernel was started without iommu=pt", to_do)
+
+
+def shared_memory(host: Host) -> Iterator[Finding]:
+    """Ranks of one server talk through it; a container's 64 MB are used up at the first large model."""
+    size = shared_memory_bytes(host.root)
+    if size >= SHARED_MEMORY_BYTES:
+        yield ok(f"/dev/shm has {size / 1e9:.1f} GB")
+    else:
+        to_do = "sudo mount -o remount,size=16G /dev/shm; in a container start it with --ipc=host or --shm-size=16g"
+        yield warning(f"/dev/shm has {size / 1e6:.0f} MB, less than 1 GiB: servers on several GPUs end at start", to_do)
+
+
+def open_files(host: Host) -> Iterator[Finding]:
+    """One per request in flight, in the tuner and in the server; the tuner raises the soft limit by itself."""
+    hard = host.open_files
+    if hard is None or hard >= OPEN_FILES:
+        yield ok(f"up to {hard or 'any number of'} open files")
+    else:
+        to_do = (
+            f"raise the hard limit: a line '* hard nofile {OPEN_FILES}' in /etc/security/limits.conf, or LimitNOFILE="
+        )
+        yield warning(f"at most {hard} open files; vLLM wants {OPEN_FILES}", to_do)
+
+
+def home(host: Host) -> Iterator[Finding]:
+    """Studies, logs and the MLflow database."""
+    free = disk_free_bytes(host.home)
+    said = f"{free / 1e9:.0f} GB free for {host.home}"
+    if not os.access(existing_folder(host.home), os.W_OK | os.X_OK):
+        yield missing(f"{host.home} cannot be written", "choose another folder with --home DIR")
+    elif free < HOME_NEEDS:
+        yield missing(f"{said}, less than a study needs (1 GB)", "free some, or choose another folder with --home DIR")
+    elif free < HOME_WANTS:
+        yield warning(f"{said}; long studies with much log need more (10 GB)", "free some, or use --home DIR")
+    else:
+        yield ok(said)
+
+
+def caches(host: Host) -> Iterator[Finding]:
+    """Weights that engines download, kernels that they compile."""
+    folder = Path(models_folder(host.environment))
+    free = disk_free_bytes(folder)
+    said = f"{free / 1e9:.0f} GB free for models and compiled kernels in {folder}"
+    if free < CACHES_WANT:
+        to_do = "free some, or set HF_HOME to a folder on a larger disk (671 billion FP8 weights take 690 GB)"
+        yield warning(said, to_do)
+    else:
+        yield ok(said)
+
+
+def command(host: Host) -> Iterator[Finding]:
+    """Without the command nothing else of Docker can be asked."""
+    path = _program(host, "docker")
+    yield ok(f"the command is {path}") if path else missing("no docker command on the PATH", _INSTALL)
+
+
+def daemon(host: Host) -> Iterator[Finding]:
+    """It is the daemon that runs containers; the command alone only asks it."""
+    path = _program(host, "docker")
+    if path is None:
+        return
+    server, why = server_version(path, host.environment, host.timeout_s)
+    if server:
+        yield ok(f"the daemon answers, version {server}")
+    else:
+        to_do = "start it: sudo systemctl start docker; or join the group docker, if permission is denied"
+        yield missing(f"the daemon does not answer: {why}", to_do)
+
+
+def nvidia_toolkit(host: Host) -> Iterator[Finding]:
+    """``--gpus`` works through NVIDIA's container toolkit, or through CDI files that it wrote."""
+    if not host.gpus_of("nvidia"):
+        return
+    path = _program(host, "nvidia-ctk") or _program(host, "nvidia-container-runtime")
+    described = [file for folder in ("etc/cdi", "var/run/cdi") for file in (host.root / folder).glob("nvidia*")]
+    if path or described:
+        yield ok(f"NVIDIA's container toolkit is there ({path or described[0]})")
+    else:
+        yield missing("NVIDIA's container toolkit is not there: containers get no GPU", f"install it: {_TOOLKIT}")
+
+
+def _program(host: Host, name: str) -> str | None:
+    return shutil.which(name, path=host.environment.get("PATH"))
+
+
+CHECKS = (
+    Check("engine", (PROCESS,), _engines, "search_spaces/*/engine.yaml"),
+    Check("GPUs", TARGETS, present, "NVML and /proc/driver/nvidia; amdgpu in /sys/class/drm"),
+    Check("GPU idle", TARGETS, idle, "NVML; amdgpu and amdkfd in /sys/class"),
+    Check("AMD devices", (PROCESS,), amd_access, "ROCm installation prerequisites, https://rocm.docs.amd.com"),
+    Check("NUMA balancing", TARGETS, numa_balancing, _TUNING),
+    Check(
+        "scratch reclaim",
+        TARGETS,
+        scratch_reclaim,
+        "ROCm 6.4.3 release notes, amdgpu driver updates; AMD's guide to vLLM benchmarks on MI300X",
+    ),
+    Check("IOMMU", TARGETS, iommu, _TUNING),
+    Check("shared memory", (PROCESS,), shared_memory, _NCCL),
+    Check("open files", (PROCESS,), open_files, "vllm/utils/system_utils.py set_ulimit (0.32)"),
+    Check("disk for studies", TARGETS, home, "docs/files.md"),
+    Check("disk for caches", TARGETS, caches, "huggingface_hub documentation, Environment variables, HF_HOME"),
+    Check("Docker command", (DOCKER,), command, "https://docs.docker.com/engine"),
+    Check("Docker daemon", (DOCKER,), daemon, "https://docs.docker.com/reference/cli/docker/version"),
+    Check("NVIDIA container toolkit", (DOCKER,), nvidia_toolkit, _TOOLKIT),
+)
+
+
+def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
+    """Run the checks in order; one that does not concern the host yields nothing."""
+    for check in checks:
+        yield from check.findings(host)
+
+
+def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
+    """Whether nothing is missing, by target."""
+    missing = {target for finding in findings if finding.status is Status.MISSING for target in finding.targets}
+    return {target: target not in missing for target in TARGETS}
