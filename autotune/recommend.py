@@ -51,7 +51,7 @@ from autotune.study.recommendation import (
 )
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Evidence, Launch, Role, State
+from autotune.trial import Evidence, Launch, Role, State, TrialResult
 
 
 def recommend(
@@ -78,8 +78,8 @@ def recommend(
     gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
     recommended = sheet.choice(winner) if winner is not None else None
     baseline, workloads = sheet.choice(base) if history.scores(base) else None, sheet.workloads()
-    evidence, on_a_node = launches[0].result.evidence if launches else Evidence.MEASURED, None
-    if evidence in (Evidence.SIMULATED, Evidence.EMULATED) and gain and recommended and baseline and winner != base:
+    seen, on_a_node = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED), None
+    if seen.origin in (Evidence.SIMULATED, Evidence.EMULATED) and gain and recommended and baseline and winner != base:
         on_a_node = _on_a_node(spec, recommended, baseline, workloads, gain)
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
     return Recommendation(
@@ -87,7 +87,8 @@ def recommend(
         model=spec.model.id,
         hardware=spec.hardware.name,
         gpus=spec.gpus,
-        evidence=evidence,
+        evidence=seen.evidence,
+        evidence_of=seen.evidence_of,
         verdict=judgement.verdict,
         stop_reason="; ".join(
             [
@@ -133,6 +134,7 @@ def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
         hardware=spec.hardware.name,
         gpus=spec.gpus,
         evidence=launches[0].result.evidence,
+        evidence_of=launches[0].result.evidence_of,
         verdict=Verdict.UNFINISHED,
         stop_reason="",
         recommended=None,
@@ -268,6 +270,7 @@ def front(sheet: Sheet) -> list[FrontPoint]:
             **sheet.choice(p).model_dump(),
             second=sheet.goal(spec.pareto, spec.workloads[0], seconds[p], spread),
             evidence=sheet.measured(p)[-1].result.evidence,
+            evidence_of=sheet.measured(p)[-1].result.evidence_of,
         )
         for p in sorted(kept, key=lambda p: -firsts[p])
     ]
@@ -297,6 +300,7 @@ def _on_ladder(sheet: Sheet) -> list[FrontPoint]:
                     second=goals[1],
                     concurrency=load,
                     evidence=sheet.measured(position)[-1].result.evidence,
+                    evidence_of=sheet.measured(position)[-1].result.evidence_of,
                 )
             )
     return points

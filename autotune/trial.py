@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 Scalar = bool | int | float | str | None
 """A knob's value; ``None`` means that the engine decides."""
@@ -51,6 +51,28 @@ class Evidence(StrEnum):
     EMULATED = "emulated"
     SIMULATED = "simulated"
     REPLAYED = "replayed"
+
+
+class Evidenced:
+    """What tells where its numbers come from, by `evidence` and, where they are replayed, by `evidence_of`."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        evidence: Evidence
+        evidence_of: Evidence | None
+
+    @property
+    def origin(self) -> Evidence:
+        """How the launches behind the numbers were made; `Evidence.REPLAYED` where the recording does not tell."""
+        return self.evidence_of or self.evidence
+
+    @property
+    def label(self) -> str:
+        """The evidence, to stand wherever numbers stand: measured in small letters, all else loud."""
+        measured = Evidence.MEASURED
+        now, then = (of if of in (None, measured) else of.upper() for of in (self.evidence, self.evidence_of))
+        return f"{now}, of {then} launches" if then else str(now)
 
 
 class FailureKind(StrEnum):
@@ -307,7 +329,7 @@ class Accuracy:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialResult:
+class TrialResult(Evidenced):
     """What came of a trial; the same shape whether measured, emulated, simulated or replayed.
 
     Attributes:
@@ -320,6 +342,7 @@ class TrialResult:
         gpu_ids: the GPUs of that node that were reserved for it, where an executor reserves them.
         answers: what the check of its answers was told, on the way to the tuner; in no row.
         accuracy: what the check came to; None where there was none.
+        evidence_of: the evidence of a replayed launch when it was recorded; None: not told, or not replayed.
     """
 
     state: State
@@ -336,6 +359,7 @@ class TrialResult:
     gpu_ids: tuple[str, ...] = ()
     answers: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Accuracy | None = None
+    evidence_of: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True)

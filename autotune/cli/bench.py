@@ -56,8 +56,7 @@ def bench(options: BenchOptions, as_json: bool) -> None:
         result = results.save(options.save_result, result, runs)
         MESSAGES.print(f"wrote {options.save_result} and {result['requests_file']}", highlight=False, markup=False)
     answer(as_json, result, printing.table(result))
-    problem = result["failure"] or next((run.invalid for run in runs if run.invalid), "")
-    if problem:
+    if problem := result["failure"] or result["invalid"]:
         raise LoadFailed(problem)
 
 
@@ -107,7 +106,7 @@ def _conclude(
         result = results.save(options.save_result, result, came.shown)
         MESSAGES.print(f"wrote {options.save_result} and {result['requests_file']}", highlight=False, markup=False)
     answer(as_json, result, printing.search_table(result))
-    if came.failure or came.invalid:
-        raise LoadFailed(came.failure or came.invalid)
+    if problem := result["failure"] or result["invalid"]:
+        raise LoadFailed(problem)
     if came.found.missed is not None:
         raise NothingFeasible("; ".join(came.found.sentences()))

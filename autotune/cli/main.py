@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from pathlib import Path
+from random import randrange
 from typing import Any, Literal
 
 import click
@@ -146,7 +147,13 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--request-rate", type=float, help="Open loop: so many requests per second, Poisson arrivals.")
 @click.option("--burstiness", type=float, default=1.0, help="Of a request rate: 1 is Poisson, inf evenly spaced.")
 @click.option("--prompts", type=click.Choice(["ids", "text"]), help="Random prompts as token ids or as text.")
-@click.option("--seed", type=click.IntRange(0, 2**62), default=0, show_default=True, help="Another seed, new prompts.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**62),
+    default=lambda: randrange(10**6),
+    show_default="drawn, and printed",
+    help="Of the prompts: an earlier one repeats them.",
+)
 @click.option("--repeats", type=int, default=1, show_default=True, help="Measure so often, each under the next seed.")
 @click.option("--workers", type=int, help="Processes that send the load; default: as many as it needs.")
 @click.option("--slo", multiple=True, help="Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.")

@@ -189,11 +189,11 @@ def _row(home: Home, name: str) -> dict[str, Any]:
     results = [launch.result for launch in launches]
     row |= {"model": spec.model.id, "hardware": f"{spec.gpus}x{spec.hardware.name}", "age_hours": round(age_h, 2)}
     row |= {"launches": len(results), "budget": spec.launches, "verdict": "unfinished"}
-    row["evidence"] = results[0].evidence.value if results else None
+    row["evidence"] = results[0].label.lower() if results else None
     row["nodes"] = list(dict.fromkeys(result.node for result in results if result.node))
     row["state"] = "finished" if done else "running" if is_held(path) else "interrupted"
     if done:
-        row |= {"evidence": done.evidence.value, "verdict": done.verdict.value}
+        row |= {"evidence": done.label.lower(), "verdict": done.verdict.value}
         row["engine"] = done.recommended.engine if done.recommended else None
         if _has_gain(done):
             row |= {"gain_percent": done.gain_percent, "gain_ci95": done.gain_ci95}

@@ -178,6 +178,7 @@ class Replayed:
         return TrialResult(
             state=State.COMPLETE if row.failure is None else State.FAILED,
             evidence=self.evidence,
+            evidence_of=row.evidence,
             failure=row.failure,
             metrics=metrics,
             times_s=dict.fromkeys(PHASES, 0.0) | dict(row.times_s),
@@ -209,7 +210,8 @@ class Recorded:
             result = replace(result, metrics={name: scaled(row, factor) for name, row in result.metrics.items()})
         # Nothing runs here, so that nothing can be left behind on a node either.
         node = result.node if bundle.bound else f"replayed-{self.spec.hardware.name}"
-        return replace(result, evidence=self.evidence, node=node, pids=(), quarantine="")
+        was = None if result.origin is self.evidence else result.origin
+        return replace(result, evidence=self.evidence, evidence_of=was, node=node, pids=(), quarantine="")
 
 
 def noise_factor(sigma: float, seed: int, trial: Trial) -> float:

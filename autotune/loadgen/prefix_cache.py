@@ -288,5 +288,5 @@ def stale(use: CacheUse | None, expected: float) -> str:
     prompts = f"the prompts share no more than {expected:.0%}" if expected else "every prompt was new"
     return (
         f"{use.hit_rate:.0%} of the prompt tokens came from the prefix cache though {prompts}: "
-        "the cache held an earlier load's prompts, or somebody else uses the server"
+        "the cache held an earlier load's prompts, or somebody else uses the server; send new prompts (another seed)"
     )

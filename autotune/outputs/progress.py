@@ -256,7 +256,7 @@ class Progress:
         if value is None or mine is None:
             if objective.too_slow(self._spec, launch):
                 limits = "; ".join(broken_slos(self._spec, launch))
-                return [f"breaks {limits} at the lightest load", result.evidence.value]
+                return [f"breaks {limits} at the lightest load", result.label.lower()]
             failure = result.failure
             kind = failure.kind.value if failure else "unknown"
             return [result.state.value, f"{kind} ({failure.phase.value})" if failure and failure.phase else kind]
@@ -265,7 +265,7 @@ class Progress:
         own = launch.trial.configuration.fingerprint == base.fingerprint
         gain = [text.percent(100 * math.expm1(mine - fmean(scores)))] if scores and not own else []
         broken = [f"breaks {one}" for one in broken_slos(self._spec, launch)]
-        return [f"{value:,.1f} {result.evidence.value}", *gain, *broken]
+        return [f"{value:,.1f} {result.label.lower()}", *gain, *broken]
 
     def _best_line(self, launches: Sequence[Launch]) -> str:
         history = self._history(launches)

@@ -53,6 +53,7 @@ class FinishedStudy:
             "model": done.model,
             "hardware": {"name": done.hardware, "gpus": done.gpus},
             "evidence": done.evidence.value,
+            "evidence_of": done.evidence_of,
             "verdict": done.verdict.value,
             "recommended": _choice(done.recommended),
             "baseline": _choice(done.baseline),
@@ -159,11 +160,11 @@ def compare_studies(a: FinishedStudy, b: FinishedStudy) -> StudyComparison:
 
 
 def _warnings(a: FinishedStudy, b: FinishedStudy) -> Iterator[str]:
-    of_a, of_b = a.outcome.evidence, b.outcome.evidence
-    if of_a is not of_b:
-        yield f"EVIDENCE DIFFERS: A is {of_a.upper()}, B is {of_b.upper()}; the change is not one of any real node"
-    elif of_a is not Evidence.MEASURED:
-        yield f"{of_a.upper()}: neither was measured on a real node"
+    of_a, of_b = a.outcome.label, b.outcome.label
+    if a.outcome.origin is not b.outcome.origin:
+        yield f"EVIDENCE DIFFERS: A is {of_a}, B is {of_b}; the change is not one of any real node"
+    elif a.outcome.origin is not Evidence.MEASURED:
+        yield f"{of_a}: neither was measured on a real node"
     pairs = [
         ("model", a.outcome.model, b.outcome.model),
         ("objective", a.spec.objective, b.spec.objective),
@@ -212,7 +213,7 @@ def _told(name: str, study: FinishedStudy) -> list[str]:
     """A study's own lines: what it was, its command, its gain and its cost."""
     told = study.summary()
     done, goal, cost = study.outcome, study.goal, told["cost"]
-    lines = [f"{name}  {study.name}: {done.model} on {done.gpus} x {done.hardware}, {done.evidence.upper()}"]
+    lines = [f"{name}  {study.name}: {done.model} on {done.gpus} x {done.hardware}, {done.label}"]
     if done.recommended is not None and goal is not None:
         ends = f" (95 % interval {goal.ci95[0]:,.1f} to {goal.ci95[1]:,.1f})" if goal.ci95 else ""
         what = f"{done.recommended.engine} {done.recommended.engine_version}"

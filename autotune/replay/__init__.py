@@ -48,7 +48,7 @@ from autotune.replay.table import (
 from autotune.serving.logs import LogPatterns, failure_in, patterns_of
 from autotune.space.library import Library
 from autotune.study.results import RESULTS, parse_rows
-from autotune.trial import Configuration, Failure, FailureKind, Launch, Metrics, Scalar, State
+from autotune.trial import Configuration, Evidence, Failure, FailureKind, Launch, Metrics, Scalar, State
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _KINDS = {kind.value: kind for kind in FailureKind}
@@ -286,6 +286,7 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
         metrics=metrics,
         times_s=result.times_s,
         command=trial.command,
+        evidence=None if result.origin is Evidence.REPLAYED else result.origin,
     )
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from autotune.errors import UnknownName
 from autotune.metrics.formulas import METRICS
 from autotune.space.library import Library
-from autotune.trial import Command, Configuration, Failure, Metrics, Scalar
+from autotune.trial import Command, Configuration, Evidence, Failure, Metrics, Scalar
 
 ENGINE, VERSION, FAILURE = "engine", "engine_version", "failure"
 
@@ -40,6 +40,7 @@ class Row:
         metrics: workload to its metrics; `PLAIN` is the objective's.
         times_s: seconds per phase of the launch; empty where the file has none.
         command: what was launched; None where the file does not tell.
+        evidence: how the launch was made; None where the file does not tell.
     """
 
     line: int
@@ -49,6 +50,7 @@ class Row:
     metrics: Mapping[str, Metrics] = field(default_factory=dict)
     times_s: Mapping[str, float] = field(default_factory=dict)
     command: Command | None = None
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True)

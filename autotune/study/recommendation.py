@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.space.promises import GivenUp
-from autotune.trial import Evidence, Metrics, Scalar
+from autotune.trial import Evidence, Evidenced, Metrics, Scalar
 
 SCHEMA = 1
 
@@ -235,7 +235,7 @@ class MatrixRow(Choice):
     workloads: dict[str, MatrixCell]
 
 
-class FrontPoint(Choice):
+class FrontPoint(Choice, Evidenced):
     """A measured configuration that no other one beats in one goal without losing in the other.
 
     Attributes:
@@ -247,6 +247,7 @@ class FrontPoint(Choice):
     second: Objective
     concurrency: int | None = None
     evidence: Evidence
+    evidence_of: Evidence | None = None
 
 
 class Contribution(_Value):
@@ -385,7 +386,7 @@ class Exclusion(_Value):
     reason: str
 
 
-class Recommendation(_Value):
+class Recommendation(_Value, Evidenced):
     """The outcome of a study. ``recommended`` is None when nothing is feasible.
 
     Attributes:
@@ -401,6 +402,7 @@ class Recommendation(_Value):
     hardware: str
     gpus: int
     evidence: Evidence
+    evidence_of: Evidence | None = None
     verdict: Verdict
     stop_reason: str
     recommended: Choice | None

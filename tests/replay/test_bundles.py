@@ -75,7 +75,10 @@ def test_a_bundle_replayed_elsewhere_ends_as_the_study_did(home: Path, file: Pat
     for one, other in zip(told.json["contributions"], original["contributions"], strict=True):
         assert (one["knob"], one["from"], one["to"]) == (other["knob"], other["from"], other["to"])
         assert one["gain_percent"] == pytest.approx(other["gain_percent"], abs=1.0)
-    assert told.json["evidence"] == "replayed"
+    assert (told.json["evidence"], told.json["evidence_of"]) == ("replayed", "simulated")
+    assert told.json["gain_interval90_on_a_node"] == original["gain_interval90_on_a_node"]
+    script = (there / "studies" / "r" / "serve.sh").read_text()
+    assert "# evidence: REPLAYED, of SIMULATED launches, not measured on this hardware" in script
     before, after = Home(home).recommendation("s"), Home(there).recommendation("r")
     assert before is not None
     assert after is not None
@@ -256,7 +259,7 @@ def test_only_what_is_comparable_is_compared(home: Path) -> None:
     outcome = one.outcome.model_copy(update={"recommended": slower, "evidence": Evidence.MEASURED})
     other = replace(one, spec=one.spec.model_copy(update=objective), outcome=outcome)
     told = compare_studies(one, other)
-    assert any("EVIDENCE DIFFERS: A is SIMULATED, B is MEASURED" in text for text in told.warnings)
+    assert any("EVIDENCE DIFFERS: A is SIMULATED, B is measured" in text for text in told.warnings)
     assert "another objective: total_token_throughput in A, p99_ttft_ms in B" in told.warnings
     assert list(told.to_json()["metrics"]) == ["sharegpt"]
     assert told.to_json()["knobs"]["not_carried_over"]["data_parallel"] == {"a": 8, "b": 4}

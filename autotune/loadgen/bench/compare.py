@@ -146,12 +146,17 @@ class Change:
         return number(100 * (self.b / self.a - 1)) if self.a else None
 
     @property
-    def verdict(self) -> str:
-        """``better`` or ``worse`` in the metric's own direction; ``equal``; ``unclear`` when the interval has 0."""
-        if self.interval is not None and self.interval[0] <= 0 <= self.interval[1]:
-            return "unclear" if self.a != self.b else "equal"
+    def verdict(self) -> str | None:
+        """``better`` or ``worse`` in the metric's own direction, ``unclear`` when the interval has 0; ``equal``.
+
+        None without an interval.
+        """
         if self.a == self.b:
             return "equal"
+        if self.interval is None:
+            return None
+        if self.interval[0] <= 0 <= self.interval[1]:
+            return "unclear"
         return "better" if (self.b > self.a) is METRICS[self.metric].maximise else "worse"
 
     def to_json(self) -> dict[str, Any]:
@@ -201,17 +206,22 @@ def rows_of(changes: Sequence[Change]) -> list[str]:
     for change in changes:
         percent = "–" if change.percent is None else f"{change.percent:+.1f} %"
         ends = f"{change.interval[0]:+.1f} % to {change.interval[1]:+.1f} %" if change.interval else ""
-        row = f"{change.metric:<31}{change.a:>14,.2f}{change.b:>14,.2f}{percent:>11}  {change.verdict:<8} {ends}"
+        row = f"{change.metric:<31}{change.a:>14,.2f}{change.b:>14,.2f}{percent:>11}  {change.verdict or '–':<8} {ends}"
         lines.append(row.rstrip())
     return lines
 
 
 def compare(path_a: Path, path_b: Path) -> Comparison:
-    """Compare two result files, with the requests beside them; raises `BadInput` for a file that is no result.
+    """Compare two result files, with the requests beside them.
+
+    Raises `BadInput` for a file that is no result, or whose measurement is invalid.
 
     Where one of them is a sweep, the loads that both have are compared, each by itself.
     """
     a, b = read(path_a), read(path_b)
+    for path, result in ((path_a, a), (path_b, b)):
+        if result.get("invalid"):
+            raise BadInput(f"{path}: its measurement is invalid ({result['invalid']}); measure it again")
     notes: list[str] = []
     tables = [_requests(path, result, notes) for path, result in ((path_a, a), (path_b, b))]
     runs_a, runs_b = _repeats(a), _repeats(b)
@@ -229,7 +239,6 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
         notes.append(
             f"the interval of the throughput is over repeats, {len(runs_a)} of A and {len(runs_b)} of B, by Welch"
         )
-    notes.append("without an interval, better and worse only name the direction")
     if min(len(runs_a), len(runs_b)) < 2:
         notes.append(ONE_RUN)
     of_throughput = {} if throughput is None else {"total_token_throughput": throughput}
@@ -324,7 +333,6 @@ def _differences(a: Result, b: Result) -> list[str]:
     if _load_of(a) == _load_of(b) and "per second" in _load_of(a):
         pairs.append(("burstiness", a.get("burstiness"), b.get("burstiness")))
     pairs += [("number of prompts per repeat", _prompts(a), _prompts(b))] if not _sweep(a, b) else []
-    pairs.append(("seed", a.get("seed"), b.get("seed")))
     pairs.append(("source of lengths", a.get("lengths_source"), b.get("lengths_source")))
     reasons = [f"another {what}: {x} in A, {y} in B" for what, x, y in pairs if None not in (x, y) and x != y]
     for name, result in (("A", a), ("B", b)):

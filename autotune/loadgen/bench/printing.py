@@ -85,6 +85,7 @@ def table(result: Mapping[str, Any]) -> list[str]:
             lines.append(_line(f"{statistic.capitalize()} {short} (ms)", f"{result[f'{statistic}_{name}_ms']:.2f}"))
     derived = [] if sweep else _figures(result, _DERIVED)
     lines += ["Per GPU, per user, in money".center(_WIDTH, "-"), *derived] if derived else []
+    lines += [f"INVALID: {result['invalid']}"] if result["invalid"] else []
     lines += [*_workload(result, sweep), *_repeats(result["repeats"], sweep), "Client".center(_WIDTH, "-")]
     lines += [*_figures(result["client"], _CLIENT), _line("Kept up", "no" if result["client_bound"] else "yes")]
     return [*lines, "=" * _WIDTH]

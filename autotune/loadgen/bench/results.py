@@ -69,6 +69,7 @@ def result(
         "max_concurrency": _common([arrival.concurrency for arrival in arrivals]),
         "schema": SCHEMA,
         "endpoint": options.endpoint,
+        "invalid": next((run.invalid for run in runs if run.invalid), None),
         "workload": workload.name,
         "load": ways[0] if len(ways) == 1 else f"{len(arrivals)} load points, {ways[0]} to {ways[-1]}",
         "lengths_source": workload.lengths_source(tokenizer),
@@ -122,6 +123,7 @@ def searched(
         "load_search": found.sentences(),
         "nearest_miss": miss,
         "failure": came.failure or None,
+        "invalid": came.invalid or None,
     }
 
 

@@ -157,7 +157,7 @@ def name_of(engine_name: str, model: str) -> str:
 
 def start_limit_s(winner: Winner) -> tuple[int, str]:
     """How long a start may take before it is given up, in seconds, and in words where the figure comes from."""
-    evidence = winner.recommendation.evidence
+    evidence = winner.recommendation.origin
     if not winner.ready_s or evidence is Evidence.EMULATED:
         limit_s = math.ceil(StartupTimeouts().total_s)
         why = "its starts were EMULATED, and loaded no weights" if winner.ready_s else "the study tells of no start"

@@ -85,7 +85,7 @@ def _deployment(container: Container) -> dict[str, Any]:
     deployment["metadata"]["annotations"] = {
         "autotune/study": winner.recommendation.study,
         "autotune/configuration": winner.choice.fingerprint,
-        "autotune/evidence": winner.recommendation.evidence.value,
+        "autotune/evidence": winner.recommendation.label.lower(),
     }
     # Kubernetes sets NAME_PORT and the like for every service, and engines read variables of such names.
     pod: dict[str, Any] = {"enableServiceLinks": False}

@@ -26,8 +26,8 @@ _WHY = {
 def heading(winner: Winner) -> list[str]:
     """Plain lines, without comment signs."""
     recommendation, choice = winner.recommendation, winner.choice
-    evidence = recommendation.evidence
-    worth = evidence.value if evidence is Evidence.MEASURED else f"{evidence.value.upper()}, {_WHY[evidence]}"
+    why = _WHY.get(recommendation.origin)
+    worth = f"{recommendation.label}, {why}" if why else recommendation.label
     objective = choice.objective
     return [
         f"{choice.engine} {choice.engine_version} for {recommendation.model} "

@@ -72,7 +72,7 @@ def front(study: StudyRecord) -> list[str]:
         for point in mine:
             load = "–" if point.concurrency is None else str(point.concurrency)
             figures = (goal(point.objective), goal(point.second), str(point.objective.repeats))
-            rows.append((load, *figures, names[point.fingerprint], words.label(point.evidence)))
+            rows.append((load, *figures, names[point.fingerprint], point.label))
         headings = ("In flight", first, second, "Launches", "Command", "Evidence")
         parts += [f"### {text.plain(engine)}", text.table(headings, rows, "rrrr")]
         for fingerprint, point in commands.items():

@@ -33,7 +33,7 @@ def opening(study: StudyRecord) -> list[str]:
     outcome = study.recommendation
     aim = text.plain(study.spec.objective.replace("_", " "))
     title = f"# {text.plain(outcome.model)} on {outcome.gpus}×{outcome.hardware.upper()}: tuned for {aim}"
-    worth = f"> **{words.label(outcome.evidence)}.** {_WORTH[outcome.evidence]}"
+    worth = f"> **{outcome.label}.** {_WORTH[outcome.origin]}"
     if outcome.verdict is not Verdict.UNFINISHED:
         return [title, worth]
     of = f"{outcome.launches} of at most {study.spec.launches} launches"
@@ -242,9 +242,7 @@ def front(study: StudyRecord) -> list[str]:
         name = f"{number}{' (recommended)' if recommended else ''}"
         who = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
         repeats = str(point.objective.repeats)
-        rows.append(
-            (name, who, curves.goal(point.objective), curves.goal(point.second), repeats, words.label(point.evidence))
-        )
+        rows.append((name, who, curves.goal(point.objective), curves.goal(point.second), repeats, point.label))
         commands += [f"Point {number}:", _command(point)]
     note = (
         "Every measured configuration that keeps the SLOs and that no other one beats in one goal without losing in "
@@ -327,5 +325,5 @@ def learned(study: StudyRecord) -> list[str]:
     note = "Figures of the simulator that the launches moved; the search predicted the candidates with the new ones."
     keep = f"`autotune calibrate --study {study.spec.study}` fits them to these launches and keeps them for this node."
     headings = ("Figure", "Engine", "From", "To", "Unit")
-    kept = [] if outcome.evidence is Evidence.SIMULATED else [keep]
+    kept = [] if outcome.origin is Evidence.SIMULATED else [keep]
     return [note, text.table(headings, rows, "  rr "), *kept, *parts]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from autotune.outputs.report import StudyRecord, curves, outcome, setup, tables, text, words
+from autotune.outputs.report import StudyRecord, curves, outcome, setup, tables, text
 from autotune.outputs.report.page import page
 from autotune.outputs.report.pictures import Part, Picture, launches
 from autotune.outputs.report.pictures import outcome as before_after
@@ -106,4 +106,4 @@ def _drawn(study: StudyRecord, picture: Picture) -> Element:
     from autotune.outputs.report.pictures import svg
 
     evidence = study.recommendation.evidence
-    return svg.drawn(picture, "" if evidence is Evidence.MEASURED else words.label(evidence))
+    return svg.drawn(picture, "" if evidence is Evidence.MEASURED else study.recommendation.label)

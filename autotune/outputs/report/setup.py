@@ -9,7 +9,7 @@ from itertools import chain
 from autotune import redact
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
-from autotune.outputs.report import StudyRecord, text, words
+from autotune.outputs.report import StudyRecord, text
 from autotune.search import objective
 from autotune.simulator.resolve_command import knobs_read, resolve_command
 from autotune.space.cards import HardwareCard
@@ -41,7 +41,7 @@ def setup(study: StudyRecord) -> list[str]:
         ("Model", text.code(spec.model.id)),
         ("Hardware", _hardware(spec.hardware, spec.gpus)),
         ("Engines searched", engines),
-        ("Trials ran on", f"{spec.on} ({words.label(study.recommendation.evidence)})"),
+        ("Trials ran on", f"{spec.on} ({study.recommendation.label})"),
         ("Objective", f"{text.title(spec.objective)} on {_aim(spec)}"),
         *([("Second goal", f"{text.title(spec.pareto)} on {text.code(spec.workloads[0])}")] if spec.pareto else []),
         ("Limits (SLOs)", limits),
@@ -119,14 +119,14 @@ def limits(study: StudyRecord) -> list[str]:
     """What the numbers do not say."""
     spec, outcome = study.spec, study.recommendation
     points = []
-    if outcome.evidence is Evidence.REPLAYED:
+    if outcome.origin is Evidence.REPLAYED:
         points.append(
-            f"The evidence is {words.label(outcome.evidence)}: how the launches of {text.code(spec.on)} were made, and "
+            f"The evidence is {outcome.label}: how the launches of {text.code(spec.on)} were made, and "
             "whether they were made alike, is not known here."
         )
-    elif outcome.evidence is not Evidence.MEASURED:
+    elif outcome.origin is not Evidence.MEASURED:
         points.append(
-            f"The evidence is {words.label(outcome.evidence)}: a real server may differ in every figure and may fail "
+            f"The evidence is {outcome.label}: a real server may differ in every figure and may fail "
             "where none failed here. The order of configurations is more to be trusted than the figures."
         )
         if unread := _unread_knobs(study):

@@ -27,11 +27,6 @@ _DOING = {
 }
 
 
-def label(evidence: Evidence) -> str:
-    """The evidence, to stand wherever numbers stand: measured in small letters, all else loud."""
-    return "measured" if evidence is Evidence.MEASURED else evidence.value.upper()
-
-
 def failed(failure: Failure) -> str:
     """The kind of a failure, and what the server was doing where that is known."""
     return f"{failure.kind.value} {_DOING[failure.phase]}" if failure.phase else failure.kind.value
@@ -73,7 +68,7 @@ def _layout(spec: StudySpec, one: Configuration) -> str:
 def price(outcome: Recommendation) -> list[str]:
     """What the recommended command gives up, and the alternatives with what each costs: a sentence each."""
     choice = outcome.recommended
-    replayed = outcome.evidence is Evidence.REPLAYED
+    replayed = outcome.origin is Evidence.REPLAYED
     if choice is None or outcome.gives_up is None or (replayed and not outcome.gives_up):
         return []  # what a table's rows promise is not known, nor what was recommended before it was recorded
     lines = [
@@ -132,9 +127,9 @@ def _speculation(outcome: Recommendation) -> str:
         synthetic = not all(load_workload(name).has_text for name in outcome.workloads)
     except BadInput:  # a file that is gone, or a load without a name of ours
         return ""
-    if not synthetic or outcome.evidence is Evidence.REPLAYED:
+    if not synthetic or outcome.origin is Evidence.REPLAYED:
         return ""
-    if outcome.evidence is not Evidence.MEASURED:
+    if outcome.origin is not Evidence.MEASURED:
         return "How many drafted tokens are accepted (speculative decoding) was assumed, not measured."
     measured = (row.recommended or {} for row in outcome.workloads.values())
     rate = next((row[ACCEPTANCE] for row in measured if row.get(ACCEPTANCE) is not None), None)
@@ -143,7 +138,7 @@ def _speculation(outcome: Recommendation) -> str:
 
 
 def _sentence(outcome: Recommendation) -> str:
-    where = f"for {outcome.model} on {outcome.gpus} x {outcome.hardware} ({label(outcome.evidence)})"
+    where = f"for {outcome.model} on {outcome.gpus} x {outcome.hardware} ({outcome.label})"
     choice, baseline = outcome.recommended, outcome.baseline
     if choice is None:
         nothing = f"No configuration was feasible {where}: there is no command to recommend."

@@ -140,7 +140,7 @@ def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
         "workloads": ", ".join(trial.workloads),
         "state": result.state.value,
         "failure_kind": result.failure.kind.value if result.failure else "none",
-        "evidence": result.evidence.value,
+        "evidence": result.label.lower(),
         "started_at": result.started_at,
         "node": result.node,
         "gpu_ids": ", ".join(result.gpu_ids),
@@ -229,7 +229,7 @@ def note(report: str, run_id: str) -> str:
 
 
 def outcome_tags(outcome: Recommendation) -> dict[str, str]:
-    tags = {"verdict": outcome.verdict.value, "stop_reason": outcome.stop_reason, "evidence": outcome.evidence.value}
+    tags = {"verdict": outcome.verdict.value, "stop_reason": outcome.stop_reason, "evidence": outcome.label.lower()}
     if outcome.recommended is None:
         return tags
     choice = outcome.recommended

@@ -112,7 +112,7 @@ class StudyRuns:
         status = "FINISHED" if result.state is State.COMPLETE else "FAILED"
         self._client.set_terminated(run_id, status, end_time=content.ended_ms(launch))
         self._children[trial.number] = self._client.get_run(run_id)
-        self._tag(self._parent, {"evidence": result.evidence.value})
+        self._tag(self._parent, {"evidence": result.label.lower()})
         return True
 
     def show_progress(self, launches: Iterable[Launch]) -> None:

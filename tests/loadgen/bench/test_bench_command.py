@@ -41,7 +41,8 @@ def test_a_result_that_readers_of_vllm_s_know(tmp_path: Path):
     requests = read_requests(tmp_path / "result.requests.parquet")
     assert requests.columns["output_tokens"].tolist() == [5] * 10
     assert [len(gaps) for gaps in requests.columns["itl_ms"]] == [4] * 10
-    assert {"workload": "random:12:5:10", "seed": "0", "evidence": "measured"}.items() <= requests.metadata.items()
+    about = {"workload": "random:12:5:10", "seed": str(result["seed"]), "evidence": "measured"}
+    assert about.items() <= requests.metadata.items()
     assert not (tmp_path / "mlruns").exists()
 
 
@@ -196,6 +197,24 @@ def test_failed_requests_are_exit_4_with_the_file_written(tmp_path: Path):
     result = json.loads(file.read_text())
     assert (result["completed"], result["failed"], result["outcomes"]) == (9, 1, {"ok": 9, "http_503": 1})
     assert "come back later" in result["failure"]
+
+
+def test_an_invalid_measurement_says_so_in_its_file_and_has_new_prompts_the_next_time(tmp_path: Path):
+    async def brief(call: Call) -> None:
+        if call.method == "POST":
+            call.body["max_tokens"] = 1
+        await good(call)
+
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    with Server(brief) as server:
+        ended = [bench(tmp_path, server.url, "--save-result", str(file)) for file in files]
+    assert [done.code for done in ended] == [4, 4]
+    results = [json.loads(file.read_text()) for file in files]
+    assert all("ignore_eos" in result["invalid"] for result in results)
+    assert all(f"INVALID: {result['invalid']}" in done.out for done, result in zip(ended, results, strict=True))
+    assert results[0]["seed"] != results[1]["seed"]
+    refused = autotune("compare", *map(str, files), home=tmp_path)
+    assert (refused.code, "one.json: its measurement is invalid" in refused.err) == (2, True)
 
 
 def test_a_server_that_answers_nothing_gets_no_second_repeat(tmp_path: Path):

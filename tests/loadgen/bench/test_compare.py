@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autotune.errors import BadInput
 from autotune.loadgen.bench.compare import ONE_RUN, compare
 from autotune.loadgen.client.outcomes import OK
 from autotune.loadgen.client.request_log import RequestLog
@@ -50,8 +51,8 @@ def saved(path: Path, draw: int, slower: float, **changes: Any) -> Path:
 def test_better_and_worse_go_by_the_metric_and_by_its_interval(tmp_path: Path):
     a, b = saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 2, 1.3)
     changes = {change.metric: change for change in compare(a, b).changes}
-    assert changes["total_token_throughput"].verdict == "worse"
     assert changes["total_token_throughput"].interval is None
+    assert changes["total_token_throughput"].verdict is None, "a direction alone is no verdict"
     ttft = changes["mean_ttft_ms"]
     assert ttft.interval is not None
     assert ttft.verdict == "worse"
@@ -81,12 +82,18 @@ def test_repeats_give_the_throughput_an_interval(tmp_path: Path):
     assert ONE_RUN not in found.notes
 
 
+def test_an_invalid_measurement_is_refused(tmp_path: Path):
+    sound = saved(tmp_path / "a.json", 1, 1.0, invalid=None)
+    warm = saved(tmp_path / "b.json", 2, 1.3, invalid="99% of the prompt tokens came from the prefix cache")
+    with pytest.raises(BadInput, match=r"b\.json: its measurement is invalid \(99% of the prompt tokens"):
+        compare(sound, warm)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"workload": "random:100:12:200"}, "another workload: random:100:11:200 in A, random:100:12:200 in B"),
         ({"load": "16 at a time"}, "another load: 8 at a time in A, 16 at a time in B"),
-        ({"seed": 1}, "another seed: 0 in A, 1 in B"),
         ({"model_id": "n"}, "another model: m in A, n in B"),
         ({"endpoint": "/v1/chat/completions"}, "another endpoint: completions in A, chat completions in B"),
         ({"num_prompts": 400}, "another number of prompts per repeat: 200 in A, 400 in B"),
