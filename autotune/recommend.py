@@ -44,7 +44,6 @@ from autotune.study.recommendation import (
     FrontPoint,
     NodeShare,
     Recommendation,
-    Regret,
     StudyCost,
     Verdict,
     WorkloadComparison,
@@ -94,7 +93,6 @@ def recommend(
             [
                 *_explained(stop_reason, judgement, len(history.by_position) > 1, nodes),
                 *filter(None, [history.one_at_a_time, _crashes(history, launches, winner)]),
-                *_left(told.regret),
             ]
         ),
         recommended=recommended,
@@ -210,11 +208,6 @@ def _on_a_node(
         setup = ServerSetup(one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted)
         sides.append((setup, metrics or {}))
     return gain_interval90(math.exp(gain.log), sides[0], sides[1], workload, spec.objective)
-
-
-def _left(regret: Regret | None) -> list[str]:
-    """The regret that remains, in words."""
-    return [f"odds {regret.odds:g} that nothing is more than {regret.percent:.1f} % better"] if regret else []
 
 
 def _explained(stop_reason: str, judgement: Judgement, challenged: bool, nodes: Sequence[NodeShare]) -> list[str]:

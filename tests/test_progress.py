@@ -70,9 +70,10 @@ def test_a_line_says_what_was_tried_and_what_came_of_it() -> None:
     baseline, default, failed, winner, *_, last = [line.split("  ") for line in lines(small_study.spec(slos=()))]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in (baseline, default, failed, winner, last)]
     assert cells == [
-        ["1/9", "baseline", "vllm", "its defaults", "6,000.0 simulated", "8 min", "best 6,000.0"],
-        ["2/9", "default", "sglang", "its defaults", "7,000.0 simulated", "+16.7 %", "8 min", "best 7,000.0"],
+        ["#0", "1/9", "baseline", "vllm", "its defaults", "6,000.0 simulated", "8 min", "best 6,000.0"],
+        ["#1", "2/9", "default", "sglang", "its defaults", "7,000.0 simulated", "+16.7 %", "8 min", "best 7,000.0"],
         [
+            "#2",
             "3/9",
             "start",
             "vllm",
@@ -83,10 +84,19 @@ def test_a_line_says_what_was_tried_and_what_came_of_it() -> None:
             "best 7,000.0",
         ],
         [
-            *("4/9", "search", "sglang", "tensor_parallel=1 data_parallel=8", "9,100.0 simulated", "+51.7 %", "8 min"),
+            *(
+                "#3",
+                "4/9",
+                "search",
+                "sglang",
+                "tensor_parallel=1 data_parallel=8",
+                "9,100.0 simulated",
+                "+51.7 %",
+                "8 min",
+            ),
             "best 9,100.0",
         ],
-        ["9/9", "final", "vllm", "the baseline again", "5,900.0 simulated", "8 min", "best 9,099.6"],
+        ["#8", "9/9", "final", "vllm", "the baseline again", "5,900.0 simulated", "8 min", "best 9,099.5"],
     ]
 
 
@@ -124,7 +134,7 @@ def test_a_terminal_shows_the_study_at_a_glance() -> None:
     *_, phase, running, best = "\n".join(line.rstrip() for line in screen.display).rstrip("\n").splitlines()
     assert phase == "final       8/9 · SIMULATED · 2 failed · at most about 0 s left"
     assert running == "running     loaded with sharegpt 0 s · a-node · vllm  the baseline again"
-    assert best == "best        9,099.6 · +50.4 % (+41.7 to +59.7) · sglang  tensor_parallel=1 data_parallel=8"
+    assert best == "best        9,099.5 · +50.4 % (+40.8 to +60.6) · sglang  tensor_parallel=1 data_parallel=8"
     assert not screen.cursor.hidden
 
 

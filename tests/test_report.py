@@ -238,8 +238,8 @@ def test_what_the_launches_taught_of_the_node_can_be_kept_where_they_were_measur
 
 def test_what_remains_unsure_is_said(tmp_path: Path) -> None:
     unsure = small_study.recommendation(regret=Regret(percent=12.24, odds=0.9))
-    text = section(render(record(tmp_path, unsure), "md"), "What did the launches teach")
-    assert "with odds of 90 %, nothing that may be tried here is more than 12.2 % better" in text
+    told = section(render(record(tmp_path, unsure), "md"), "Conclusion")
+    assert "With odds of 90 % no other configuration is more than 12.2 % better." in told
 
 
 def test_tables_show_only_the_knobs_that_differ(report: str) -> None:

@@ -109,12 +109,13 @@ def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
 
 @cli.command()
 @click.argument("study")
+@click.option("--launches", type=click.IntRange(min=1), help="Raise the budget to so many, also of a finished study.")
 @shared.common(home_is_used=True)
-def resume(study: str, home: Path, as_json: bool) -> None:
+def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
     """Go on with an interrupted study; a finished one prints its recommendation again."""
     from autotune.cli import tuning
 
-    tuning.resume(study, home, as_json)
+    tuning.resume(study, home, as_json, launches)
 
 
 @cli.command(context_settings=_MULTILINE)

@@ -55,10 +55,12 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     _conclude(recommendation, Home(home), as_json)
 
 
-def resume(study: str, home: Path, as_json: bool) -> None:
-    """``autotune resume``: the recommendation of a finished study is printed again."""
+def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
+    """``autotune resume``: the recommendation of a finished study is printed again, unless its budget is raised."""
     folder = Home(home)
     spec = folder.spec(study)
+    if launches is not None:
+        spec = folder.extend(spec, launches)
     done = folder.recommendation(study)
     if done is not None:
         _send_to_mlflow(spec, done, folder)
@@ -145,14 +147,14 @@ def _announce(spec: StudySpec, on: str | None) -> None:
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
-    from autotune.outputs.report.words import conclusion, money, price
+    from autotune.outputs.report.words import conclusion, money, price, remaining
     from autotune.outputs.tracking import view_address
     from autotune.study.tracking_uri import ui_command
 
     chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
     lines = [""] if chosen is None else ["", chosen.command, ""]
     lines += [*price(recommendation), *(f"\n{other.command}\n" for other in recommendation.alternatives)]
-    lines += [conclusion(recommendation), *money(recommendation), ""]
+    lines += [conclusion(recommendation), *filter(None, [remaining(recommendation)]), *money(recommendation), ""]
     if chosen is not None:
         lines += [] if chosen.external or chosen.stand_in else [f"serve    {folder / 'serve.sh'}"]
     elif (miss := recommendation.nearest_miss) is not None:

@@ -20,18 +20,18 @@ from rich.text import Text
 from autotune.notify import Stage
 from autotune.outputs.report import text
 from autotune.outputs.report.tables import broken_slos
-from autotune.outputs.report.words import layouts
+from autotune.outputs.report.words import carried, layouts
 from autotune.replay import file_of
 from autotune.search import objective
 from autotune.search.budget import capacity
 from autotune.search.decide.estimate import percent, percents
-from autotune.search.decide.verdict import default_of
+from autotune.search.decide.verdict import default_of, evidence, roles_of
 from autotune.search.history import History
 from autotune.search.nodes import contrast
 from autotune.space.enumeration import CandidateSet
 from autotune.study.places import at_once
 from autotune.study.spec import StudySpec, is_local
-from autotune.trial import Configuration, Launch, Scalar, State, Trial
+from autotune.trial import Configuration, Launch, Role, Scalar, State, Trial
 
 _MOST_RUNNING = 8
 """Launches that are shown; of those beyond it the number."""
@@ -86,7 +86,7 @@ class LiveBlock:
 
     def enter_phase(self, phase: str) -> None:
         """Show a phase in which nothing is launched."""
-        self.phase, self.facts, self.ends_s = phase, (), None
+        self.phase, self.facts, self.ends_s, self.best = phase, (), None, ()
         self._running.clear()
 
     def begin(self, number: int, what: str, doing: str, node: str) -> None:
@@ -213,7 +213,8 @@ class Progress:
         parts.append(text.seconds(sum(result.times_s.values())))
         parts += [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
         parts += [self._best_line(launches), *([] if self._is_virtual else [self._time_left(launches)])]
-        line = "  ".join([f"{len(launches):>3}/{self._spec.launches}", *parts])
+        # Its number is that of the report, of MLflow and of its folder.
+        line = "  ".join([f"#{trial.number:<3}", f"{len(launches):>3}/{self._spec.launches}", *parts])
         if self._block is not None:
             self._block.end(trial.number)
             self._picture(self._block, launches)
@@ -233,8 +234,8 @@ class Progress:
     def _best_row(self, history: History, best: int) -> Sequence[str]:
         """The best so far: its value, its gain over the baseline with the 95 % interval, and how it differs."""
         mine, base = history.candidates.items[best].configuration, history.candidates.baseline
-        value = f"{objective.from_score(self._spec, fmean(history.scores(best))):,.1f}"
-        both, gain = [history.node_scores(position) for position in (best, base)], ""
+        value = f"{objective.from_score(self._spec, fmean(evidence(history, best))):,.1f}"
+        both, gain = [history.node_scores(p, *roles_of(history, p)) or history.node_scores(p) for p in (best, base)], ""
         half = history.spread.half_width([len(scores) for scores in both])
         if best != base and half is not None:
             difference, _ = contrast(*both)
@@ -265,13 +266,14 @@ class Progress:
         own = launch.trial.configuration.fingerprint == base.fingerprint
         gain = [text.percent(100 * math.expm1(mine - fmean(scores)))] if scores and not own else []
         broken = [f"breaks {one}" for one in broken_slos(self._spec, launch)]
-        return [f"{value:,.1f} {result.label.lower()}", *gain, *broken]
+        at = carried(result.metrics.get(self._spec.workloads[0]))
+        return [f"{value:,.1f} {result.label.lower()}", *([at] if at else []), *gain, *broken]
 
     def _best_line(self, launches: Sequence[Launch]) -> str:
         history = self._history(launches)
         best = best_of(history)
         if best is not None:
-            return f"best {objective.from_score(self._spec, fmean(history.scores(best))):,.1f}"
+            return f"best {objective.from_score(self._spec, fmean(evidence(history, best))):,.1f}"
         return "nothing keeps the limits yet" if history.measured and self._spec.slos else "no launch has run yet"
 
     def _time_left(self, launches: Sequence[Launch]) -> str:
@@ -291,9 +293,13 @@ class Progress:
 
 
 def best_of(history: History) -> int | None:
-    """Position of the best candidate that keeps the limits, by the mean of its launches and not by its luckiest one."""
+    """Position of the best candidate that keeps the limits, by the mean of the launches that will decide.
+
+    The search's do until there are fresh ones: its best had luck, too.
+    """
     kept = [position for position in history.by_position if history.feasible(position)]
-    return max(kept, key=lambda position: fmean(history.scores(position)), default=None)
+    final = [position for position in kept if history.scores(position, Role.FINAL)]
+    return max(final or kept, key=lambda position: fmean(evidence(history, position)), default=None)
 
 
 def described(history: History, tried: Configuration) -> str:

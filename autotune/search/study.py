@@ -26,7 +26,7 @@ from autotune.search.plan import Plan, Recorded, Step, Stop
 from autotune.search.sampler import CandidateSampler
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.recommendation import Explanation
-from autotune.study.results import RESULTS, Lock, Results
+from autotune.study.results import RESULTS, Lock, Results, counted
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Launch, Role, Trial
 
@@ -94,7 +94,8 @@ class Study:
     @property
     def launches(self) -> Sequence[Launch]:
         """The finished launches, by number."""
-        return sorted(self._results.launches, key=lambda launch: launch.trial.number)
+        rows = counted(self._results.launches, self._spec.finals_from)
+        return sorted(rows, key=lambda launch: launch.trial.number)
 
     def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
         """Decide about the next launch; None when the study has ended, or must wait for trials that were not told yet.

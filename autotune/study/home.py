@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.study.recommendation import Recommendation
-from autotune.study.results import RESULTS, Lock, read_launches, sync_folder
+from autotune.study.results import RESULTS, Lock, counted, read_launches, sync_folder
 from autotune.study.spec import StudySpec, check_study_name
 from autotune.trial import Launch
 
@@ -159,7 +159,27 @@ class Home:
 
         A last line that is torn is a launch that a crash cut off, and none. Raises `MalformedFile` for another one.
         """
-        return read_launches(self.study_folder(study) / RESULTS)
+        rows = read_launches(self.study_folder(study) / RESULTS)
+        return counted(rows, self.spec(study).finals_from) if rows else rows
+
+    def extend(self, spec: StudySpec, launches: int) -> StudySpec:
+        """Raise a study's budget, so that it goes on; one that has ended searches again and ends with new finals.
+
+        Raises `BadInput` for a budget that is used already, `StudyLocked` while a tuner works on it.
+        """
+        numbers = [launch.trial.number for launch in self.launches(spec.study)]
+        made, folder = max(numbers, default=-1) + 1, self.study_folder(spec.study)
+        if launches <= made:
+            raise BadInput(f"--launches {launches}: study {spec.study!r} has made {made} launches; give more than that")
+        lock, ended = Lock(folder), folder / "recommendation.json"
+        try:
+            spec = spec.model_copy(update={"launches": launches, "finals_from": made})
+            write_atomically(folder / "study.yaml", spec.to_yaml())
+            ended.unlink(missing_ok=True)
+            sync_folder(folder)
+        finally:
+            lock.release()
+        return spec
 
     def recommendation(self, study: str) -> Recommendation | None:
         """A finished study's recommendation, under its folder's name; None before its end.

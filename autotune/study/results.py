@@ -8,16 +8,16 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from autotune.errors import BadInput, CannotGoOn, MalformedFile, StudyLocked
-from autotune.trial import Launch, Trial, TrialResult
+from autotune.trial import Launch, Role, Trial, TrialResult
 
 RESULTS = "results.jsonl"
 
@@ -120,6 +120,22 @@ def _reason(error: Exception) -> str:
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return f"{type(error).__name__}: {error}"
+
+
+def counted(launches: Iterable[Launch], finals_from: int) -> list[Launch]:
+    """Take the finals before a number for launches of the search, and for controls where they are of the baseline."""
+    rows = list(launches)
+    base = {row.trial.configuration.fingerprint for row in rows if row.trial.role is Role.BASELINE}
+    return [
+        row
+        if row.trial.role is not Role.FINAL or row.trial.number >= finals_from
+        else replace(row, trial=replace(row.trial, role=_earlier(row, base)))
+        for row in rows
+    ]
+
+
+def _earlier(row: Launch, base: Collection[str]) -> Role:
+    return Role.CONTROL if row.trial.configuration.fingerprint in base else Role.SEARCH
 
 
 def read_launches(path: Path) -> list[Launch]:

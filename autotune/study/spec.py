@@ -68,6 +68,7 @@ class StudySpec(_Value):
         accuracy_sha256: of the file's content; a resumed study must find the same.
         allow: the kinds of promises that may be given up for any gain (`space.schema.GiveUp`).
         launches: ceiling for server launches, finals included.
+        finals_from: finals of a smaller budget have lower numbers; they count for the search.
         installed: the engines that are launched from this machine, by name; a resumed study launches the same.
         notes: what was made of the question, to be told with the answer.
         on: where trials run: ``simulator``, ``emulator``, ``process``, ``docker``, ``external:URL`` or ``replay:FILE``.
@@ -106,6 +107,7 @@ class StudySpec(_Value):
     accuracy_sha256: str | None = None
     engine_args: dict[str, str] = {}
     launches: int = Field(default=30, gt=0)
+    finals_from: int = Field(default=0, ge=0)
     hours: float | None = None
     installed: dict[str, InstalledEngine] = {}
     notes: tuple[str, ...] = ()

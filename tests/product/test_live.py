@@ -29,7 +29,7 @@ BLOCK = ("running", "next", "best")
 
 def numbers(lines: Sequence[str]) -> list[int]:
     """The launches that have a line."""
-    return [int(found[1]) for line in lines if (found := re.match(r" {1,2}(\d+)/\d+  [a-z]", line))]
+    return [int(found[1]) for line in lines if (found := re.match(r"#\d+ +(\d+)/\d+  [a-z]", line))]
 
 
 def left_of_the_block(lines: Sequence[str]) -> list[str]:

@@ -114,3 +114,26 @@ def test_a_bad_table_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(table().replace("foo,2,y,,", "foo,2,y,,x"))
     refused(autotune("run", *GOOD, "--on", "replay:table.csv", home=tmp_path / "home"), "table.csv:6:", "not a number")
     assert not (tmp_path / "home").exists()
+
+
+def test_a_finished_study_goes_on_with_a_larger_budget_and_new_finals(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(table())
+    home = new_home(tmp_path)
+    small = ["--study", "s", "--launches", "7", "--noise", "0.03", "--baseline", "alpha=1,beta=x"]
+    assert autotune("run", *GOOD, "--on", "replay:table.csv", *small, home=home).code == 0
+    before = rows(home, "s")
+    assert "final" in {row["role"] for row in before}
+    enough = autotune("resume", "s", "--launches", "7", home=home)
+    assert (enough.code, "has made 7 launches; give more than that" in enough.err) == (2, True)
+    done = autotune("resume", "s", "--launches", "16", "--json", home=home)
+    assert done.code == 0, done.err
+    after = rows(home, "s")
+    assert after[:7] == before, "what was measured stays as it is"
+    assert [row["role"] for row in after[7:]].count("final") >= 2
+    assert "search" in {row["role"] for row in after[7:]}
+    assert (done.json["launches"], Home(home).spec("s").launches) == (len(after), 16)
+    # The finals of the smaller budget chose what is tested now: they do not decide again.
+    fresh = [row for row in after[7:] if row["fingerprint"] == done.json["fingerprint"] and row["role"] == "final"]
+    assert done.json["objective"]["repeats"] == len(fresh)
+    again = autotune("resume", "s", "--json", home=home)
+    assert again.json == done.json

@@ -8,7 +8,6 @@ from autotune import redact
 from autotune.metrics.derived import COSTS
 from autotune.outputs.report import StudyRecord, curves, text, words
 from autotune.outputs.report.tables import average, best_per_engine, broken_slos, layouts, values_of
-from autotune.search.objective import maximises
 from autotune.study.home import Home
 from autotune.study.recommendation import Choice, MatrixCell, NoEffect, Verdict
 from autotune.study.results import is_held
@@ -24,8 +23,6 @@ _WORTH = {
 }
 SHOWN = ("total_token_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
 """Metrics that are shown of every workload."""
-
-_WORSE = 1.1  # below, the noise of one launch
 
 
 def opening(study: StudyRecord) -> list[str]:
@@ -61,7 +58,7 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
             what = "The table does not tell a command; what it says of the row, in the form of one"
         parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
     parts += [text.plain(line) for line in words.price(outcome)] + [_command(one) for one in outcome.alternatives]
-    parts.append(text.plain(words.conclusion(outcome)))
+    parts += filter(None, [text.plain(words.conclusion(outcome)), text.plain(words.remaining(outcome))])
     parts.append(text.plain(" ".join(words.money(outcome))))
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
     if outcome.baseline is None and (failure := next(filter(None, failures), None)):
@@ -157,12 +154,10 @@ def _weighted(study: StudyRecord) -> list[tuple[str, ...]]:
 
 def _worse(study: StudyRecord) -> list[str]:
     """What the recommendation costs: the shown metrics that became worse by more than a tenth."""
-    costs = []
-    for workload, row in study.recommendation.workloads.items():
-        for name in SHOWN:
-            old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
-            if old and new and (old / new if maximises(name) else new / old) > _WORSE:
-                costs.append(f"- {text.title(name)} on {text.code(workload)}: {text.change(old, new)}")
+    costs = [
+        f"- {text.title(name)} on {text.code(workload)}: {text.change(old, new)}"
+        for workload, name, old, new in words.worse(study.recommendation, SHOWN)
+    ]
     return ["What the recommended configuration costs:", "\n".join(costs)] if costs else []
 
 
@@ -308,22 +303,16 @@ def untried(study: StudyRecord) -> list[str]:
 
 
 def learned(study: StudyRecord) -> list[str]:
-    """The figures of the physics that the launches moved, how to keep them for this node, and what remains unsure."""
-    outcome, parts = study.recommendation, list[str]()
-    if (regret := outcome.regret) is not None:
-        odds, percent = 100 * regret.odds, regret.percent
-        parts.append(
-            f"What remains unsure: with odds of {odds:.0f} %, nothing that may be tried here is more than "
-            f"{percent:.1f} % better than what is recommended."
-        )
+    """The figures of the physics that the launches moved, and how to keep them for this node."""
+    outcome = study.recommendation
     rows = [
         (text.code(row.figure), text.plain(row.engine or "all"), f"{row.from_:g}", f"{row.to:g}", row.unit or "factor")
         for row in outcome.learned
     ]
     if not rows:
-        return parts
+        return []
     note = "Figures of the simulator that the launches moved; the search predicted the candidates with the new ones."
     keep = f"`autotune calibrate --study {study.spec.study}` fits them to these launches and keeps them for this node."
     headings = ("Figure", "Engine", "From", "To", "Unit")
     kept = [] if outcome.origin is Evidence.SIMULATED else [keep]
-    return [note, text.table(headings, rows, "  rr "), *kept, *parts]
+    return [note, text.table(headings, rows, "  rr "), *kept]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
+from autotune.loadgen.capacity.found import LOADS, described
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo
 from autotune.outputs.report import text
+from autotune.search.objective import maximises
 from autotune.space.context import Context
 from autotune.study.recommendation import Choice, Crossing, MatrixRow, NearestMiss, Objective, Recommendation, Verdict
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Configuration, Evidence, Failure, FailureKind, Phase
+from autotune.trial import Configuration, Evidence, Failure, FailureKind, Metrics, Phase
 
 ACCEPTANCE = "spec_decode_acceptance_rate"
 """The metric of engines that count how many drafted tokens they accept."""
@@ -25,6 +27,7 @@ _DOING = {
     Phase.GRAPH_CAPTURE: "while capturing graphs",
     Phase.SERVING: "under load",
 }
+_WORSE = 1.1  # below, the noise of one launch
 
 
 def failed(failure: Failure) -> str:
@@ -82,7 +85,39 @@ def price(outcome: Recommendation) -> list[str]:
             f"The best command that {other.label} reaches {_value(outcome, other.objective)} ({repeats}): the "
             f"recommended one is {text.percent(other.price_percent)} over it{within}."
         )
-    return lines or ["It gives up nothing for speed (context, prefix caching, precision, memory reserve)."]
+    lines = lines or ["It gives up nothing for speed (context, prefix caching, precision, memory reserve)."]
+    slower = [
+        f"{text.title(name)} {text.number(new)} on {workload}, {new / old:.1f} times the baseline's {text.number(old)}"
+        for workload, name, old, new in worse(outcome, ("p99_ttft_ms", "p99_tpot_ms"))
+    ]
+    return [*lines, *([f"It costs latency: {_listed(slower)}."] if slower else [])]
+
+
+def worse(outcome: Recommendation, metrics: Iterable[str]) -> Iterator[tuple[str, str, float, float]]:
+    """Workload, metric, and both values where the recommended command is over `_WORSE` times worse than the baseline.
+
+    Args:
+        metrics: their names.
+    """
+    for workload, row in outcome.workloads.items():
+        for name in metrics:
+            old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
+            if old and new and (old / new if maximises(name) else new / old) > _WORSE:
+                yield workload, name, old, new
+
+
+def remaining(outcome: Recommendation) -> str:
+    """How much better another configuration may still be, in a sentence; empty where nothing tells."""
+    regret = outcome.regret
+    if regret is None:
+        return ""
+    return f"With odds of {100 * regret.odds:.0f} % no other configuration is more than {regret.percent:.1f} % better."
+
+
+def carried(metrics: Metrics | None) -> str:
+    """The load at which a capacity was found, e.g. ``at 304 in flight``; empty for other metrics."""
+    found = [(by, (metrics or {}).get(f"capacity_{name}")) for by, name in LOADS.items()]
+    return next((f"at {described(by, load)}" for by, load in found if load), "")
 
 
 def answers(outcome: Recommendation) -> str:
@@ -143,7 +178,9 @@ def _sentence(outcome: Recommendation) -> str:
     if choice is None:
         nothing = f"No configuration was feasible {where}: there is no command to recommend."
         return f"{nothing} {missed(outcome.nearest_miss)}" if outcome.nearest_miss else nothing
-    figure = f"{choice.engine} {choice.engine_version} reaches {_value(outcome, choice.objective)} {where}"
+    both = outcome.workloads.get(choice.objective.workload)
+    mine = both.recommended if both else None
+    figure = f"{choice.engine} {choice.engine_version} reaches {_value(outcome, choice.objective, mine)} {where}"
     if baseline is None:
         could = "carry any load within the limits" if choice.objective.metric.startswith("capacity_") else "run"
         return f"{figure}. The baseline could not {could}, so there is nothing to compare it with."
@@ -166,12 +203,15 @@ def missed(miss: NearestMiss) -> str:
 
 
 def _of(outcome: Recommendation, baseline: Choice) -> str:
-    return f"{_value(outcome, baseline.objective)} with {baseline.engine} {baseline.engine_version}"
+    both = outcome.workloads.get(baseline.objective.workload)
+    value = _value(outcome, baseline.objective, both.baseline if both else None)
+    return f"{value} with {baseline.engine} {baseline.engine_version}"
 
 
-def _value(outcome: Recommendation, objective: Objective) -> str:
+def _value(outcome: Recommendation, objective: Objective, metrics: Metrics | None = None) -> str:
     weighted = "" if objective.workload in outcome.workloads else " (weighted geometric mean)"
-    return f"a {text.measure(objective.metric, objective.value)} on {objective.workload}{weighted}"
+    at = f" {at}" if objective.metric.startswith("capacity_") and (at := carried(metrics)) else ""
+    return f"a {text.measure(objective.metric, objective.value)}{at} on {objective.workload}{weighted}"
 
 
 def _gain(outcome: Recommendation) -> str:
