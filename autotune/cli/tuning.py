@@ -142,6 +142,14 @@ def _announce(spec: StudySpec, on: str | None) -> None:
         line = f"REPLAYED: nothing is launched; all numbers come from {table}, as they were recorded."
     else:
         line = f"measured on {spec.on}"
+        from autotune.loadgen.workloads import load_workload
+
+        library = library_of(spec)
+        if random := [name for name in spec.workloads if not load_workload(name, library).has_text]:
+            line += (
+                f"; the prompts of {', '.join(random)} are random tokens: acceptance of drafts, routing of experts and "
+                "prefix hits are not those of real text, which --workload prose, code or sharegpt:FILE sends"
+            )
     for text in (line, *spec.notes):
         say(text)
 
