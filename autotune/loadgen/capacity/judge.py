@@ -120,7 +120,7 @@ def judge(
     error = UNCONFIRMED / len(slos) if confirm else error_per_look(slos, looks)
     judged = [(_verdict(slo, runs, metrics, error), _broken(slo, metrics)) for slo in slos]
     if rate is not None:
-        judged.append(_carried(runs[-1], rate, confirm))
+        judged.append(_carried(runs[-1], rate, last, confirm))
     surely = [broken for kept, broken in judged if kept is False]
     worst = max(surely or [broken for _, broken in judged], key=lambda one: one.excess)
     if surely or (confirm and not all(kept for kept, _ in judged)):
@@ -196,13 +196,18 @@ def _inflation(beyond: Bools) -> float:
     return ratio if ratio > BY_CHANCE else 1.0
 
 
-def _carried(run: RequestRecords, rate: float, confirm: bool) -> tuple[bool | None, Broken]:
-    """Whether the backlog of an open load does not grow; where it is to be confirmed, none of `GROWTH` may be open."""
+def _carried(run: RequestRecords, rate: float, last: bool, confirm: bool) -> tuple[bool | None, Broken]:
+    """Whether the backlog of an open load does not grow; where it is to be confirmed, none of `GROWTH` may be open.
+
+    A growth by less than that is open until the last look: the chance of one look would end the search far too low.
+    """
     least, mean, most = growth(run, ERROR)
     served = rate * (1 - mean)
     what = f"of {rate:g} requests per second {served:.3g} are served, and the queue grows"
     broken = Broken(what, "request_throughput", served, rate, mean if least > 0 else mean - GROWTH)
-    return False if least > 0 else (most if confirm else mean) <= GROWTH or None, broken
+    if least > 0:
+        return False if last or confirm or mean > GROWTH else None, broken
+    return (most if confirm else mean) <= GROWTH or None, broken
 
 
 def growth(run: RequestRecords, error: float) -> tuple[float, float, float]:
