@@ -31,7 +31,7 @@ P99 = (Slo.parse("p99_ttft_ms<=1000"),)
 
 def test_what_is_promised() -> None:
     """The figures that the documentation states."""
-    assert (CONFIRM_S, UNCONFIRMED, MARGIN, STEP, MOST_REQUESTS) == (600, 0.2, 0.015, 0.03, 100_000)
+    assert (CONFIRM_S, UNCONFIRMED, MARGIN, STEP, MOST_REQUESTS) == (600, 0.2, 0.02, 0.02, 100_000)
     assert TOLERANCE == 0.1
     # 5 % in all, of two looks: ln(0.025) / ln(0.99) requests, and with two limits ln(0.0125) / ln(0.99).
     assert error_per_look(P99) == 0.025

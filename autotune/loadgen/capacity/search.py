@@ -42,9 +42,9 @@ CONFIRM_S = 600.0
 """Duration in seconds of the open load that confirms a recommended rate."""
 FIRST = 0.25
 """Share of it that is sent first: a load that is too heavy shows it."""
-MARGIN = 0.015
+MARGIN = 0.02
 """By how much lighter than the load whose figure is at the limit the load is that is confirmed."""
-STEP = 0.03
+STEP = 0.02
 """The least change from one load that is confirmed to the next."""
 START = 32
 """The first load, in flight."""
