@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from autotune.space.context import Context, default_of, search_values
 from autotune.space.expression import evaluate, names
 from autotune.space.fingerprint import Normaliser
 from autotune.space.promises import GivenUp
-from autotune.space.schema import EngineCard, Rule, Values
+from autotune.space.schema import EngineCard, Knob, Rule, Values
 from autotune.trial import Configuration, Scalar
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def enumerate_engine(card: EngineCard, context: Context, pins: Mapping[str, Scal
         pins: knob to the one value that it may have.
     """
     walk = _Walk(card, context, pins or {})
-    walk.descend(0)
+    walk.descend(0, settled=True)
     return walk.result
 
 
@@ -130,13 +132,22 @@ class _Walk:
         self.seen: set[tuple[Scalar, ...]] = set()
         self.values = [self._fixed_values(name) for name in self.order]
         self.sizes = [len(values) if values else 1 for values in self.values]
-        # Per position, the rules whose last knob is set there.
-        self.rules_at: list[list[Rule]] = [[] for _ in self.order]
-        for rule in self.normaliser.rules:
-            used = names(rule.forbid)
-            self.rules_at[max((i for i, name in enumerate(self.order) if name in used), default=0)].append(rule)
         # Whether the knobs before it say if a knob is active.
         self.active_at = [not names(knob.active) & set(self.order[i:]) for i, knob in enumerate(card.knobs.values())]
+        # Per position, the rules whose last knob is set there, and what may change there what was set.
+        normaliser = self.normaliser
+        self.rules_at = self._at_last((rule, names(rule.forbid)) for rule in normaliser.rules)
+        self.effects_at = self._at_last((effect, names(effect.when)) for effect in normaliser.effects)
+        self.conditional_at = self._at_last(
+            ((name, knob), _told_by(name, knob)) for name, knob in normaliser.conditional
+        )
+
+    def _at_last(self, items: Iterable[tuple[Item, Collection[str]]]) -> list[list[Item]]:
+        """Per position, the items of whose knobs the last one is set there."""
+        found: list[list[Item]] = [[] for _ in self.order]
+        for item, used in items:
+            found[max((i for i, name in enumerate(self.order) if name in used), default=0)].append(item)
+        return found
 
     def _fixed_values(self, name: str) -> tuple[Scalar, ...] | None:
         """A knob's values where they depend on the context alone; None when they depend on other knobs."""
@@ -153,26 +164,40 @@ class _Walk:
             return None
         return search_values(knob, self.context.scope({}), self.context.version)
 
-    def descend(self, position: int) -> None:
+    def descend(self, position: int, settled: bool) -> None:
+        """Go through the values of the knobs from a position on.
+
+        Args:
+            settled: the engine changes nothing of what is set.
+        """
         if position == len(self.order):
-            self._leaf()
+            self._leaf(settled)
             return
-        name = self.order[position]
+        name, scope = self.order[position], self.scope
         knob = self.card.knobs[name]
-        if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, self.scope):
-            values: Sequence[Scalar] = (default_of(knob, self.scope, self.context.version),)
+        if self.active_at[position] and knob.active != "True" and not evaluate(knob.active, scope):
+            values: Sequence[Scalar] = (default_of(knob, scope, self.context.version),)
         else:
-            values = self.values[position] or search_values(knob, self.scope, self.context.version)
+            values = self.values[position] or search_values(knob, scope, self.context.version)
         for value in values:
-            self.scope[name] = value
-            rule = next((r for r in self.rules_at[position] if evaluate(r.forbid, self.scope)), None)
+            scope[name] = value
+            rule = next((r for r in self.rules_at[position] if evaluate(r.forbid, scope)), None)
             if rule is None:
-                self.descend(position + 1)
+                self.descend(position + 1, settled and self._settles(position))
             else:
                 below = math.prod(self.sizes[position + 1 :])
                 self.result.combinations += below
                 self._remove(rule, position, below)
-        del self.scope[name]
+        del scope[name]
+
+    def _settles(self, position: int) -> bool:
+        """Whether the engine changes nothing, by all that can be said since a knob is set."""
+        scope, version = self.scope, self.context.version
+        # The same object: a value that is equal and of another type is another one to an engine.
+        return all(
+            evaluate(knob.active, scope) or scope[name] is default_of(knob, scope, version)
+            for name, knob in self.conditional_at[position]
+        ) and not any(evaluate(effect.when, scope) for effect in self.effects_at[position])
 
     def _remove(self, rule: Rule, position: int, count: int) -> None:
         self.result.removed[rule.name] += count
@@ -182,13 +207,13 @@ class _Walk:
         if position == self.deepest:
             self.result.last[rule.name] = self.result.last.get(rule.name, 0) + count
 
-    def _leaf(self) -> None:
+    def _leaf(self, settled: bool) -> None:
         self.result.combinations += 1
-        scope = dict(self.scope)
-        self.normaliser.apply(scope)
-        if scope != self.scope:
-            broken = self.normaliser.broken(scope)
-            if broken:
+        scope = self.scope
+        if not settled:
+            scope = dict(scope)
+            self.normaliser.apply(scope)
+            if scope != self.scope and (broken := self.normaliser.broken(scope)):
                 self._remove(broken[0], len(self.order), 1)
                 return
         key = tuple([scope[name] for name in self.order])
@@ -198,3 +223,9 @@ class _Walk:
         self.seen.add(key)
         knobs = dict(zip(self.order, key, strict=True))
         self.result.configurations.append(Configuration(self.card.engine, knobs))
+
+
+def _told_by(name: str, knob: Knob) -> set[str]:
+    """The names that tell whether a knob has no effect and is not at its default."""
+    cases = knob.default if isinstance(knob.default, list) else []
+    return {name}.union(names(knob.active), *(names(case.when) for case in cases))

@@ -34,10 +34,10 @@ class Normaliser:
     def __init__(self, card: EngineCard, context: Context) -> None:
         version = context.version
         self._version = version
-        self._conditional = [(name, knob) for name, knob in card.knobs.items() if knob.active != "True"]
+        self.conditional = [(name, knob) for name, knob in card.knobs.items() if knob.active != "True"]
         self.effects = [effect for effect in card.effects if in_range(version, effect.versions)]
         self.rules = [rule for rule in card.rules if in_range(version, rule.versions)]
-        self._rounds = len(self.effects) + len(self._conditional) + 1
+        self._rounds = len(self.effects) + len(self.conditional) + 1
 
     def apply(self, scope: dict[str, Any]) -> list[Effect]:
         """Make a scope's knobs effective, in place; returns the effects that changed something."""
@@ -45,7 +45,7 @@ class Normaliser:
         # An effect may deactivate another knob and the other way round: repeat until nothing changes.
         for _ in range(self._rounds):
             changed = False
-            for name, knob in self._conditional:
+            for name, knob in self.conditional:
                 if not evaluate(knob.active, scope):
                     value = default_of(knob, scope, self._version)
                     changed = changed or scope[name] != value

@@ -43,9 +43,9 @@ def promises_of(
         pinned: knobs whose value the user chose: nothing is given up for speed there.
     """
     marked = {name: knob for name, knob in card.knobs.items() if knob.gives_up and name not in pinned}
-    depends = {name: sorted((_names(knob) | {name}) & card.knobs.keys()) for name, knob in marked.items()}
+    depends = sorted({*marked}.union(*map(_names, marked.values())) & card.knobs.keys())
     fixed = {"baseline": Namespace(baseline)}
-    known: dict[tuple[str, tuple[Scalar, ...]], list[GivenUp]] = {}
+    known: dict[tuple[object, ...], tuple[GivenUp, ...]] = {}
 
     def of_knob(name: str, knobs: Mapping[str, Scalar]) -> list[GivenUp]:
         # A replayed row need not say everything.
@@ -65,14 +65,10 @@ def promises_of(
 
     def given_up(configuration: Configuration) -> tuple[GivenUp, ...]:
         knobs = configuration.knobs
-        rows: list[GivenUp] = []
-        for name in marked:
-            if name in knobs:
-                key = name, tuple(knobs.get(other) for other in depends[name])
-                if key not in known:
-                    known[key] = of_knob(name, knobs)
-                rows += known[key]
-        return tuple(rows)
+        key = tuple([knobs.get(name, ...) for name in depends])
+        if key not in known:
+            known[key] = tuple(row for name in marked if name in knobs for row in of_knob(name, knobs))
+        return known[key]
 
     return given_up
 

@@ -55,6 +55,13 @@ def test_enumeration_equals_brute_force(version: str) -> None:
     assert set(fingerprints) == brute_force(version)
 
 
+def test_a_knob_that_a_later_one_switches_off_is_at_its_default() -> None:
+    card = TOY.model_copy(update={"knobs": dict(reversed(TOY.knobs.items())), "rules": []})
+    space = enumerate_engine(card, context("2.0"))
+    met = {(c.knobs["speculative_tokens"], c.knobs["speculative_mode"]) for c in space.configurations}
+    assert met == {(0, "plain"), (1, "plain"), (1, "tree"), (2, "plain"), (2, "tree")}
+
+
 def test_every_combination_is_accounted_for() -> None:
     space = enumerate_engine(TOY, context())
     assert space.combinations == len(space.configurations) + space.equivalents + sum(space.removed.values())
