@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -62,12 +63,13 @@ def examples(path: Path) -> list[Example]:
     return list(_found(tokens, str(path.relative_to(ROOT))))
 
 
-def all_examples() -> list[Example]:
+@cache
+def all_examples() -> tuple[Example, ...]:
     """Return the command lines of all pages, and those of ``autotune run --help``."""
     shown = [line.strip() for line in EXAMPLES.splitlines() if line.strip().startswith("autotune ")]
     # A help text has no place for a mark; one example is about the machine's own GPUs.
     of_help = [Example("--help", 0, text, needs="an engine" if "--hw local" in text else None) for text in shown]
-    return [example for path in PAGES for example in examples(path)] + of_help
+    return (*(example for path in PAGES for example in examples(path)), *of_help)
 
 
 def spans(path: Path) -> list[tuple[int, str]]:

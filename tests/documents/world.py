@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -60,17 +60,12 @@ SUBSTITUTES = [
 
 @dataclass(frozen=True)
 class World:
-    """What all pages share: a finished study, one that counts as measured, and a server.
-
-    Attributes:
-        done: command lines that were run.
-    """
+    """What all pages share: a finished study, one that counts as measured, and a server."""
 
     home: Path
     files: dict[str, str]
     bundle: bytes
     url: str
-    done: set[str] = field(default_factory=set)
 
     def shell(self, page: str, folder: Path) -> Shell:
         """Make the folder of one page, with a home folder of its own."""
@@ -88,10 +83,15 @@ class World:
 
     def text(self, example: Example, shell: Shell) -> str:
         """Return a documented command line with what it leaves out."""
-        text = example.text
-        for pattern, instead in SUBSTITUTES:
-            text = re.sub(pattern, instead, text)
+        text = completed(example.text)
         return text.replace("@URL@", self.url).replace("@HOME@", str(shell.home)).replace("@PORT@", str(shell.port))
+
+
+def completed(text: str) -> str:
+    """Fill in what a documented command line leaves open, but for addresses and folders."""
+    for pattern, instead in SUBSTITUTES:
+        text = re.sub(pattern, instead, text)
+    return text
 
 
 @contextmanager
