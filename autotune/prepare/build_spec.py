@@ -77,7 +77,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     goals = goals_of(options, asked["workloads"])
     ladder, told = ladder_of(goals, options, asked, library)
     if options.find_load is not None and not replayed:
-        check_load_search(load_workload(asked["workloads"][0], library), goals.slos)
+        check_load_search(options.find_load, load_workload(asked["workloads"][0], library), goals.slos)
     return StudySpec(
         study=_study_name(options, model, hardware),
         model=model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from autotune.loadgen.capacity.search import CONFIRM_S, MARGIN, MOST_REQUESTS, S
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords
-from tests.loadgen.queues import Queue, find, records_of
+from tests.loadgen.queues import Queue, find, open_queue, records_of
 
 P99 = (Slo.parse("p99_ttft_ms<=1000"),)
 
@@ -273,4 +274,25 @@ def test_an_open_load_is_decided_at_the_last_look() -> None:
 )
 def test_what_cannot_be_searched_is_refused(workload: str, slos: tuple[Slo, ...], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        check(load_workload(workload), slos)
+        check("rate", load_workload(workload), slos)
+
+
+def test_a_trace_is_searched_by_its_speed_up_whole_at_every_load(tmp_path: Path) -> None:
+    """120 requests in pairs, 1 s apart: the second of a pair waits for one service."""
+    path = tmp_path / "t.jsonl"
+    row = '{{"timestamp": {at}, "input_length": 10, "output_length": 2}}'
+    path.write_text("\n".join(row.format(at=1000 * (i // 2)) for i in range(120)))
+    workload, sent = load_workload(f"trace:{path}"), []
+    limit = (Slo.parse("mean_ttft_ms<=200"),)
+    with pytest.raises(BadInput, match="--find-load rate finds how many times as fast"):
+        check("concurrency", workload, limit)
+    search = LoadSearch.of("rate", limit, workload, confirm_s=CONFIRM_S)
+    while (probe := search.ask()) is not None:
+        at_s = probe.workload(workload).draw(0, probe.seed(0)).send_s
+        at_s = at_s if probe.by == "rate" else np.arange(probe.requests) * 1.0
+        search.tell(records_of(at_s, open_queue(at_s, np.full(len(at_s), 0.1))))
+        sent.append((probe.by, probe.requests))
+    assert set(sent[1:]) == {("rate", 120)}
+    # A pair is served in 0.2 s and a mean of 0.15 s is within the limit, until pairs come faster than that.
+    assert search.found.metrics["capacity_speedup"] == pytest.approx(5.0, rel=0.1)
+    assert "times as fast as it was recorded" in " ".join(search.found.sentences())

@@ -109,7 +109,8 @@ class BenchOptions:
         }
         if given := [option for option, value in decided.items() if value]:
             raise BadInput(f"{' and '.join(given)}: --find-load decides by itself what is sent and when; leave it out")
-        check_load_search(workload, self.slos)
+        assert self.find_load is not None
+        check_load_search(self.find_load, workload, self.slos)
 
     @property
     def slos(self) -> tuple[Slo, ...]:

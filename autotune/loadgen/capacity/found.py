@@ -44,6 +44,8 @@ class FoundLoad:
             parts[0] += ", the heaviest load that was tried: the capacity may be higher"
         else:
             parts[0] += f", {described(self.by, self.broken_at)} do not"
+        if (speedup := self.metrics.get("capacity_speedup")) is not None:
+            parts.append(f"the trace is served {speedup:.3g} times as fast as it was recorded")
         if self.died_at is not None:
             parts.append(f"the server answers nothing any more after {described(self.by, self.died_at)}")
         if self.not_monotone is not None:

@@ -24,7 +24,7 @@ from autotune.loadgen.capacity.found import LOADS, By, FoundLoad, described, of
 from autotune.loadgen.capacity.judge import LOOKS, Judgement, is_latency, judge, least_requests
 from autotune.loadgen.workloads import Workload
 from autotune.loadgen.workloads.arrivals import Arrival
-from autotune.loadgen.workloads.lengths import SessionLengths
+from autotune.loadgen.workloads.lengths import SessionLengths, TraceLengths
 from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords
 from autotune.trial import Metrics
@@ -82,9 +82,12 @@ class Probe:
         return Arrival(kind="closed_loop", concurrency=int(self.load), ramp_s=self.ramp_s)
 
     def workload(self, workload: Workload) -> Workload:
-        """The prompts of a workload, sent so."""
-        label = f"{'c' if self.by == 'concurrency' else 'r'}{self.load:g}"
-        update = {"label": label, "prompts": self.requests, "arrival": self.arrival}
+        """The prompts of a workload, sent so; a trace at its own times, as many times as fast."""
+        label, lengths = f"{'c' if self.by == 'concurrency' else 'r'}{self.load:g}", workload.points[0].lengths
+        arrival = self.arrival
+        if self.by == "rate" and isinstance(lengths, TraceLengths):
+            arrival = Arrival(kind="trace", speedup=self.load / lengths.trace.rate)
+        update = {"label": label, "prompts": self.requests, "arrival": arrival}
         point = workload.points[0].model_copy(update=update)
         return workload.model_copy(update={"points": [point]})
 
@@ -125,10 +128,16 @@ class _Load:
         return {LOADS[by]: load, **numbers, "kept": self.judgement.kept is not False and not self.judgement.broken}
 
 
-def check(workload: Workload, slos: Sequence[Slo]) -> None:
+def check(by: By, workload: Workload, slos: Sequence[Slo]) -> None:
     """Raise `BadInput` for a workload whose load is fixed, or limits that hold no load back."""
     arrivals = dict.fromkeys(point.arrival.describe() for point in workload.points)
-    if len(workload.points) > 1 or any(point.arrival.kind != "all_at_once" for point in workload.points):
+    kinds = {point.arrival.kind for point in workload.points}
+    if kinds == {"trace"} and by == "concurrency":
+        raise BadInput(
+            f"--find-load concurrency with workload {workload.name}: a trace has times of its own; --find-load rate "
+            "finds how many times as fast it can be served"
+        )
+    if len(workload.points) > 1 or kinds not in ({"all_at_once"}, {"trace"}):
         fixed = f"{len(workload.points)} load points" if len(workload.points) > 1 else f"a load: {', '.join(arrivals)}"
         raise BadInput(
             f"--find-load with workload {workload.name}: it fixes {fixed}; take one whose prompts are sent all at "
@@ -165,6 +174,8 @@ class LoadSearch:
         confirm_s: float = 0.0,
     ) -> None:
         self._confirm_s = confirm_s if by == "rate" else 0.0
+        # Requests per second of a trace, whose requests are all sent at every load; 0: of none.
+        self._recorded_rate = 0.0
         self._limits = tuple(limits) or tuple(slos)
         # A limit on the capacity itself is for whoever compares servers.
         self._by, self._slos = by, tuple(slo for slo in slos if not slo.metric.startswith("capacity_"))
@@ -188,9 +199,14 @@ class LoadSearch:
         confirm_s: float = 0.0,
     ) -> LoadSearch:
         """Make the search; the workload's prompts bound the concurrency. Raises `BadInput` as `check` does."""
-        check(workload, slos)
-        prompts = workload.points[0].prompts
-        return cls(by, slos, prompts, prompts if workload.has_text else MOST_REQUESTS, looks, limits, confirm_s)
+        check(by, workload, slos)
+        prompts, lengths = workload.points[0].prompts, workload.points[0].lengths
+        recorded_rate = lengths.trace.rate if isinstance(lengths, TraceLengths) else 0.0
+        most = prompts if workload.has_text or recorded_rate else MOST_REQUESTS
+        # A trace is a whole load, so there is no longer one to confirm it.
+        search = cls(by, slos, prompts, most, looks, limits, 0.0 if recorded_rate else confirm_s)
+        search._recorded_rate = recorded_rate
+        return search
 
     def ask(self) -> Probe | None:
         """The next load to send; None when the search is over."""
@@ -239,7 +255,8 @@ class LoadSearch:
         """Judge a load by what was sent at it."""
         needed = math.ceil(TURNOVERS * probe.load * float(load.metrics["mean_e2el_ms"]) / 1e3)
         settled = probe.by == "concurrency" or load.confirms or load.lengthened or len(load.runs[-1]) >= needed
-        rate = probe.load if probe.by == "rate" and settled else None
+        settled |= bool(self._recorded_rate)
+        rate = probe.load if probe.by == "rate" and settled and not self._recorded_rate else None
         last = load.looks >= self._looks
         confirm = load.confirms and load.looks > 0
         load.judgement = judge(self._slos, load.runs, load.metrics, rate, last, self._looks, confirm)
@@ -277,7 +294,7 @@ class LoadSearch:
             requests = math.ceil(FIRST * load.target)
         if self._by == "concurrency":
             ramp_s = self._request_s(load.load)
-        elif self._bracket.kept is None and not load.runs:
+        elif self._bracket.kept is None and not load.runs and not self._recorded_rate:
             # A load that is far too heavy shows it soon; one that is not is then sent for as long as it must be.
             requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
             load.target += requests if requests < load.missing else 0
@@ -336,6 +353,8 @@ class LoadSearch:
         So many that a verdict is possible and a steady state is seen; of an open load so many that a queue which grows
         by `TOLERANCE` comes to the limit.
         """
+        if self._recorded_rate:
+            return self._prompts
         needed = [float(least_requests(self._slos, self._looks))]
         if self._by == "concurrency":
             needed.append(TURNOVERS * load)
@@ -370,6 +389,7 @@ class LoadSearch:
             f"capacity_{LOADS[self._by]}": load,
             "capacity_total_token_throughput": measured["steady_total_token_throughput"] if capacity else 0.0,
             "capacity_output_tokens_per_s_per_user": 1e3 / per_token_ms if capacity and per_token_ms else 0.0,
+            **({"capacity_speedup": load / self._recorded_rate} if self._recorded_rate else {}),
             "capacity_broken_at": broken_at,
             "capacity_died_at": self._died_at,
             "capacity_not_monotone": list(monotone) if monotone else None,

@@ -59,6 +59,11 @@ class Trace(NamedTuple):
     blocks: Sequence[tuple[int, ...] | None]
     lines: Ints
 
+    @property
+    def rate(self) -> float:
+        """Requests per second, from the first to the last; at most one a millisecond, as times are in such."""
+        return len(self.lines) / max(float(self.send_s[-1]), 1e-3 * len(self.lines))
+
 
 class _Row(NamedTuple):
     at_s: float

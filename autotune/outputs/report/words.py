@@ -116,8 +116,11 @@ def remaining(outcome: Recommendation) -> str:
 
 def carried(metrics: Metrics | None) -> str:
     """The load at which a capacity was found, e.g. ``at 304 in flight``; empty for other metrics."""
-    found = [(by, (metrics or {}).get(f"capacity_{name}")) for by, name in LOADS.items()]
-    return next((f"at {described(by, load)}" for by, load in found if load), "")
+    metrics = metrics or {}
+    found = [(by, metrics.get(f"capacity_{name}")) for by, name in LOADS.items()]
+    at = next((f"at {described(by, load)}" for by, load in found if load), "")
+    speedup = metrics.get("capacity_speedup") if at else None
+    return at + (f", {speedup:.3g} times as fast as recorded," if speedup else "")
 
 
 def answers(outcome: Recommendation) -> str:
