@@ -19,6 +19,7 @@ from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_o
 from autotune.search.history import BASELINE_ROLES, Entry, History
 from autotune.search.nodes import NodeScore, contrast
 from autotune.study.recommendation import (
+    SERVED,
     Alternative,
     Choice,
     LadderComparison,
@@ -64,15 +65,20 @@ class Sheet:
             files=dict(command.files),
             command=command.shell(),
             objective=self.goal(self.spec.objective, objective.on_workloads(self.spec), scores, self._judgement.spread),
+            **{name: self._least(position, name) for name in SERVED},
         )
+
+    def _least(self, position: int, name: str) -> Any:
+        """The least of a figure over the launches that told it; None where none did."""
+        told = [getattr(self._launches[entry.number].result, name) for entry in self.history.at(position)]
+        return min((value for value in told if value is not None), default=None)
 
     def alternatives(self) -> list[Alternative]:
         """The best command that was measured and gives nothing up, where the winner gives something up."""
         history, winner = self.history, self._judgement.winner
-        given_up = history.candidates.given_up
-        if winner is None or winner not in given_up:
+        if winner is None or not history.given_up(winner):
             return []
-        kept = [p for p in history.by_position if history.feasible(p) and p not in given_up]
+        kept = [p for p in history.by_position if history.feasible(p) and not history.given_up(p)]
         # Fresh launches before others: the best of many single ones was lucky.
         best = max(kept, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None)
         if best is None:

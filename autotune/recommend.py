@@ -100,7 +100,7 @@ def recommend(
         gain_percent=percent(gain.log) if gain else None,
         gain_ci95=comparison.percents(gain.interval) if gain else None,
         gain_interval90_on_a_node=on_a_node,
-        gives_up=list(candidates.given_up.get(winner, ())) if winner is not None else [],
+        gives_up=list(history.given_up(winner)) if winner is not None else [],
         alternatives=sheet.alternatives(),
         accuracy=accuracy_of(launches, candidates, winner),
         workloads=workloads,

@@ -25,6 +25,10 @@ EMULATOR_NAME = "autotune-emulate"
 """The ``Server`` header of an emulated engine, so that its numbers can be told from measured ones."""
 
 
+LEAST_ODDS = 0.9
+"""Of starting: what has less, and did not start itself, is no command to recommend."""
+
+
 class Role(StrEnum):
     """Why a launch was made; a control run is one of the baseline during the search."""
 
@@ -343,6 +347,9 @@ class TrialResult(Evidenced):
         answers: what the check of its answers was told, on the way to the tuner; in no row.
         accuracy: what the check came to; None where there was none.
         evidence_of: the evidence of a replayed launch when it was recorded; None: not told, or not replayed.
+        kv_cache_tokens: tokens that one replica's KV cache holds; None where nobody told.
+        longest_request_tokens: input and output of the longest request that it serves; None where that is not known.
+        odds_of_starting: 1 where a server ran; by the memory plan where it was simulated.
     """
 
     state: State
@@ -360,6 +367,9 @@ class TrialResult(Evidenced):
     answers: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Accuracy | None = None
     evidence_of: Evidence | None = None
+    kv_cache_tokens: int | None = None
+    longest_request_tokens: int | None = None
+    odds_of_starting: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

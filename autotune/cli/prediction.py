@@ -82,15 +82,12 @@ _INTERVALS = {
 
 def memory_line(predicted: Mapping[str, Any]) -> str:
     """The memory plan in a line: the cache of one attention replica, and how far from the edge a GPU is."""
-    tokens, cache = predicted["kv_cache_tokens"], predicted["kv_cache_gb"]
+    tokens, longest = predicted["kv_cache_tokens"], predicted["longest_request_tokens"]
     margin, sigma = predicted["memory_margin_gb"], predicted["memory_margin_sigma_gb"]
-    amount = f"{abs(margin):.1f} GB per GPU {'to spare' if margin >= 0 else 'missing'}"
-    if predicted["memory_verdict"] == "too_close_to_call":
-        odds = predicted["memory_fit_probability"]
-        verdict = f"too close to call: {amount}, give or take {sigma:.1f} (odds of fitting {odds:.0%})"
-    else:
-        verdict = f"{'fits' if margin >= 0 else 'does not fit'}, with {amount} (give or take {sigma:.1f})"
-    return f"KV cache: {tokens:,} tokens per attention replica ({cache:.1f} GB per GPU); {verdict}"
+    amount = f"{abs(margin):.1f} GB per GPU {'to spare' if margin >= 0 else 'missing'}, give or take {sigma:.1f}"
+    verdict, odds = predicted["memory_verdict"].replace("_", " "), predicted["memory_fit_probability"]
+    cache = f"KV cache: {tokens:,} tokens per attention replica ({predicted['kv_cache_gb']:.1f} GB per GPU)"
+    return f"{cache}; longest request: {longest:,} tokens; {verdict}: {amount} (odds of starting {odds:.0%})"
 
 
 def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from autotune.engines import engine
 from autotune.errors import BadInput, CannotGoOn, ClientFailed
 from autotune.evaluate import PHASES
 from autotune.evaluate.offline import load_search
-from autotune.evaluate.readback import read_back
+from autotune.evaluate.readback import read_back, read_served
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.finding import FoundCapacity, find_load
 from autotune.loadgen.measuring import measure
@@ -166,7 +166,9 @@ class Launched:
             with measured(times_s, "ready"):
                 failure = server.wait_ready(self.startup)
                 pids = server.pids
-                resolved = None if failure else read_back(server, kind, trial, self._context(trial), folder)
+                context = self._context(trial)
+                resolved = None if failure else read_back(server, kind, trial, context, folder)
+                served = None if failure else read_served(server, kind, trial, context, resolved)
             result = self._failed(failure) if failure else self._load(server, trial, kind.card, folder, times_s)
             self.notify(Stage(trial.number, "stopping"))
             with measured(times_s, "stop"):
@@ -177,6 +179,7 @@ class Launched:
         if taken and result.metrics:
             result = self._failed(taken)
         evidence = Evidence.EMULATED if server.emulated else self.evidence
+        result = replace(result, **asdict(served)) if served is not None and result.failure is None else result
         return replace(result, evidence=evidence, pids=pids, resolved=resolved, quarantine=quarantine)
 
     def _context(self, trial: Trial) -> Context:

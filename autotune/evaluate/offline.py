@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from autotune.metrics.formulas import METRICS
 from autotune.replay.bundle import bundle_of
 from autotune.replay.ladder import study_table
 from autotune.simulator.find_load import find_load
+from autotune.simulator.node.memory import plan_memory
+from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.context import Context
 from autotune.space.library import Library
@@ -84,6 +87,7 @@ class Simulated:
             node=f"simulated-{self.spec.hardware.name}",
             started_at=started_at,
             resolved=None if failure else self._resolved(trial, resolved),
+            **({} if failure else _served(resolved)),
         )
 
     def _resolved(self, trial: Trial, resolved: ResolvedCommand) -> Resolved:
@@ -94,6 +98,16 @@ class Simulated:
             kind, trial.configuration, resolved.context, trial.command, ReportedKnobs(made.knobs, made)
         )
         return Resolved(comparison.fingerprint, comparison.differs, "the simulated engine", comparison.notes)
+
+
+def _served(resolved: ResolvedCommand) -> dict[str, Any]:
+    """The fields of a result about the requests that a simulated server takes, by its memory plan."""
+    plan = plan_memory(SimulatedServer(resolved.setup))
+    return {
+        "kv_cache_tokens": plan.capacity_tokens,
+        "longest_request_tokens": plan.longest_request_tokens,
+        "odds_of_starting": plan.fit_probability,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
 from autotune.prepare.engine_space import CONTRADICTS, NOTHING, EngineSpace, passed_through
+from autotune.prepare.predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from autotune.prepare.recipes import good_starts
 from autotune.prepare.replayed import what_was_recorded
 from autotune.replay import file_of
@@ -26,8 +27,6 @@ from autotune.replay.candidates import command_of as replayed_command
 from autotune.serving.docker_run import in_container, no_image, version_of
 from autotune.serving.external import connect
 from autotune.serving.secrets import read_secret, resolve_references
-from autotune.simulator.node.memory import plan_memory
-from autotune.simulator.node.server import ServerSetup, SimulatedServer
 from autotune.simulator.node.weights import weight_bytes_per_gpu
 from autotune.space.cards import ModelCard
 from autotune.space.context import RANKS, Context, search_values
@@ -36,7 +35,7 @@ from autotune.space.enumeration import Candidate, CandidateSet, Enumeration, enu
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import as_failure, broken_rules, effective, unsuited
 from autotune.space.library import Library, packaged
-from autotune.space.promises import UNASKED, promises_of
+from autotune.space.promises import UNASKED, longest_request_of, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.study.recommendation import Exclusion, NoEffect
 from autotune.study.spec import AUTO, StudySpec
@@ -111,7 +110,7 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
     notes: list[str] = []
-    heavy = ""
+    heavy, plans = "", MemoryPlans(spec, library)
     for choice in spec.engines:
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
@@ -121,8 +120,10 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
         if reason is None:
             space, told, reason = _searched(kind, context, spec, library)
             notes += told
-        if reason is None and not anywhere and (weights := too_heavy(space.space.configurations, context)) is not None:
+        if reason is None and not anywhere and (weights := too_heavy(space.space.configurations, context, plans)):
             heavy, reason = f" ({weights[0]})", weights[1]
+        if reason is None:
+            reason = leave_out_by_memory(spec, space, plans)
         if reason is None:
             spaces[kind.name] = space
         else:
@@ -134,7 +135,7 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
         raise BadInput(f"no engine is left to try on {spec.hardware.name}{heavy}: {reasons}")
     notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
-    return _with_baseline(spec, library, spaces, tuple(excluded), longest, anywhere=anywhere)
+    return _with_baseline(spec, library, spaces, tuple(excluded), longest, plans, anywhere=anywhere)
 
 
 def _searched(
@@ -224,8 +225,8 @@ def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
     """Leave out what gives up more than the user allows for any gain: it could never be recommended."""
     unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
     given_up, configurations = promises_of(space.card, space.context, {}, space.chosen), space.space.configurations
-    contexts = (c.knobs.get("context_length") for c in configurations)
-    long = [c for c, n in zip(configurations, contexts, strict=True) if not isinstance(n, int) or n >= floor]
+    longest = longest_request_of(space.card, space.context)
+    long = [c for c in configurations if (n := longest(c)) is None or n >= floor]
     kept = [c for c in long if not any(one.kind in unasked for one in given_up(c))]
     space.space.configurations = kept
     if len(kept) < len(configurations):
@@ -246,6 +247,7 @@ def _with_baseline(
     spaces: dict[str, EngineSpace],
     excluded: tuple[Exclusion, ...],
     longest: int,
+    plans: MemoryPlans,
     *,
     anywhere: bool,
 ) -> Prepared:
@@ -272,16 +274,16 @@ def _with_baseline(
     positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
     defaults = [space.effective({}) for space in spaces.values()]
     starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
-    known = baseline.configuration.knobs
-    told = {name: promises_of(s.card, s.context, known, s.chosen) for name, s in spaces.items()}
+    given_up, promised = promises_kept([one.configuration for one in listed], baseline, spaces, plans)
     candidates = CandidateSet(
         listed,
         0,
         _positions(defaults, positions),
         _positions(starts, positions),
         library.monotone_memory,
-        {i: given for i, c in enumerate(listed) if i and (given := told[c.configuration.engine](c.configuration))},
+        given_up,
         without=lambda configuration: spaces[configuration.engine].without(configuration),
+        promised=promised,
     )
     prepared = Prepared(spec, library, candidates, spaces, excluded, command)
     _check_commands(prepared)
@@ -336,11 +338,7 @@ def _parse_baseline(
     return Candidate(configuration, version), space
 
 
-_DECIDE = ("tensor_parallel", "data_parallel", "pipeline_parallel", "speculative_tokens")
-"""The knobs that decide how many weights a GPU holds."""
-
-
-def too_heavy(configurations: Sequence[Configuration], context: Context) -> tuple[str, str] | None:
+def too_heavy(configurations: Sequence[Configuration], context: Context, plans: MemoryPlans) -> tuple[str, str] | None:
     """Say that the weights alone fill a GPU in every layout of an engine: all of them, and those of one GPU.
 
     None where a layout may hold them, of an engine whose memory plan is not known, and on a CPU.
@@ -348,13 +346,8 @@ def too_heavy(configurations: Sequence[Configuration], context: Context) -> tupl
     hardware, gpus = context.hardware, context.gpus
     memory = hardware.driver_memory_gb or hardware.memory_gb
     total = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False) / 1e9
-    known = hardware.vendor != "cpu" and packaged("simulation", configurations[0].engine).is_file()
-    # A plan is made only where it may matter: a layout seldom doubles the weights.
-    if not known or total < 0.5 * memory * gpus:
-        return None
-    layouts = {tuple(c.knobs.get(name) for name in _DECIDE): c for c in configurations}
-    setups = [ServerSetup(c.engine, context.version, c.knobs, context.model, hardware, gpus) for c in layouts.values()]
-    least = min(plan_memory(SimulatedServer(setup)).weights for setup in setups) / 1e9
+    planned = (plans.of(one, context.version) for one in configurations)
+    least = min((plan.weights for plan in planned if plan is not None), default=0.0) / 1e9
     if least <= memory:
         return None
     where = f"{gpus} x {hardware.name}"

@@ -11,9 +11,10 @@ from autotune.search.decide.estimate import Spread
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from autotune.search.side_by_side import one_at_a_time
 from autotune.space.enumeration import CandidateSet
+from autotune.space.promises import GivenUp, is_about_requests
 from autotune.study.places import is_beside
 from autotune.study.spec import StudySpec
-from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, Trial
+from autotune.trial import LEAST_ODDS, Evidence, Failure, FailureKind, Launch, Role, Trial
 
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate that may end without saying anything before it is given up."""
@@ -42,6 +43,8 @@ class Entry:
         seconds: that it took.
         began_s: when, on the study's own clock (`timeline.start_times`).
         node: where it ran, or must run; empty: not known, or the study knows one place only.
+        longest: tokens of the longest request that its server was found to serve; None where that is not known.
+        unfit: it serves less than ``--min-context``, or starts with odds below `LEAST_ODDS`.
         answered: its answers were kept, to compare others with or with others.
         right: whether they were as good as the baseline's; None: not compared.
     """
@@ -61,6 +64,8 @@ class Entry:
     seconds: float = 0.0
     began_s: float = 0.0
     node: str = ""
+    longest: int | None = None
+    unfit: bool = False
     answered: bool = False
     right: bool | None = None
 
@@ -279,8 +284,28 @@ class History:
         return bool(chosen) and all(_mean_violation(chosen, str(slo)) <= 0 for slo in self.spec.slos)
 
     def feasible(self, position: int, *roles: Role) -> bool:
-        """Measured, never failed, and within every SLO."""
-        return not self.broke(position) and self.keeps_slos(position, *roles)
+        """Measured, never failed, fit to be recommended, and within every SLO."""
+        unfit = any(e.unfit for e in self.at(position))
+        return not self.broke(position) and not unfit and self.keeps_slos(position, *roles)
+
+    @cached_property
+    def told_given_up(self) -> Mapping[int, tuple[GivenUp, ...]]:
+        """What launched candidates give up where their servers hold other requests than was predicted."""
+        longest = {e.position: e.longest for e in self.entries if e.longest is not None}
+        candidates, found = self.candidates, dict[int, tuple[GivenUp, ...]]()
+        baseline = longest.pop(candidates.baseline, None)
+        for position, tokens in longest.items() if baseline is not None else ():
+            predicted = candidates.given_up.get(position, ())
+            marked = tuple(one for one in predicted if not is_about_requests(one))
+            configuration = candidates.items[position].configuration
+            rows = marked + candidates.promised.broken_by(configuration, tokens, baseline)
+            if rows != predicted:
+                found[position] = rows
+        return found
+
+    def given_up(self, position: int) -> tuple[GivenUp, ...]:
+        """What a candidate gives up for speed, as launched, else as predicted."""
+        return self.told_given_up.get(position, self.candidates.given_up.get(position, ()))
 
 
 def _entry_of(
@@ -303,9 +328,16 @@ def _entry_of(
         seconds=timeline.seconds(launch),
         began_s=began_s,
         node=launch.result.node or launch.trial.node,
+        longest=launch.result.longest_request_tokens,
+        unfit=_is_unfit(spec, launch),
         answered=launch.result.accuracy is not None,
         right=launch.result.accuracy.passed if launch.result.accuracy is not None else None,
     )
+
+
+def _is_unfit(spec: StudySpec, launch: Launch) -> bool:
+    longest, odds = launch.result.longest_request_tokens, launch.result.odds_of_starting
+    return (longest is not None and longest < (spec.min_context or 0)) or (odds is not None and odds < LEAST_ODDS)
 
 
 def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:

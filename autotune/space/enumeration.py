@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from autotune.space.context import Context, default_of, search_values
 from autotune.space.expression import evaluate, names
 from autotune.space.fingerprint import Normaliser
-from autotune.space.promises import GivenUp
+from autotune.space.promises import GivenUp, Promised
 from autotune.space.schema import EngineCard, Knob, Rule, Values
 from autotune.trial import Configuration, Scalar
 
@@ -40,6 +40,7 @@ class CandidateSet:
         starts: positions of configurations that somebody found good.
         monotone_memory: knobs of which a larger value never needs less GPU memory.
         given_up: position to what a candidate gives up for speed, of those that give up anything.
+        promised: the longest request that is to be served.
         as_they_are: they are rows of a table: none is a shorter form of another one.
         without: a configuration's settings, each with what the engine makes of the command without it. What the engine
             decides by itself is no setting. None: not known, then a setting goes back to its value in the default.
@@ -53,6 +54,7 @@ class CandidateSet:
     given_up: Mapping[int, tuple[GivenUp, ...]] = field(default_factory=dict)
     as_they_are: bool = False
     without: Callable[[Configuration], Mapping[str, Configuration]] | None = field(default=None, compare=False)
+    promised: Promised = field(default_factory=Promised)
     _positions: dict[str, int] = field(default_factory=dict, compare=False)
     _giving_up: dict[frozenset[str], list[int]] = field(init=False, default_factory=dict, compare=False)
 

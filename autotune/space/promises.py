@@ -1,8 +1,9 @@
-"""What a configuration gives up for speed: the marked values of its knobs (`Knob.gives_up`)."""
+"""What a configuration gives up for speed: marked values of its knobs (`Knob.gives_up`), and shorter requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,10 +16,14 @@ UNASKED = frozenset({"no-prefix-caching"})
 """Never given up unless the user allows it or pins the knob: a workload cannot speak for traffic that shares more."""
 
 
+LONGEST = "longest_request_tokens"
+
+
 class GivenUp(BaseModel):
     """A promise that a value of a knob breaks.
 
     Attributes:
+        knob: or `LONGEST`, where no single knob decides.
         from_: the value that keeps it.
         what: a sentence for the people who use the server.
         kind: as ``--allow`` takes it.
@@ -39,7 +44,7 @@ def promises_of(
     """The function that tells what a configuration of an engine gives up.
 
     Args:
-        baseline: its knobs; the context to be kept is what it serves.
+        baseline: its knobs.
         pinned: knobs whose value the user chose: nothing is given up for speed there.
     """
     marked = {name: knob for name, knob in card.knobs.items() if knob.gives_up and name not in pinned}
@@ -71,6 +76,72 @@ def promises_of(
         return known[key]
 
     return given_up
+
+
+def longest_request_of(card: EngineCard, context: Context) -> Callable[[Configuration], int | None]:
+    """The function that tells the longest request that a configuration's knobs admit, whatever the memory holds."""
+    read, known = sorted(names(card.longest_request) & card.knobs.keys()), dict[tuple[Scalar, ...], int | None]()
+
+    def longest(configuration: Configuration) -> int | None:
+        key = tuple([configuration.knobs.get(name) for name in read])
+        if key not in known:
+            known[key] = evaluate(card.longest_request, context.scope(dict(zip(read, key, strict=True))))
+        return known[key]
+
+    return longest
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """The longest request that a recommended command serves unless the user allows less: the baseline's.
+
+    Attributes:
+        tokens: as predicted of the baseline; None: known only once it has run.
+        most: what the user left of the context by pinning it; None: all.
+    """
+
+    tokens: int | None = None
+    most: int | None = None
+
+    def broken_by(
+        self, configuration: Configuration, longest: int | None, baseline: int | None = None
+    ) -> tuple[GivenUp, ...]:
+        """What a configuration gives up that serves requests of so many tokens: a row that `is_about_requests`.
+
+        Args:
+            baseline: what the baseline's server was found to serve.
+        """
+        promised = min((n for n in (baseline or self.tokens, self.most) if n is not None), default=0)
+        if longest is None or longest >= promised:
+            return ()
+        knob = "context_length" if configuration.knobs.get("context_length") == longest else LONGEST
+        what = f"requests of more than {longest} tokens, input and output together, are refused"
+        return (GivenUp(knob=knob, from_=promised, to=longest, what=what, kind="shorter-context"),)
+
+
+def is_about_requests(one: GivenUp) -> bool:
+    """Whether a row comes from `Promised.broken_by`, not from a mark of a knob's value."""
+    return one.kind == "shorter-context" and one.knob in ("context_length", LONGEST)
+
+
+def given_up_by(
+    configurations: Collection[Configuration],
+    baseline: Configuration,
+    marks: Mapping[str, Callable[[Configuration], tuple[GivenUp, ...]]],
+    longest_of: Callable[[Configuration], int | None],
+    promised: Promised,
+) -> dict[int, tuple[GivenUp, ...]]:
+    """What configurations give up, by position; the baseline gives up nothing.
+
+    Args:
+        marks: by engine, `promises_of`; of another engine's nothing is known.
+    """
+    found = dict[int, tuple[GivenUp, ...]]()
+    for position, one in enumerate(configurations):
+        if one is not baseline and one.engine in marks:
+            given = marks[one.engine](one) + promised.broken_by(one, longest_of(one))
+            found |= {position: given} if given else {}
+    return found
 
 
 def _names(knob: Knob) -> set[str]:

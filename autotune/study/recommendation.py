@@ -19,6 +19,9 @@ STAND_IN = "replayed:"
 """How `Choice.argv` begins where a table of recorded launches does not tell a command; the engine's name follows."""
 
 
+SERVED = ("kv_cache_tokens", "longest_request_tokens", "odds_of_starting")
+"""What launches tell of the requests that a server takes."""
+
 Side = Literal["baseline", "recommended"]
 
 
@@ -161,7 +164,12 @@ class Objective(_Value):
 
 
 class Choice(_Value):
-    """A configuration that was measured, with its command; ``argv`` begins with the ``container``'s words."""
+    """A configuration that was measured, with its command; ``argv`` begins with the ``container``'s words.
+
+    Attributes:
+        kv_cache_tokens, longest_request_tokens, odds_of_starting: as of `autotune.trial.TrialResult`, the least of its
+            launches.
+    """
 
     engine: str
     engine_version: str
@@ -173,6 +181,9 @@ class Choice(_Value):
     files: dict[str, str] = {}
     command: str
     objective: Objective
+    kv_cache_tokens: int | None = None
+    longest_request_tokens: int | None = None
+    odds_of_starting: float | None = None
 
     @property
     def engine_argv(self) -> list[str]:
@@ -258,7 +269,7 @@ class Contribution(_Value):
     Attributes:
         gain_percent: None where the command without it did not start.
         odds: from 0 to 1, that it adds more than 0.5 %; None where that is not known.
-        needed_to: what the command without it failed to do.
+        needed_to: what the command without it fails to do.
         measured_on: what tells it.
     """
 
@@ -270,7 +281,7 @@ class Contribution(_Value):
     gain_percent: float | None
     ci95: tuple[float, float] | None
     odds: float | None = None
-    needed_to: Literal["start", "keep the limits"] | None = None
+    needed_to: Literal["start", "keep the limits", "keep what it promises"] | None = None
     measured_on: str
 
 

@@ -41,15 +41,19 @@ def kinds(one: Prepared) -> dict[str, set[Any]]:
 def test_every_engine_marks_what_its_values_give_up(engine: str, lossy: set[str], memory: set[float]) -> None:
     one = prepared(engine)
     found = kinds(one)
-    assert found["shorter-context"] == {81920, 32768, 16384}
+    assert found["shorter-context"] >= {81920, 32768, 16384}
     assert found.get("lossy", set()) == lossy
     assert found.get("no-memory-reserve", set()) == memory
     marked = next(rows for rows in one.candidates.given_up.values() if rows[-1].kind == "shorter-context")
     assert marked[-1].from_ == 163840
     assert f"more than {marked[-1].to} tokens" in marked[-1].what
-    for i, item in enumerate(one.candidates.items):
-        short = item.configuration.knobs["context_length"] is not None
-        assert short == any(row.kind == "shorter-context" for row in one.candidates.given_up.get(i, ()))
+    rows = {i: [row for row in given if row.kind == "shorter-context"] for i, given in one.candidates.given_up.items()}
+    contexts = [item.configuration.knobs["context_length"] for item in one.candidates.items]
+    assert all(rows.get(i) for i, context in enumerate(contexts) if context is not None)
+    # Beside the option the KV cache decides: SGLang starts with one that holds less.
+    pools = {row.to for i, context in enumerate(contexts) if context is None for row in rows.get(i, ())}
+    assert bool(pools) == (engine == "sglang")
+    assert all(isinstance(tokens, int) and 0 < tokens < 163840 for tokens in pools)
 
 
 def test_prefix_caching_is_switched_off_only_where_that_is_allowed_or_pinned() -> None:

@@ -102,6 +102,9 @@ def _facts(study: StudyRecord) -> text.Facts:
         goal = outcome.recommended.objective
         before = f" from {text.number(outcome.baseline.objective.value)}" if outcome.baseline else ""
         facts[text.title(goal.metric)] = f"{text.number(goal.value)}{before}"
+        if (longest := outcome.recommended.longest_request_tokens) is not None:
+            known = outcome.baseline.longest_request_tokens if outcome.baseline else None
+            facts["Longest request"] = f"{longest:,} tokens" + (f", the baseline's {known:,}" if known else "")
     facts["Launches"] = f"{outcome.launches}, {text.seconds(outcome.duration_s)}"
     return text.Facts(facts)
 
@@ -256,7 +259,7 @@ def contributions(study: StudyRecord) -> list[str]:
         change = (text.code(text.scalar(row.from_)), text.code(text.scalar(row.to)))
         gain = "needed to start" if row.needed_to == "start" else text.percent(row.gain_percent)
         odds = "–" if row.odds is None else f"{100 * row.odds:.0f} %"
-        needed = f"needed to {row.needed_to}; " if row.needed_to == "keep the limits" else ""
+        needed = f"needed to {row.needed_to}; " if row.needed_to not in (None, "start") else ""
         on = text.plain(needed + row.measured_on)
         rows.append((text.code(row.knob), *change, gain, text.percents(row.ci95), odds, on))
     if not rows:

@@ -96,9 +96,12 @@ def launches(study: StudyRecord) -> list[str]:
         value = achieved(study.spec, launch)
         share = f"{value / best * 100:.0f} %" if value is not None and best else "–"
         head = (str(launch.trial.number), launch.trial.role.value, engine, knobs)
-        rows.append((*head, text.number(value), share, _state(study, launch)))
+        held = (launch.result.kv_cache_tokens, launch.result.longest_request_tokens)
+        cells = (text.number(value), share, *("–" if n is None else f"{n:,}" for n in held))
+        rows.append((*head, *cells, _state(study, launch)))
     headings = ("#", "Role", "Engine", "Knobs other than the reference's", text.title(study.spec.objective))
-    table = text.table((*headings, "Of the best", "State"), rows, "r   rr")
+    told = ("Of the best", "KV cache (tokens of a replica)", "Longest request (tokens)", "State")
+    table = text.table((*headings, *told), rows, "r   rrrr")
     known = [
         f"- {engine} (launch {launch.trial.number}): {text.knobs(_varied(study, launch)) or 'nothing differs'}"
         for engine, launch in usual.items()

@@ -69,28 +69,48 @@ def _layout(spec: StudySpec, one: Configuration) -> str:
 
 
 def price(outcome: Recommendation) -> list[str]:
-    """What the recommended command gives up, and the alternatives with what each costs: a sentence each."""
+    """What the recommended command serves and gives up, and the alternatives with what each costs: a sentence each."""
     choice = outcome.recommended
+    if choice is None:
+        return []
+    kept, head = served(choice), list[str]()
+    if kept:
+        baseline = outcome.baseline.longest_request_tokens if outcome.baseline else None
+        against = f", the baseline's {baseline:,}" if baseline is not None else ""
+        head = [f"{kept[:1].upper()}{kept[1:]}{against}."]
     replayed = outcome.origin is Evidence.REPLAYED
-    if choice is None or outcome.gives_up is None or (replayed and not outcome.gives_up):
-        return []  # what a table's rows promise is not known, nor what was recommended before it was recorded
+    if outcome.gives_up is None or (replayed and not outcome.gives_up):
+        return head  # what a table's rows promise is not known, nor what was recommended before it was recorded
     lines = [
         f"It gives up ({one.knob} {text.scalar(one.to)} instead of {text.scalar(one.from_)}): {one.what}."
         for one in outcome.gives_up
     ]
     for other in outcome.alternatives:
+        over = text.percent(other.price_percent)
         within = f", 95 % interval {text.percents(other.price_ci95)}" if other.price_ci95 else ""
-        repeats = text.count(other.objective.repeats, "launch", "launches")
+        facts = (text.count(other.objective.repeats, "launch", "launches"), served(other))
         lines.append(
-            f"The best command that {other.label} reaches {_value(outcome, other.objective)} ({repeats}): the "
-            f"recommended one is {text.percent(other.price_percent)} over it{within}."
+            f"The best command that {other.label} reaches {_value(outcome, other.objective)} "
+            f"({'; '.join(filter(None, facts))}): the recommended one is {over} over it{within}."
         )
-    lines = lines or ["It gives up nothing for speed (context, prefix caching, precision, memory reserve)."]
+    if not lines:
+        open_ = "" if kept or outcome.origin is not Evidence.MEASURED else "; its longest request is not known"
+        lines = [f"It gives up nothing for speed (context, prefix caching, precision, memory reserve{open_})."]
     slower = [
         f"{text.title(name)} {text.number(new)} on {workload}, {new / old:.1f} times the baseline's {text.number(old)}"
         for workload, name, old, new in worse(outcome, ("p99_ttft_ms", "p99_tpot_ms"))
     ]
-    return [*lines, *([f"It costs latency: {_listed(slower)}."] if slower else [])]
+    return [*head, *lines, *([f"It costs latency: {_listed(slower)}."] if slower else [])]
+
+
+def served(choice: Choice) -> str:
+    """The longest request that a command serves, what limits it, and its odds of starting; empty where not known."""
+    longest, tokens, odds = choice.longest_request_tokens, choice.kv_cache_tokens, choice.odds_of_starting
+    if longest is None:
+        return ""
+    cache = f"KV cache of a replica {tokens:,}" if tokens is not None else ""
+    starts = f"odds of starting {100 * odds:.0f} %" if odds is not None else ""
+    return f"longest request {longest:,} tokens ({', '.join(filter(None, (cache, starts)))})"
 
 
 def worse(outcome: Recommendation, metrics: Iterable[str]) -> Iterator[tuple[str, str, float, float]]:

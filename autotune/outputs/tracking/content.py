@@ -16,7 +16,7 @@ from autotune.metrics.derived import COST, CURVE, PER_GPU, PER_USER, counts
 from autotune.outputs.report.outcome import SHOWN
 from autotune.outputs.report.render import PICTURES
 from autotune.search.objective import achieved, best_so_far, maximises, on_workloads, score, violations
-from autotune.study.recommendation import Recommendation
+from autotune.study.recommendation import SERVED, Recommendation
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Metrics
 
@@ -87,6 +87,7 @@ def launch_metrics(spec: StudySpec, launch: Launch, baseline: Launch | None = No
     for workload, values in launch.result.metrics.items():
         names = SHOWN + _OF_THE_FIRST if workload == spec.workloads[0] else SHOWN
         metrics.update(_numbers(_figures(spec, values, names), f"{workload}."))
+    metrics.update(_numbers({name: getattr(launch.result, name) for name in SERVED}))
     return {**metrics, **_numbers(launch.result.times_s, "time_s.")}
 
 
@@ -199,6 +200,8 @@ def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float
     if outcome.recommended is not None:
         goal = outcome.recommended.objective
         metrics.update(_numbers(dict.fromkeys((OBJECTIVE, goal.metric), goal.value)))
+    for choice, prefix in ((outcome.recommended, ""), (outcome.baseline, "baseline_")):
+        metrics.update(_numbers({name: getattr(choice, name, None) for name in SERVED}, prefix))
     for workload, comparison in outcome.workloads.items():
         metrics.update(_numbers(_figures(spec, comparison.recommended), f"{workload}."))
         metrics.update(_numbers(_figures(spec, comparison.baseline), f"baseline.{workload}."))

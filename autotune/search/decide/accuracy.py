@@ -54,7 +54,7 @@ def suspected(history: History, position: int) -> bool:
     cleared = {setting for other in right for setting in _settings(history, other)}
     mine, odds = _settings(history, position), 1.0
     for failed in dict.fromkeys(e.position for e in history if e.right is False):
-        lossy = {one.knob for one in history.candidates.given_up.get(failed, ()) if one.kind == "lossy"}
+        lossy = {one.knob for one in history.given_up(failed) if one.kind == "lossy"}
         causes = {s: _LOSSY if s[1] in lossy else _OTHER for s in _settings(history, failed) - cleared}
         shared = sum(weight for setting, weight in causes.items() if setting in mine)
         odds *= 1 - shared / (sum(causes.values()) + _CHANCE)

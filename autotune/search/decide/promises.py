@@ -33,14 +33,15 @@ def broken(history: History, position: int) -> frozenset[str]:
     """The kinds of promises that a candidate breaks without being allowed to; none of the baseline's own."""
     if position == history.candidates.baseline:
         return frozenset()
-    given_up = history.candidates.given_up.get(position, ())
-    return frozenset(one.kind for one in given_up) - frozenset(history.spec.allow)
+    return frozenset(one.kind for one in history.given_up(position)) - frozenset(history.spec.allow)
 
 
 def prices(history: History) -> Floats:
     """What each candidate must add to be recommended, score units, shape ``(candidates,)``: `WORTH`, or 0."""
     found = np.zeros(len(history.candidates))
     found[history.candidates.giving_up(frozenset(history.spec.allow))] = WORTH
+    for position in history.told_given_up:
+        found[position] = WORTH if broken(history, position) else 0.0
     found[history.candidates.baseline] = 0.0
     return found
 
@@ -119,13 +120,13 @@ def _rival(history: History, model: Posterior, kept: int) -> int | None:
     """What gives something up and is expected to be worth it, the best; what was begun goes on."""
     candidates, begun = history.candidates, {e.position for e in history.of_role(Role.FINAL)}
     mine, options = candidates.items[kept].configuration, dict[int, None]()
-    for position, given_up in candidates.given_up.items():
+    for position in {**candidates.given_up, **history.told_given_up}:
         theirs = candidates.items[position].configuration
         if theirs.engine != mine.engine or barred(history, position) or not broken(history, position):
             continue
         if history.broke(position) or suspected(history, position):
             continue
-        knobs = {one.knob for one in given_up}
+        knobs = {one.knob for one in history.given_up(position)}
         same = all(value == mine.knobs.get(name) for name, value in theirs.knobs.items() if name not in knobs)
         if same or history.feasible(position):
             options[position] = None

@@ -304,12 +304,13 @@ def _row(
         return Contribution(**cells, gain_percent=None, ci95=None, needed_to="start", measured_on=on)
     found = _difference(history, model, commands, spread)
     breaks = any(e.measured for e in other) and not history.keeps_slos(commands[1])
+    less = promises.broken(history, commands[1]) - promises.broken(history, commands[0])
     return Contribution(
         **cells,
         gain_percent=percent(found.mean),
         ci95=percents(found.mean, found.half),
         odds=found.odds,
-        needed_to="keep the limits" if breaks else None,
+        needed_to="keep the limits" if breaks else "keep what it promises" if less else None,
         measured_on=found.measured_on,
     )
 

@@ -25,7 +25,7 @@ from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords
 from autotune.simulator.node.batching import Batching
-from autotune.simulator.node.memory import MemoryPlan, plan_memory, start_failure, startup_s
+from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory, start_failure, startup_s
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.trial import Failure, FailureKind, Metrics
 
@@ -39,10 +39,6 @@ __all__ = [
     "start_failure",
     "too_long",
 ]
-
-
-_TOO_CLOSE = 0.1
-"""Odds from which on it is too close to call (as `MemoryPlan.verdict`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +110,8 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Seq
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
     """Requests that the server would reject: longer than its context, or, for sure, than its whole KV pool."""
     longest = workload.longest_request
-    pool = plan.capacity_tokens // server.block_tokens * server.block_tokens
-    if plan.holds(longest) >= _TOO_CLOSE:
+    pool = plan.capacity_tokens
+    if plan.holds(longest) >= TOO_CLOSE:
         pool = max(pool, longest)
     for limit, name in ((server.context_length, "context_length"), (pool, "the KV cache of a replica")):
         if longest > limit:

@@ -71,12 +71,10 @@ class Behaviour(Entry):
         "a profiled step and the cache (vLLM); static = of what is free at start, for weights and cache alone "
         "(SGLang); free = of what weights and a profiled step leave, for the cache (TensorRT-LLM)"
     )
-    needs_full_context: bool = Field(description="refuses to start unless one sequence of full length fits (vLLM)")
-    full_context_odds: float = Field(
-        default=1,
-        ge=0,
-        le=1,
-        description="that it does so where the context is the model's own, not a given one",
+    full_context_option: str = Field(
+        default="",
+        description="of an engine that refuses to start unless one sequence of full length fits (vLLM): the option "
+        "that shortens it",
     )
     context_gb: float = Field(ge=0, description="the driver's context and libraries, taken before the engine looks")
     communicator_gb: float = Field(ge=0, description="buffers of collectives, for every further rank of a stage")

@@ -22,7 +22,7 @@ _FLOAT32 = 4.0
 _NORMAL = NormalDist()
 _STATES = 256
 """Sequences whose states of linear attention are kept; of more the engines make room in the cache as they come."""
-_CLOSE = 0.1
+TOO_CLOSE = 0.1
 """With odds of less than 9 to 1 either way it is too close to call."""
 
 MEMORY_KEYS = (
@@ -31,6 +31,7 @@ MEMORY_KEYS = (
     "memory_margin_sigma_gb",
     "memory_fit_probability",
     "kv_cache_tokens",
+    "longest_request_tokens",
     "kv_cache_gb",
     "weights_gb",
 )
@@ -55,10 +56,10 @@ class MemoryPlan:
         runtime: the driver's context and the buffers of communication.
         graphs: captured CUDA graphs.
         kv_cache: what is left for the cache under the engine's fraction; negative = does not fit.
-        kv_token: bytes of one token over the layers of one pipeline stage.
-        capacity_tokens: tokens that one attention replica can keep.
+        kv_token: bytes that a replica's token takes, over the layers of one pipeline stage.
+        capacity_tokens: tokens that one attention replica can keep, in whole blocks.
+        longest_request_tokens: input and output of the longest request that is served.
         needed_tokens: tokens that the engine insists on at start (vLLM: one sequence of full length).
-        rule_odds: that it does insist.
         spare: what is left beside the engine's share, where graphs and whatever is not in the share must fit.
         cache_sigma: standard deviation of `kv_cache`.
         spare_sigma: that of `spare`.
@@ -72,8 +73,8 @@ class MemoryPlan:
     kv_cache: float
     kv_token: float
     capacity_tokens: int
+    longest_request_tokens: int
     needed_tokens: int
-    rule_odds: float
     spare: float
     cache_sigma: float
     spare_sigma: float
@@ -95,8 +96,8 @@ class MemoryPlan:
 
     @property
     def fit_probability(self) -> float:
-        """Odds that it starts: of the cache that the engine insists on, and, where it may not, of any cache."""
-        return self.rule_odds * self.holds(self.needed_tokens) + (1 - self.rule_odds) * self.holds(1)
+        """Odds that it starts: that there is the cache which the engine insists on."""
+        return self.holds(self.needed_tokens)
 
     def holds(self, tokens: float) -> float:
         """Odds that a replica's cache holds so many tokens: the margin over its deviation, taken as normal."""
@@ -111,7 +112,7 @@ class MemoryPlan:
     @property
     def verdict(self) -> MemoryVerdict:
         """What the odds say; too close to call, the simulated server starts where they are even or better."""
-        if min(self.fit_probability, 1 - self.fit_probability) > _CLOSE:
+        if min(self.fit_probability, 1 - self.fit_probability) > TOO_CLOSE:
             return MemoryVerdict.TOO_CLOSE
         return MemoryVerdict.FITS if self.fit_probability > 0.5 else MemoryVerdict.DOES_NOT_FIT
 
@@ -123,6 +124,7 @@ class MemoryPlan:
             self.sigma_bytes / 1e9,
             self.fit_probability,
             self.capacity_tokens,
+            self.longest_request_tokens,
             max(0.0, self.kv_cache) / 1e9,
             self.weights / 1e9,
         )
@@ -204,14 +206,14 @@ def _state_bytes(server: SimulatedServer) -> float:
 
 
 def _kv_token_bytes(server: SimulatedServer) -> float:
-    """KV cache of one token over the layers of a pipeline stage."""
+    """KV cache on one GPU of a replica's token, over the layers of a pipeline stage."""
     a, alignment = server.architecture, server.coefficients.latent_cache_alignment
     # Where a layer's cache is its window, short sequences take more of the pool per token than this mean.
     length = server.context_length if server.coefficients.sliding_cache == "window" else 0
     per_token = kv_bytes_per_token_layer(a, server.kv_type, server.tensor_parallel, length)
     if a.kv_lora_rank:
         per_token = math.ceil(per_token / alignment) * alignment if alignment > 1 else per_token
-    return per_token * a.layers / server.pipeline_parallel
+    return per_token * a.layers / server.pipeline_parallel / server.context_parallel
 
 
 def plan_memory(server: SimulatedServer) -> MemoryPlan:
@@ -240,6 +242,7 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         cache_unsure = spare_unsure = guessed + share * (communication + graphs)
     kv_cache -= min(kv_cache / 2, _state_bytes(server)) if kv_cache > 0 else 0.0
     kv_token = _kv_token_bytes(server)
+    capacity = int(max(0.0, kv_cache) / kv_token) // server.block_tokens * server.block_tokens
     return MemoryPlan(
         total=total,
         weights=weights,
@@ -248,9 +251,9 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         graphs=graphs,
         kv_cache=kv_cache,
         kv_token=kv_token,
-        capacity_tokens=int(max(0.0, kv_cache) / kv_token * server.context_parallel),
-        needed_tokens=server.context_length // server.context_parallel if c.needs_full_context else 1,
-        rule_odds=1.0 if server.context_given else c.full_context_odds,
+        capacity_tokens=capacity,
+        longest_request_tokens=min(server.context_length, capacity),
+        needed_tokens=server.context_length if c.full_context_option else 1,
         spare=spare,
         cache_sigma=math.hypot(base, cache_unsure),
         spare_sigma=math.hypot(base, spare_unsure),
@@ -266,12 +269,13 @@ def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
         return Failure(FailureKind.BAD_ARGUMENT, message, "")
     if plan.starts:
         return None
-    short = f"{-plan.margin_bytes / 1e9:.1f} GB per GPU are missing"
+    short = f"{-plan.margin_bytes / 1e9:.1f} GB per GPU are missing, give or take {plan.sigma_bytes / 1e9:.1f}"
     if plan.verdict is MemoryVerdict.TOO_CLOSE:
-        short += f", give or take {plan.sigma_bytes / 1e9:.1f}: too close to call"
+        short += f": too close to call, with odds of starting of {plan.fit_probability:.0%}"
     facts = (
         f"weights {plan.weights / 1e9:.1f} GB, a step's tensors {plan.activations / 1e9:.1f} GB, runtime "
-        f"{plan.runtime / 1e9:.1f} GB, graphs {plan.graphs / 1e9:.1f} GB of {plan.total / 1e9:.1f} GB"
+        f"{plan.runtime / 1e9:.1f} GB, graphs {plan.graphs / 1e9:.1f} GB of {plan.total / 1e9:.1f} GB, memory fraction "
+        f"{server.memory_fraction:g}"
     )
     excerpt, advice = _as_the_engine_says(server, plan)
     return Failure(FailureKind.OUT_OF_MEMORY, f"Out of GPU memory: {short} ({facts}); {advice}.", excerpt)
@@ -298,12 +302,18 @@ def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str,
             "static": "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
         }.get(c.fraction_of, allocation)
         return line, "raise memory_fraction, shard over more GPUs or compute fewer tokens per step"
-    need, have = plan.needed_tokens * plan.kv_token / GIB, plan.kv_cache / GIB
+    need, have = plan.needed_tokens * plan.kv_token, plan.kv_cache
     excerpt = (
-        f"To serve at least one request with the model's max seq len ({server.context_length}), ({need:.2f} GiB KV "
-        f"cache is needed, which is larger than the available KV cache memory ({have:.2f} GiB)."
+        f"To serve at least one request with the model's max seq len ({server.context_length}), ({need / GIB:.2f} GiB "
+        f"KV cache is needed, which is larger than the available KV cache memory ({have / GIB:.2f} GiB)."
     )
-    return excerpt, "shorten context_length, raise memory_fraction or shard attention over more GPUs"
+    told = (
+        f"one {plan.needed_tokens:,}-token request needs {need / 1e9:.1f} GB of KV cache, {have / 1e9:.1f} GB are free"
+    )
+    sure = int((have + _NORMAL.inv_cdf(TOO_CLOSE) * plan.cache_sigma) / plan.kv_token)
+    shorter = f"add {c.full_context_option} {sure // server.block_tokens * server.block_tokens}, "
+    others = "raise memory_fraction or shard attention over more GPUs"
+    return excerpt, f"{told}; {shorter if sure >= server.block_tokens else ''}{others}"
 
 
 def startup_s(server: SimulatedServer, plan: MemoryPlan) -> float:

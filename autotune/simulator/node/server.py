@@ -132,11 +132,6 @@ class SimulatedServer:
     def context_length(self) -> int:
         return self._count("context_length", 0) or self.architecture.context_limit
 
-    @property
-    def context_given(self) -> bool:
-        """Whether somebody asked for this context: the engine's own may be shortened by what launches it."""
-        return self.context_length != self.architecture.context_limit
-
     @cached_property
     def _whole_budget(self) -> int:
         budget = self._count("max_batched_tokens", 0) or self.coefficients.max_batched_tokens

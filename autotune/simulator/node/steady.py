@@ -194,9 +194,9 @@ class SteadyNode:
         self._calibration = calibration or packaged_calibration()
         self._workload = workload = workload.with_concurrencies(IN_FLIGHT) if limits.capacity else workload
         self._loads = [LoadSummary.of(workload.draw(position, 0)) for position in range(len(workload.points))]
-        self._coefficients = _Memo(self._compute_coefficients)
-        self._starts = _Memo(self._compute_start)
-        self._flows = _Memo(self._compute_flows)
+        self._coefficients = Memo(self._compute_coefficients)
+        self._starts = Memo(self._compute_start)
+        self._flows = Memo(self._compute_flows)
 
     def predict(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> SteadyPrediction:
         """The prediction for effective knobs; raises `UnknownName` for an engine that the simulator does not know."""
@@ -270,7 +270,7 @@ class SteadyNode:
         return {name: np.broadcast_to(logs, (count,))[1:] for name, logs in found.items()}
 
 
-class _Memo(Generic[Value]):
+class Memo(Generic[Value]):
     """A function of knobs, an engine and more arguments, computed once for all knobs that agree in what it reads.
 
     Who agrees with an earlier one in every knob that any call of that engine has read takes the same path through the

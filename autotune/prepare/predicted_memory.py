@@ -1,0 +1,107 @@
+"""What is known of candidates' memory before any launch: whether they start, and their longest requests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from autotune.errors import BadInput
+from autotune.prepare.engine_space import EngineSpace
+from autotune.simulator.node.calibration import calibration_of, coefficients_of
+from autotune.simulator.node.coefficients import Coefficients, speed_card
+from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
+from autotune.simulator.node.server import ServerSetup, SimulatedServer
+from autotune.simulator.node.steady import Memo
+from autotune.space.enumeration import Candidate
+from autotune.space.library import Library
+from autotune.space.promises import GivenUp, Promised, given_up_by, longest_request_of, promises_of
+from autotune.study.spec import StudySpec
+from autotune.trial import LEAST_ODDS, Configuration, Scalar
+
+MEMORY = "memory"
+"""The name under which the candidates are counted that memory leaves out."""
+
+
+class MemoryPlans:
+    """The memory plans of a study's candidates: those that agree in all that a plan reads are computed once."""
+
+    def __init__(self, spec: StudySpec, library: Library) -> None:
+        self._spec, self._calibration = spec, calibration_of(library)
+        self._coefficients: list[Coefficients] = []
+        # A plan reads few knobs, the conditions of the coefficients many, which come to few different ones.
+        self._places, self._plans = Memo(self._place), Memo(self._compute)
+        self._known: dict[str, MemoryPlan | None] = {}
+
+    def of(self, configuration: Configuration, version: str) -> MemoryPlan | None:
+        """The plan; None of an engine or a machine that the simulated node does not know."""
+        name = configuration.fingerprint
+        if name not in self._known:
+            self._known[name] = self._planned(configuration.knobs, configuration.engine, version)
+        return self._known[name]
+
+    def _planned(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> MemoryPlan | None:
+        try:
+            return self._plans(knobs, engine, version, self._places(knobs, engine, version))
+        except (BadInput, ArithmeticError, ValueError, TypeError):
+            return None  # No such engine, or values that no server of it could have.
+
+    def _place(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> int:
+        if self._spec.hardware.vendor == "cpu":
+            raise BadInput("the memory of a CPU's servers is not known")
+        scope = {"model": self._spec.model, "hardware": self._spec.hardware, "gpus": self._spec.gpus}
+        found = coefficients_of(speed_card(engine), self._calibration, version, knobs, scope)
+        if found not in self._coefficients:
+            self._coefficients.append(found)
+        return self._coefficients.index(found)
+
+    def _compute(self, knobs: Mapping[str, Scalar], engine: str, version: str, place: int) -> MemoryPlan:
+        spec = self._spec
+        setup = ServerSetup(engine, version, knobs, spec.model, spec.hardware, spec.gpus, self._calibration)
+        return plan_memory(SimulatedServer(setup, self._coefficients[place]))
+
+
+def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans) -> str | None:
+    """Leave out what memory keeps from being recommended; say why, where nothing is left of an engine.
+
+    That is what does not hold the longest request that ``--min-context`` asks for, and on the simulator, whose plan is
+    the evidence, what starts with odds below `LEAST_ODDS`; not engines' defaults, and not where nothing would be left.
+    On a real node what is too close to call is launched.
+    """
+    simulated, floor, version = spec.on == "simulator", spec.min_context or 0, space.context.version
+    planned = [(one, plans.of(one, version)) for one in space.space.configurations]
+    least = 0.5 if simulated else TOO_CLOSE
+    kept = [row for row in planned if not floor or row[1] is None or row[1].holds(floor) >= least]
+    if planned and not kept:
+        longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
+        return f"no KV cache holds the {floor} tokens of --min-context, the largest holds {longest}"
+    if simulated:
+        default = space.effective({})
+        sure = [row for row in kept if row[1] is None or row[1].fit_probability >= LEAST_ODDS or row[0] == default]
+        kept = sure if any(one != default for one, _ in sure) else kept
+    space.space.configurations = [one for one, _ in kept]
+    if len(kept) < len(planned):
+        space.space.removed[MEMORY] = len(planned) - len(kept)
+    return None
+
+
+def promises_kept(
+    configurations: Collection[Configuration],
+    baseline: Candidate,
+    spaces: Mapping[str, EngineSpace],
+    plans: MemoryPlans,
+) -> tuple[dict[int, tuple[GivenUp, ...]], Promised]:
+    """What candidates give up, by position, and the longest request that is promised: the baseline's, as predicted."""
+    first = baseline.configuration
+    marks = {name: promises_of(one.card, one.context, first.knobs, one.chosen) for name, one in spaces.items()}
+    by_knobs = {name: longest_request_of(one.card, one.context) for name, one in spaces.items()}
+
+    def longest_of(one: Configuration) -> int | None:
+        admitted = by_knobs[one.engine](one)
+        plan = plans.of(one, spaces[one.engine].context.version) if admitted else None
+        # What holds nothing does not start; if it does all the same, its launch tells what it holds.
+        return min(admitted, plan.capacity_tokens) if admitted and plan and plan.capacity_tokens else admitted
+
+    plan = plans.of(first, baseline.engine_version)
+    served = longest_of(first) if plan is None or plan.starts else by_knobs[first.engine](first)
+    pinned = [space.pins.get("context_length") for space in spaces.values()]
+    promised = Promised(served, max((n for n in pinned if isinstance(n, int)), default=None))
+    return given_up_by(configurations, first, marks, longest_of, promised), promised
