@@ -25,7 +25,7 @@ EMULATOR_NAME = "autotune-emulate"
 """The ``Server`` header of an emulated engine, so that its numbers can be told from measured ones."""
 
 
-LEAST_ODDS = 0.9
+SURE_TO_START = 0.9
 """Of starting: what has less, and did not start itself, is no command to recommend."""
 
 

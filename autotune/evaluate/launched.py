@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -168,7 +168,7 @@ class Launched:
                 pids = server.pids
                 context = self._context(trial)
                 resolved = None if failure else read_back(server, kind, trial, context, folder)
-                served = None if failure else read_served(server, kind, trial, context, resolved)
+                served = {} if failure else read_served(server, kind.card, trial, context, resolved)
             result = self._failed(failure) if failure else self._load(server, trial, kind.card, folder, times_s)
             self.notify(Stage(trial.number, "stopping"))
             with measured(times_s, "stop"):
@@ -179,8 +179,8 @@ class Launched:
         if taken and result.metrics:
             result = self._failed(taken)
         evidence = Evidence.EMULATED if server.emulated else self.evidence
-        result = replace(result, **asdict(served)) if served is not None and result.failure is None else result
-        return replace(result, evidence=evidence, pids=pids, resolved=resolved, quarantine=quarantine)
+        served = served if result.failure is None else {}
+        return replace(result, **served, evidence=evidence, pids=pids, resolved=resolved, quarantine=quarantine)
 
     def _context(self, trial: Trial) -> Context:
         """What knobs are resolved by: the node, and the longest request of all workloads."""

@@ -22,11 +22,11 @@ from autotune.serving.logs import read_head
 from autotune.serving.server import Server
 from autotune.space.context import Context
 from autotune.space.entry import in_range
-from autotune.space.promises import longest_request_of
+from autotune.space.promises import admitted
 from autotune.space.schema import EngineCard
 from autotune.space.serving import ResolvedSource
 from autotune.study.home import make_trial_folder, write_atomically
-from autotune.trial import Configuration, Resolved, Trial
+from autotune.trial import Resolved, Trial
 
 FILE_NAME = "resolved.json"
 ANSWER_S = 60.0
@@ -70,34 +70,24 @@ def read_back(server: Server, engine: Engine, trial: Trial, context: Context, fo
     return compare_reported(engine, trial, context, list(reported.values()), folder, server.secrets)
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What is known of the requests that a ready server takes; fields as of `TrialResult`."""
-
-    kv_cache_tokens: int | None
-    longest_request_tokens: int | None
-    odds_of_starting: float = 1.0
-
-
-def read_served(server: Server, engine: Engine, trial: Trial, context: Context, resolved: Resolved | None) -> Served:
-    """Read the size of a ready server's KV cache in its log; with its knobs it tells the longest request."""
+def read_served(
+    server: Server, card: EngineCard, trial: Trial, context: Context, resolved: Resolved | None
+) -> dict[str, Any]:
+    """The fields of a result about the requests that a ready server takes, by its log and its context."""
     log = read_head(server.log, server.log_offset) if server.log is not None else ""
-    tokens = kv_cache_tokens(engine.card, log, trial.engine_version)
-    knobs = {**trial.configuration.knobs, **{name: got for name, (_, got) in (resolved or _ASKED).differs.items()}}
-    admitted = longest_request_of(engine.card, context)(Configuration(engine.name, knobs))
-    longest = min(tokens, admitted) if tokens is not None and admitted is not None else None
-    return Served(tokens, longest)
-
-
-_ASKED = Resolved("")
+    tokens = kv_cache_tokens(card, log, trial.engine_version)
+    differs = resolved.differs if resolved is not None else {}
+    ran = trial.configuration.with_knobs(**{name: got for name, (_, got) in differs.items()})
+    longest = None if tokens is None else min(tokens, admitted(ran, context))
+    return {"kv_cache_tokens": tokens, "longest_request_tokens": longest, "odds_of_starting": 1.0}
 
 
 def kv_cache_tokens(card: EngineCard, log: str, version: str) -> int | None:
     """The least KV cache of a replica, in tokens, that a log tells; None where it tells none."""
-    for figure in card.kv_cache_tokens:
-        found = re.findall(figure.pattern, log) if in_range(version, figure.versions) else []
+    for one in card.kv_cache_tokens:
+        found = list(re.finditer(one.pattern or "", log)) if in_range(version, one.versions) else []
         if found:
-            return min(int(text.replace(",", "")) for text in found)
+            return min(int(match[1].replace(",", "")) for match in found)
     return None
 
 

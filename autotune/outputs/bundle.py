@@ -25,6 +25,7 @@ from autotune.notify import Notify
 from autotune.prepare.candidates import prepare
 from autotune.replay.archive import pack
 from autotune.replay.bundle import CANDIDATES, RECOMMENDATION, STUDY, KnownCandidate, KnownCandidates
+from autotune.search.decide.simplify import ablations, own_default
 from autotune.serving.secrets import read_secret
 from autotune.space.library import Library
 from autotune.study.home import Home
@@ -92,10 +93,10 @@ def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, n
             "itself have changed since the study ran"
         )
     answers = {launch.result.resolved.fingerprint for launch in launches if launch.result.resolved is not None}
-    finalists = {launch.trial.configuration for launch in launches if launch.trial.role is Role.FINAL}
-    shorter = [candidates.without(one) for one in finalists] if candidates.without is not None else []
-    named = asked | answers | {one.fingerprint for without in shorter for one in without.values()}
-    launched = {candidates.position(fingerprint) for fingerprint in named if fingerprint in candidates}
+    launched = {candidates.position(fingerprint) for fingerprint in asked | answers if fingerprint in candidates}
+    finalists = {launch.trial.configuration.fingerprint for launch in launches if launch.trial.role is Role.FINAL}
+    for position in map(candidates.position, finalists):
+        launched |= set(ablations(candidates, position, own_default(candidates, position)))
     kept = sorted({candidates.baseline, *candidates.defaults, *launched})
     items = [
         KnownCandidate(

@@ -35,7 +35,7 @@ from autotune.space.enumeration import Candidate, CandidateSet, Enumeration, enu
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import as_failure, broken_rules, effective, unsuited
 from autotune.space.library import Library, packaged
-from autotune.space.promises import UNASKED, longest_request_of, promises_of
+from autotune.space.promises import UNASKED, admitted, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.study.recommendation import Exclusion, NoEffect
 from autotune.study.spec import AUTO, StudySpec
@@ -225,8 +225,7 @@ def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
     """Leave out what gives up more than the user allows for any gain: it could never be recommended."""
     unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
     given_up, configurations = promises_of(space.card, space.context, {}, space.chosen), space.space.configurations
-    longest = longest_request_of(space.card, space.context)
-    long = [c for c in configurations if (n := longest(c)) is None or n >= floor]
+    long = [c for c in configurations if admitted(c, space.context) >= floor]
     kept = [c for c in long if not any(one.kind in unasked for one in given_up(c))]
     space.space.configurations = kept
     if len(kept) < len(configurations):

@@ -13,9 +13,9 @@ from autotune.simulator.node.server import ServerSetup, SimulatedServer
 from autotune.simulator.node.steady import Memo
 from autotune.space.enumeration import Candidate
 from autotune.space.library import Library
-from autotune.space.promises import GivenUp, Promised, given_up_by, longest_request_of, promises_of
+from autotune.space.promises import GivenUp, Promised, admitted, given_up_by, promises_of
 from autotune.study.spec import StudySpec
-from autotune.trial import LEAST_ODDS, Configuration, Scalar
+from autotune.trial import SURE_TO_START, Configuration, Scalar
 
 MEMORY = "memory"
 """The name under which the candidates are counted that memory leaves out."""
@@ -62,9 +62,9 @@ class MemoryPlans:
 def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans) -> str | None:
     """Leave out what memory keeps from being recommended; say why, where nothing is left of an engine.
 
-    That is what does not hold the longest request that ``--min-context`` asks for, and on the simulator, whose plan is
-    the evidence, what starts with odds below `LEAST_ODDS`; not engines' defaults, and not where nothing would be left.
-    On a real node what is too close to call is launched.
+    That is what does not hold a request of ``--min-context``, and on the simulator, whose plan is the evidence, what
+    starts with odds below `SURE_TO_START`, but for engines' defaults, and unless nothing would be left. On a real node
+    what is too close to call is launched.
     """
     simulated, floor, version = spec.on == "simulator", spec.min_context or 0, space.context.version
     planned = [(one, plans.of(one, version)) for one in space.space.configurations]
@@ -75,7 +75,7 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
         return f"no KV cache holds the {floor} tokens of --min-context, the largest holds {longest}"
     if simulated:
         default = space.effective({})
-        sure = [row for row in kept if row[1] is None or row[1].fit_probability >= LEAST_ODDS or row[0] == default]
+        sure = [row for row in kept if row[1] is None or row[1].fit_probability >= SURE_TO_START or row[0] == default]
         kept = sure if any(one != default for one, _ in sure) else kept
     space.space.configurations = [one for one, _ in kept]
     if len(kept) < len(planned):
@@ -92,16 +92,15 @@ def promises_kept(
     """What candidates give up, by position, and the longest request that is promised: the baseline's, as predicted."""
     first = baseline.configuration
     marks = {name: promises_of(one.card, one.context, first.knobs, one.chosen) for name, one in spaces.items()}
-    by_knobs = {name: longest_request_of(one.card, one.context) for name, one in spaces.items()}
 
-    def longest_of(one: Configuration) -> int | None:
-        admitted = by_knobs[one.engine](one)
-        plan = plans.of(one, spaces[one.engine].context.version) if admitted else None
+    def longest_of(one: Configuration) -> int:
+        context = spaces[one.engine].context
+        plan, most = plans.of(one, context.version), admitted(one, context)
         # What holds nothing does not start; if it does all the same, its launch tells what it holds.
-        return min(admitted, plan.capacity_tokens) if admitted and plan and plan.capacity_tokens else admitted
+        return min(most, plan.capacity_tokens) if plan and plan.capacity_tokens else most
 
     plan = plans.of(first, baseline.engine_version)
-    served = longest_of(first) if plan is None or plan.starts else by_knobs[first.engine](first)
+    served = longest_of(first) if plan is None or plan.starts else admitted(first, spaces[first.engine].context)
     pinned = [space.pins.get("context_length") for space in spaces.values()]
     promised = Promised(served, max((n for n in pinned if isinstance(n, int)), default=None))
     return given_up_by(configurations, first, marks, longest_of, promised), promised

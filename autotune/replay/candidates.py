@@ -26,7 +26,7 @@ from autotune.replay.table import (
 from autotune.space.context import Context, default_of
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
-from autotune.space.promises import Promised, given_up_by, longest_request_of, promises_of
+from autotune.space.promises import Promised, admitted, given_up_by, promises_of
 from autotune.study.recommendation import STAND_IN
 from autotune.study.spec import AUTO, StudySpec
 from autotune.trial import Command, Configuration, Scalar
@@ -91,13 +91,9 @@ def candidates_of(spec: StudySpec, table: Table, known: KnownEngines, library: L
     position = next(i for i, c in enumerate(listed) if c is baseline)
     kinds = known if table.of_study else {}
     marks = {n: promises_of(kind.card, context, baseline.knobs, spec.pins) for n, (kind, context) in kinds.items()}
-    longest = {name: longest_request_of(kind.card, context) for name, (kind, context) in kinds.items()}
-    pinned = spec.pins.get("context_length")
-    promised = Promised(
-        longest[baseline.engine](baseline) if baseline.engine in longest else None,
-        pinned if isinstance(pinned, int) else None,
-    )
-    given_up = given_up_by(listed, baseline, marks, lambda one: longest[one.engine](one), promised)
+    context, pinned = Context(spec.model, spec.hardware, spec.gpus, ""), spec.pins.get("context_length")
+    promised = Promised(admitted(baseline, context), pinned if isinstance(pinned, int) else None)
+    given_up = given_up_by(listed, baseline, marks, lambda one: admitted(one, context), promised)
     memory, as_they_are = library.monotone_memory, not table.of_study
     return CandidateSet(items, position, (), (), memory, given_up, as_they_are=as_they_are, promised=promised)
 

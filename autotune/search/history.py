@@ -14,7 +14,7 @@ from autotune.space.enumeration import CandidateSet
 from autotune.space.promises import GivenUp, is_about_requests
 from autotune.study.places import is_beside
 from autotune.study.spec import StudySpec
-from autotune.trial import LEAST_ODDS, Evidence, Failure, FailureKind, Launch, Role, Trial
+from autotune.trial import SURE_TO_START, Evidence, Failure, FailureKind, Launch, Role, Trial
 
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate that may end without saying anything before it is given up."""
@@ -44,7 +44,7 @@ class Entry:
         began_s: when, on the study's own clock (`timeline.start_times`).
         node: where it ran, or must run; empty: not known, or the study knows one place only.
         longest: tokens of the longest request that its server was found to serve; None where that is not known.
-        unfit: it serves less than ``--min-context``, or starts with odds below `LEAST_ODDS`.
+        unfit: it serves less than ``--min-context``, or starts with odds below `SURE_TO_START`.
         answered: its answers were kept, to compare others with or with others.
         right: whether they were as good as the baseline's; None: not compared.
     """
@@ -337,7 +337,7 @@ def _entry_of(
 
 def _is_unfit(spec: StudySpec, launch: Launch) -> bool:
     longest, odds = launch.result.longest_request_tokens, launch.result.odds_of_starting
-    return (longest is not None and longest < (spec.min_context or 0)) or (odds is not None and odds < LEAST_ODDS)
+    return (longest is not None and longest < (spec.min_context or 0)) or (odds is not None and odds < SURE_TO_START)
 
 
 def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:

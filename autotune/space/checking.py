@@ -15,7 +15,7 @@ from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config"})
-_CONDITIONS = frozenset({"when", "forbid", "expect", "active", "keeps", "longest_request"})
+_CONDITIONS = frozenset({"when", "forbid", "expect", "active", "keeps"})
 _MARK_NAMES = frozenset({"default", "baseline"})
 _Location = tuple[str | int, ...]
 

@@ -78,17 +78,10 @@ def promises_of(
     return given_up
 
 
-def longest_request_of(card: EngineCard, context: Context) -> Callable[[Configuration], int | None]:
-    """The function that tells the longest request that a configuration's knobs admit, whatever the memory holds."""
-    read, known = sorted(names(card.longest_request) & card.knobs.keys()), dict[tuple[Scalar, ...], int | None]()
-
-    def longest(configuration: Configuration) -> int | None:
-        key = tuple([configuration.knobs.get(name) for name in read])
-        if key not in known:
-            known[key] = evaluate(card.longest_request, context.scope(dict(zip(read, key, strict=True))))
-        return known[key]
-
-    return longest
+def admitted(configuration: Configuration, context: Context) -> int:
+    """Tokens of the longest request that a configuration's options admit, whatever its memory holds."""
+    given = configuration.knobs.get("context_length")
+    return given if isinstance(given, int) else context.model.architecture.context_limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from autotune.space.entry import Entry, KnownVersion, VersionRange, in_range
 from autotune.space.expression import Expression, Template
-from autotune.space.serving import ContainerImage, LogFigure, LogPattern, ProgressMark, ResolvedSource, Serving
+from autotune.space.serving import ContainerImage, LogPattern, ProgressMark, ResolvedSource, Serving
 from autotune.trial import FailureKind, Scalar
 
 
@@ -65,7 +65,7 @@ GiveUpKind = Literal["shorter-context", "no-prefix-caching", "lossy", "no-memory
 class GiveUp(Entry):
     """What some values of a knob take from the people who use the server.
 
-    A shorter context needs no mark: see `EngineCard.longest_request`.
+    A shorter `context_length` needs no mark: see `autotune.space.promises.Promised`.
     """
 
     kind: GiveUpKind
@@ -269,9 +269,6 @@ class EngineCard(Entry):
     always: list[Addition] = []
     knobs: dict[str, Knob]
     effects: list[Effect] = []
-    longest_request: Expression = Field(
-        default="None", description="tokens, input and output, of the longest request that the knobs admit, if known"
-    )
     no_effect: list[NoEffectOption] = Field(
         default=[], description="told as doing nothing where they stand on a command line"
     )
@@ -280,8 +277,8 @@ class EngineCard(Entry):
     recipes: list[Recipe] = Field(default=[], description="of several that hold the first is `--baseline recipe`")
     serving: Serving = Serving()
     resolved: list[ResolvedSource] = []
-    kv_cache_tokens: list[LogFigure] = Field(
-        default=[], description="tokens that the KV cache of one replica holds; the first that matches counts"
+    kv_cache_tokens: list[ResolvedSource] = Field(
+        default=[], description="patterns whose first group is the tokens that one replica's KV cache holds"
     )
     progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")
     default_baseline: bool = Field(default=False, description="comes first, so that its default is the baseline")

@@ -59,20 +59,6 @@ class DraftMetrics(Entry):
         return self
 
 
-class LogFigure(Entry):
-    """A figure in the log of a starting server; of several, as of data-parallel ranks, the least counts."""
-
-    pattern: str = Field(description="regular expression; its first group is the figure, with or without commas")
-    versions: VersionRange = "*"
-    source: str
-
-    @model_validator(mode="after")
-    def _has_a_group(self) -> LogFigure:
-        if not re.compile(self.pattern).groups:
-            raise ValueError("the pattern has no group, so nothing could be read from it")
-        return self
-
-
 class ResolvedSource(Entry):
     """Where a running engine tells what it made of its arguments: a path of its server, or a line of its log.
 

@@ -71,10 +71,12 @@ def test_a_bundle_replayed_elsewhere_ends_as_the_study_did(home: Path, file: Pat
     assert "the recommendation is that of study s" in told.err
     original = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
     assert all(told.json[key] == original[key] for key in ("fingerprint", "argv", "env", "config", "gain_percent"))
-    # A model of the launched candidates alone says it a little otherwise.
-    for one, other in zip(told.json["contributions"], original["contributions"], strict=True):
+    # A model of the launched candidates alone says it a little otherwise, so that rows may change places.
+    both = (sorted(found["contributions"], key=lambda row: row["knob"]) for found in (told.json, original))
+    for one, other in zip(*both, strict=True):
         assert (one["knob"], one["from"], one["to"]) == (other["knob"], other["from"], other["to"])
-        assert one["gain_percent"] == pytest.approx(other["gain_percent"], abs=1.0)
+        low, high = other["ci95"]
+        assert one["gain_percent"] == pytest.approx(other["gain_percent"], abs=max(1.0, (high - low) / 50))
     assert (told.json["evidence"], told.json["evidence_of"]) == ("replayed", "simulated")
     assert told.json["gain_interval90_on_a_node"] == original["gain_interval90_on_a_node"]
     script = (there / "studies" / "r" / "serve.sh").read_text()
@@ -254,7 +256,7 @@ def test_only_what_is_comparable_is_compared(home: Path) -> None:
     assert one is not None
     assert one.outcome.recommended is not None
     chosen = one.outcome.recommended
-    slower = chosen.model_copy(update={"config": {**chosen.config, "data_parallel": 4}})
+    slower = chosen.model_copy(update={"config": {**chosen.config, "data_parallel": 1}})
     objective = {"objective": "p99_ttft_ms", "workloads": ("sharegpt", "long")}
     outcome = one.outcome.model_copy(update={"recommended": slower, "evidence": Evidence.MEASURED})
     other = replace(one, spec=one.spec.model_copy(update=objective), outcome=outcome)
@@ -262,7 +264,7 @@ def test_only_what_is_comparable_is_compared(home: Path) -> None:
     assert any("EVIDENCE DIFFERS: A is SIMULATED, B is measured" in text for text in told.warnings)
     assert "another objective: total_token_throughput in A, p99_ttft_ms in B" in told.warnings
     assert list(told.to_json()["metrics"]) == ["sharegpt"]
-    assert told.to_json()["knobs"]["not_carried_over"]["data_parallel"] == {"a": 8, "b": 4}
+    assert told.to_json()["knobs"]["not_carried_over"]["data_parallel"] == {"a": chosen.config["data_parallel"], "b": 1}
     strangers = replace(one, outcome=one.outcome.model_copy(update={"model": "another"}))
     assert compare_studies(one, strangers).metrics == {}
     assert any(line.startswith("WARNING: another model") for line in compare_studies(one, strangers).lines())
