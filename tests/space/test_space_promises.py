@@ -9,6 +9,8 @@ import pytest
 from autotune.errors import BadInput, MalformedFile
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
+from autotune.prepare.predicted_memory import MemoryPlans
+from autotune.simulator.node.memory import MemoryPlan
 from autotune.space.checking import check
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
@@ -98,3 +100,49 @@ knobs:
     path.write_text(text.replace("NAME", "slow"))
     with pytest.raises(MalformedFile, match="unknown name 'slow'"):
         check(path)
+
+
+def test_the_kv_cache_keeps_the_longest_request_of_the_baseline_and_of_min_context() -> None:
+    asked = {"model": "deepseek-ai/DeepSeek-V3.2", "hardware": "h200", "engines": ("vllm", "sglang")}
+    eight = ("tensor_parallel=1", "data_parallel=8", "speculative_tokens=3", "context_length=auto")
+
+    def of(*pins: str, on: str = "simulator", **options: Any) -> tuple[Prepared, dict[int, MemoryPlan]]:
+        spec = build_spec(RunOptions(pins=(*eight, *pins), **{**asked, **options}, on=on))
+        one, plans = prepare(spec, library_of(spec)), MemoryPlans(spec, library_of(spec))
+        planned = ((i, plans.of(c.configuration, c.engine_version)) for i, c in enumerate(one.candidates.items))
+        return one, {i: plan for i, plan in planned if plan is not None and i}
+
+    one, plans = of()
+    assert len(plans) == len(one.candidates) - 1
+    short = {i for i, plan in plans.items() if plan.capacity_tokens < 163840}
+    assert 0 < len(short) < len(plans)
+    told = {i for i, rows in one.candidates.given_up.items() if any(row.kind == "shorter-context" for row in rows)}
+    assert told == short
+    # The simulator's plan is the evidence: what it does not let start is no candidate, where a server may be wrong.
+    defaults = {one.candidates.baseline, *one.candidates.defaults}
+    assert all(plan.fit_probability >= 0.9 for i, plan in plans.items() if i not in defaults)
+    emulated, more = of(on="emulator")
+    assert {one.configuration for one in emulated.candidates.items} > {c.configuration for c in one.candidates.items}
+    assert min(plan.fit_probability for plan in more.values()) < 0.1
+    _, held = of(min_context=163840)
+    assert held
+    assert all(plan.capacity_tokens >= 163840 for plan in held.values())
+    with pytest.raises(BadInput, match="no KV cache holds the 163840 tokens of --min-context, the largest holds 9"):
+        of("memory_fraction=0.76", "kv_cache_dtype=bfloat16", min_context=163840, engines=("sglang",))
+
+
+def test_a_prompt_that_no_step_of_tensorrt_llm_takes_is_given_up() -> None:
+    baseline = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8"
+    one = prepared("tensorrt_llm", baseline=baseline)
+    given_up = [row for given in one.candidates.given_up.values() for row in given]
+    rows = {row.to: row for row in given_up if row.knob == "max_batched_tokens"}
+    assert set(rows) == {8192, 16384}
+    assert rows[8192].what.startswith("prompts of more than 8192 tokens are refused")
+    cut = {
+        item.configuration.knobs["enable_chunked_prefill"]
+        for i, item in enumerate(one.candidates.items)
+        if any(row.knob == "max_batched_tokens" for row in one.candidates.given_up.get(i, ()))
+    }
+    assert cut == {False}
+    own = prepared("tensorrt_llm").candidates
+    assert not any(row.knob == "max_batched_tokens" for given in own.given_up.values() for row in given)

@@ -117,17 +117,24 @@ def _pays(history: History, rival: int, kept: int) -> bool:
 
 
 def _rival(history: History, model: Posterior, kept: int) -> int | None:
-    """What gives something up and is expected to be worth it, the best; what was begun goes on."""
+    """What gives something up and is expected to be worth it, the best; what was begun goes on.
+
+    Of another engine than the winner's, where no command of that one keeps every promise.
+    """
     candidates, begun = history.candidates, {e.position for e in history.of_role(Role.FINAL)}
     mine, options = candidates.items[kept].configuration, dict[int, None]()
+    keepers = set(range(len(candidates))) - {*candidates.giving_up(frozenset(history.spec.allow))}
+    engines = {mine.engine, *(candidates.items[p].configuration.engine for p in keepers if not history.broke(p))}
     for position in {**candidates.given_up, **history.told_given_up}:
         theirs = candidates.items[position].configuration
-        if theirs.engine != mine.engine or barred(history, position) or not broken(history, position):
+        if theirs.engine in engines - {mine.engine} or barred(history, position) or not broken(history, position):
             continue
         if history.broke(position) or suspected(history, position):
             continue
         knobs = {one.knob for one in history.given_up(position)}
-        same = all(value == mine.knobs.get(name) for name, value in theirs.knobs.items() if name not in knobs)
+        same = theirs.engine == mine.engine and all(
+            value == mine.knobs.get(name) for name, value in theirs.knobs.items() if name not in knobs
+        )
         if same or history.feasible(position):
             options[position] = None
     rows = np.array(list(options), dtype=np.int64)

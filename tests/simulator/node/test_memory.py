@@ -1,16 +1,18 @@
 """What fits, what does not, and what is too close to call."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.engines import split_command
 from autotune.loadgen.workloads import load_workload
-from autotune.simulator.node.memory import MEMORY_KEYS, MemoryVerdict, plan_memory
+from autotune.simulator.node.memory import MEMORY_KEYS, MemoryPlan, MemoryVerdict, plan_memory, start_failure
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
-from autotune.trial import FailureKind
+from autotune.trial import Failure, FailureKind
 from tests.simulator.node.nodes import LIBRARY, R1, V32, run, setup
 
 LAYOUTS = [(8, 1, 1), (8, 1, 8), (4, 2, 8), (2, 4, 8), (1, 8, 8), (1, 8, 1)]
@@ -159,3 +161,44 @@ def test_startup_takes_minutes_for_a_model_of_this_size():
 
 def test_setups_compare_and_travel():
     assert setup("vllm") == setup("vllm")
+
+
+KIMI = "vllm serve moonshotai/Kimi-K2-Instruct -tp 8 --enable-expert-parallel --max-num-seqs 512 --trust-remote-code"
+
+
+def predicted_start(command: str, model: str = "moonshotai/Kimi-K2-Instruct") -> tuple[MemoryPlan, Failure | None]:
+    context = Context(LIBRARY.model(model), LIBRARY.node("h200"), 8, "")
+    server = SimulatedServer(resolve_command(split_command(command), LIBRARY, context, None).setup)
+    return plan_memory(server), start_failure(server, plan_memory(server))
+
+
+def test_what_vllm_refuses_has_no_odds_and_is_told_in_its_own_terms():
+    memory, failure = predicted_start(KIMI)
+    assert failure is not None
+    assert memory.margin_bytes < -4 * memory.sigma_bytes
+    assert memory.fit_probability < 0.001
+    assert memory.verdict is MemoryVerdict.DOES_NOT_FIT
+    need, free = memory.needed_tokens * memory.kv_token / 1e9, memory.kv_cache / 1e9
+    assert f"one 131,072-token request needs {need:.1f} GB of KV cache, {free:.1f} GB are free" in failure.message
+    assert f"{need - free:.1f} GB per GPU are missing" in failure.message
+    told = re.search(r"add (--max-model-len \d+),", failure.message)
+    assert told is not None
+    shorter, starts = predicted_start(f"{KIMI} {told[1]}")
+    assert starts is None
+    assert shorter.fit_probability >= 0.9
+
+
+def test_the_longest_request_is_the_smaller_of_context_and_pool_in_whole_blocks():
+    eight = f"python3 -m sglang.launch_server --model-path {V32} --tp-size 8 --dp-size 8 --enable-dp-attention"
+    memory, _ = predicted_start(f"{eight} --mem-fraction-static 0.76 --speculative-algorithm EAGLE", V32)
+    assert memory.capacity_tokens % 64 == 0
+    assert memory.longest_request_tokens == memory.capacity_tokens < 163840
+    memory, _ = predicted_start(f"{eight} --mem-fraction-static 0.76 --context-length 4096", V32)
+    assert memory.longest_request_tokens == 4096 < memory.capacity_tokens
+
+
+def test_context_parallel_ranks_share_one_request():
+    one, four = (plan("vllm", 8, 1, decode_context_parallel=ranks, model=R1) for ranks in (1, 4))
+    assert four.capacity_tokens == pytest.approx(4 * one.capacity_tokens, rel=0.001)
+    tight = one.capacity_tokens * 2
+    assert one.holds(tight) < 0.01 < 0.99 < four.holds(tight)
