@@ -13,9 +13,11 @@ from autotune.cli.output import answer
 from autotune.outputs.report.text import scalar
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import PROMISES
+from autotune.prepare.predicted_memory import MEMORY
 from autotune.space.entry import in_range
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_for
+from autotune.trial import SURE_TO_START
 
 if TYPE_CHECKING:
     from autotune.prepare.engine_space import EngineSpace
@@ -65,6 +67,8 @@ def _reason(space: EngineSpace, rule: str) -> str:
     """Why a rule removes combinations."""
     if rule == PROMISES:
         return "these turn prefix caching off; `autotune run --allow no-prefix-caching` tries them"
+    if rule == MEMORY:
+        return f"these start with odds below {SURE_TO_START:.0%} by the memory plan"
     return next(one.reason for one in space.card.rules if one.name == rule)
 
 

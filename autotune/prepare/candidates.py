@@ -273,7 +273,7 @@ def _with_baseline(
     positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
     defaults = [space.effective({}) for space in spaces.values()]
     starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
-    given_up, promised = promises_kept([one.configuration for one in listed], baseline, spaces, plans)
+    given_up, promised = promises_kept(listed, spaces, plans)
     candidates = CandidateSet(
         listed,
         0,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from autotune.errors import BadInput
 from autotune.prepare.engine_space import EngineSpace
@@ -33,16 +34,12 @@ class MemoryPlans:
 
     def of(self, configuration: Configuration, version: str) -> MemoryPlan | None:
         """The plan; None of an engine or a machine that the simulated node does not know."""
-        name = configuration.fingerprint
+        name, knobs, engine = configuration.fingerprint, configuration.knobs, configuration.engine
         if name not in self._known:
-            self._known[name] = self._planned(configuration.knobs, configuration.engine, version)
+            self._known[name] = None
+            with suppress(BadInput, ArithmeticError, ValueError, TypeError):  # Of values that no server could have.
+                self._known[name] = self._plans(knobs, engine, version, self._places(knobs, engine, version))
         return self._known[name]
-
-    def _planned(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> MemoryPlan | None:
-        try:
-            return self._plans(knobs, engine, version, self._places(knobs, engine, version))
-        except (BadInput, ArithmeticError, ValueError, TypeError):
-            return None  # No such engine, or values that no server of it could have.
 
     def _place(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> int:
         if self._spec.hardware.vendor == "cpu":
@@ -84,13 +81,10 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
 
 
 def promises_kept(
-    configurations: Collection[Configuration],
-    baseline: Candidate,
-    spaces: Mapping[str, EngineSpace],
-    plans: MemoryPlans,
+    candidates: Sequence[Candidate], spaces: Mapping[str, EngineSpace], plans: MemoryPlans
 ) -> tuple[dict[int, tuple[GivenUp, ...]], Promised]:
-    """What candidates give up, by position, and the longest request that is promised: the baseline's, as predicted."""
-    first = baseline.configuration
+    """What candidates give up, by position, and the longest request that is promised: that of the first of them."""
+    configurations, first = [one.configuration for one in candidates], candidates[0].configuration
     marks = {name: promises_of(one.card, one.context, first.knobs, one.chosen) for name, one in spaces.items()}
 
     def longest_of(one: Configuration) -> int:
@@ -99,8 +93,8 @@ def promises_kept(
         # What holds nothing does not start; if it does all the same, its launch tells what it holds.
         return min(most, plan.capacity_tokens) if plan and plan.capacity_tokens else most
 
-    plan = plans.of(first, baseline.engine_version)
+    plan = plans.of(first, candidates[0].engine_version)
     served = longest_of(first) if plan is None or plan.starts else admitted(first, spaces[first.engine].context)
     pinned = [space.pins.get("context_length") for space in spaces.values()]
-    promised = Promised(served, max((n for n in pinned if isinstance(n, int)), default=None))
+    promised = Promised(served, max((n for n in pinned if isinstance(n, int)), default=0))
     return given_up_by(configurations, first, marks, longest_of, promised), promised

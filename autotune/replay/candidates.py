@@ -92,7 +92,7 @@ def candidates_of(spec: StudySpec, table: Table, known: KnownEngines, library: L
     kinds = known if table.of_study else {}
     marks = {n: promises_of(kind.card, context, baseline.knobs, spec.pins) for n, (kind, context) in kinds.items()}
     context, pinned = Context(spec.model, spec.hardware, spec.gpus, ""), spec.pins.get("context_length")
-    promised = Promised(admitted(baseline, context), pinned if isinstance(pinned, int) else None)
+    promised = Promised(admitted(baseline, context), pinned if isinstance(pinned, int) else 0)
     given_up = given_up_by(listed, baseline, marks, lambda one: admitted(one, context), promised)
     memory, as_they_are = library.monotone_memory, not table.of_study
     return CandidateSet(items, position, (), (), memory, given_up, as_they_are=as_they_are, promised=promised)

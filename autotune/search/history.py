@@ -11,7 +11,7 @@ from autotune.search.decide.estimate import Spread
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from autotune.search.side_by_side import one_at_a_time
 from autotune.space.enumeration import CandidateSet
-from autotune.space.promises import GivenUp, is_about_requests
+from autotune.space.promises import BY_LENGTH, GivenUp
 from autotune.study.places import is_beside
 from autotune.study.spec import StudySpec
 from autotune.trial import SURE_TO_START, Evidence, Failure, FailureKind, Launch, Role, Trial
@@ -292,15 +292,12 @@ class History:
     def told_given_up(self) -> Mapping[int, tuple[GivenUp, ...]]:
         """What launched candidates give up where their servers hold other requests than was predicted."""
         longest = {e.position: e.longest for e in self.entries if e.longest is not None}
-        candidates, found = self.candidates, dict[int, tuple[GivenUp, ...]]()
-        baseline = longest.pop(candidates.baseline, None)
-        for position, tokens in longest.items() if baseline is not None else ():
-            predicted = candidates.given_up.get(position, ())
-            marked = tuple(one for one in predicted if not is_about_requests(one))
-            configuration = candidates.items[position].configuration
-            rows = marked + candidates.promised.broken_by(configuration, tokens, baseline)
-            if rows != predicted:
-                found[position] = rows
+        one, found = self.candidates, dict[int, tuple[GivenUp, ...]]()
+        baseline = longest.pop(one.baseline, 0)
+        for position, tokens in longest.items() if baseline else ():
+            marked = tuple(row for row in one.given_up.get(position, ()) if row.knob not in BY_LENGTH)
+            rows = marked + one.promised.broken_by(one.items[position].configuration, tokens, baseline)
+            found |= {position: rows} if rows != one.given_up.get(position, ()) else {}
         return found
 
     def given_up(self, position: int) -> tuple[GivenUp, ...]:

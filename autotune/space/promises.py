@@ -17,6 +17,7 @@ UNASKED = frozenset({"no-prefix-caching"})
 
 
 LONGEST = "longest_request_tokens"
+BY_LENGTH = ("context_length", LONGEST)
 
 
 class GivenUp(BaseModel):
@@ -89,39 +90,32 @@ class Promised:
     """The longest request that a recommended command serves unless the user allows less: the baseline's.
 
     Attributes:
-        tokens: as predicted of the baseline; None: known only once it has run.
-        most: what the user left of the context by pinning it; None: all.
+        tokens: as predicted of the baseline; 0: known only once it has run.
+        most: what the user left of the context by pinning it; 0: all.
     """
 
-    tokens: int | None = None
-    most: int | None = None
+    tokens: int = 0
+    most: int = 0
 
-    def broken_by(
-        self, configuration: Configuration, longest: int | None, baseline: int | None = None
-    ) -> tuple[GivenUp, ...]:
-        """What a configuration gives up that serves requests of so many tokens: a row that `is_about_requests`.
+    def broken_by(self, configuration: Configuration, longest: int, baseline: int = 0) -> tuple[GivenUp, ...]:
+        """What a configuration gives up that serves so long requests, a row about one of `BY_LENGTH`.
 
         Args:
             baseline: what the baseline's server was found to serve.
         """
-        promised = min((n for n in (baseline or self.tokens, self.most) if n is not None), default=0)
-        if longest is None or longest >= promised:
+        promised = min(baseline or self.tokens, self.most or baseline or self.tokens)
+        if longest >= promised:
             return ()
         knob = "context_length" if configuration.knobs.get("context_length") == longest else LONGEST
         what = f"requests of more than {longest} tokens, input and output together, are refused"
         return (GivenUp(knob=knob, from_=promised, to=longest, what=what, kind="shorter-context"),)
 
 
-def is_about_requests(one: GivenUp) -> bool:
-    """Whether a row comes from `Promised.broken_by`, not from a mark of a knob's value."""
-    return one.kind == "shorter-context" and one.knob in ("context_length", LONGEST)
-
-
 def given_up_by(
     configurations: Collection[Configuration],
     baseline: Configuration,
     marks: Mapping[str, Callable[[Configuration], tuple[GivenUp, ...]]],
-    longest_of: Callable[[Configuration], int | None],
+    longest_of: Callable[[Configuration], int],
     promised: Promised,
 ) -> dict[int, tuple[GivenUp, ...]]:
     """What configurations give up, by position; the baseline gives up nothing.
