@@ -80,7 +80,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert checker.seen.count("script") == 1
     assert "a" not in checker.seen
     report = render(study, "md")
-    assert [len(row) for row in cells(section(report, "Launches"))] == [7] * 11
+    assert [len(row) for row in cells(section(report, "Launches"))] == [9] * 11
     assert [line for line in report.splitlines() if line.startswith("# ")] == [
         "# deepseek-ai/DeepSeek-V3.2 on 8×H200: tuned for total token throughput",
         *["# h"] * report.count("\n# h\n"),
