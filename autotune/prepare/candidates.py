@@ -224,7 +224,8 @@ def _engine_space(
 def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
     """Leave out what gives up more than the user allows for any gain: it could never be recommended."""
     unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
-    given_up, configurations = promises_of(space.card, space.context, {}, space.chosen), space.space.configurations
+    given_up = promises_of(space.card, space.context, {}, space.chosen, unasked)
+    configurations = space.space.configurations
     long = [c for c in configurations if admitted(c, space.context) >= floor]
     kept = [c for c in long if not any(one.kind in unasked for one in given_up(c))]
     space.space.configurations = kept

@@ -23,37 +23,29 @@ MEMORY = "memory"
 
 
 class MemoryPlans:
-    """The memory plans of a study's candidates: those that agree in all that a plan reads are computed once."""
+    """The memory plans of a study's candidates, each made once."""
 
     def __init__(self, spec: StudySpec, library: Library) -> None:
         self._spec, self._calibration = spec, calibration_of(library)
-        self._coefficients: list[Coefficients] = []
-        # A plan reads few knobs, the conditions of the coefficients many, which come to few different ones.
-        self._places, self._plans = Memo(self._place), Memo(self._compute)
-        self._known: dict[str, MemoryPlan | None] = {}
+        self._coefficients, self._known = Memo(self._compute), dict[str, MemoryPlan | None]()
 
     def of(self, configuration: Configuration, version: str) -> MemoryPlan | None:
         """The plan; None of an engine or a machine that the simulated node does not know."""
-        name, knobs, engine = configuration.fingerprint, configuration.knobs, configuration.engine
+        name, spec = configuration.fingerprint, self._spec
         if name not in self._known:
             self._known[name] = None
+            knobs, where = configuration.knobs, (spec.model, spec.hardware, spec.gpus)
             with suppress(BadInput, ArithmeticError, ValueError, TypeError):  # Of values that no server could have.
-                self._known[name] = self._plans(knobs, engine, version, self._places(knobs, engine, version))
+                found = self._coefficients(knobs, configuration.engine, version)
+                setup = ServerSetup(configuration.engine, version, knobs, *where, self._calibration)
+                self._known[name] = plan_memory(SimulatedServer(setup, found))
         return self._known[name]
 
-    def _place(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> int:
+    def _compute(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> Coefficients:
         if self._spec.hardware.vendor == "cpu":
             raise BadInput("the memory of a CPU's servers is not known")
         scope = {"model": self._spec.model, "hardware": self._spec.hardware, "gpus": self._spec.gpus}
-        found = coefficients_of(speed_card(engine), self._calibration, version, knobs, scope)
-        if found not in self._coefficients:
-            self._coefficients.append(found)
-        return self._coefficients.index(found)
-
-    def _compute(self, knobs: Mapping[str, Scalar], engine: str, version: str, place: int) -> MemoryPlan:
-        spec = self._spec
-        setup = ServerSetup(engine, version, knobs, spec.model, spec.hardware, spec.gpus, self._calibration)
-        return plan_memory(SimulatedServer(setup, self._coefficients[place]))
+        return coefficients_of(speed_card(engine), self._calibration, version, knobs, scope)
 
 
 def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans) -> str | None:

@@ -40,15 +40,21 @@ class GivenUp(BaseModel):
 
 
 def promises_of(
-    card: EngineCard, context: Context, baseline: Mapping[str, Scalar], pinned: Collection[str] = ()
+    card: EngineCard,
+    context: Context,
+    baseline: Mapping[str, Scalar],
+    pinned: Collection[str] = (),
+    kinds: Collection[str] | None = None,
 ) -> Callable[[Configuration], tuple[GivenUp, ...]]:
     """The function that tells what a configuration of an engine gives up.
 
     Args:
         baseline: its knobs.
         pinned: knobs whose value the user chose: nothing is given up for speed there.
+        kinds: what is asked about; None: everything.
     """
-    marked = {name: knob for name, knob in card.knobs.items() if knob.gives_up and name not in pinned}
+    asked = {n: k for n, k in card.knobs.items() if any(kinds is None or one.kind in kinds for one in k.gives_up)}
+    marked = {name: knob for name, knob in asked.items() if name not in pinned}
     depends = sorted({*marked}.union(*map(_names, marked.values())) & card.knobs.keys())
     fixed = {"baseline": Namespace(baseline)}
     known: dict[tuple[object, ...], tuple[GivenUp, ...]] = {}
