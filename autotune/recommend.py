@@ -101,6 +101,7 @@ def recommend(
         gain_ci95=comparison.percents(gain.interval) if gain else None,
         gain_interval90_on_a_node=on_a_node,
         gives_up=list(history.given_up(winner)) if winner is not None else [],
+        given_up=_given_up(history, launches),
         alternatives=sheet.alternatives(),
         accuracy=accuracy_of(launches, candidates, winner),
         workloads=workloads,
@@ -118,6 +119,13 @@ def recommend(
         study_cost=study_cost(spec, launches, judgement.verdict, percent(gain.log) if gain else None, workloads),
         duration_s=sum(entry.seconds for entry in history),
     )
+
+
+def _given_up(history: History, launches: Sequence[Launch]) -> dict[str, list[str]]:
+    """The kinds of what each launched configuration gives up, by fingerprint."""
+    names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
+    given = {one: history.given_up(history.canonical(history.candidates.position(one))) for one in names}
+    return {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
 
 
 def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:

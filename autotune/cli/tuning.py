@@ -60,7 +60,9 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
     folder = Home(home)
     spec = folder.spec(study)
     if launches is not None:
-        spec = folder.extend(spec, launches)
+        from autotune.search.budget import LEAST_FINALS
+
+        spec = folder.extend(spec, launches, LEAST_FINALS)
     done = folder.recommendation(study)
     if done is not None:
         _send_to_mlflow(spec, done, folder)

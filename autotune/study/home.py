@@ -162,15 +162,18 @@ class Home:
         rows = read_launches(self.study_folder(study) / RESULTS)
         return counted(rows, self.spec(study).finals_from) if rows else rows
 
-    def extend(self, spec: StudySpec, launches: int) -> StudySpec:
+    def extend(self, spec: StudySpec, launches: int, least: int) -> StudySpec:
         """Raise a study's budget, so that it goes on; one that has ended searches again and ends with new finals.
 
-        Raises `BadInput` for a budget that is used already, `StudyLocked` while a tuner works on it.
+        Raises `BadInput` for fewer than `least` more launches, `StudyLocked` while a tuner works on it.
         """
         numbers = [launch.trial.number for launch in self.launches(spec.study)]
         made, folder = max(numbers, default=-1) + 1, self.study_folder(spec.study)
-        if launches <= made:
-            raise BadInput(f"--launches {launches}: study {spec.study!r} has made {made} launches; give more than that")
+        if launches < made + least:
+            raise BadInput(
+                f"--launches {launches}: study {spec.study!r} has made {made} launches, and new finals take {least}; "
+                f"give at least {made + least}"
+            )
         lock, ended = Lock(folder), folder / "recommendation.json"
         try:
             spec = spec.model_copy(update={"launches": launches, "finals_from": made})

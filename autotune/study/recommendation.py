@@ -404,6 +404,7 @@ class Recommendation(_Value, Evidenced):
         gain_ci95: from launch to launch.
         gain_interval90_on_a_node: in percent, by the simulator's own error; None unless simulated or emulated.
         gives_up: what the recommended command gives up for speed; None in a file of before it was recorded.
+        given_up: the kinds of what each launched configuration gives up, by fingerprint; not of those that do not.
         alternatives: at least the best command that gives nothing up, where it is another one.
         accuracy: what the check of answers came to; None where none was asked for.
     """
@@ -422,6 +423,7 @@ class Recommendation(_Value, Evidenced):
     gain_ci95: tuple[float, float] | None
     gain_interval90_on_a_node: tuple[float, float] | None = None
     gives_up: list[GivenUp] | None = None
+    given_up: dict[str, list[str]] = {}
     alternatives: list[Alternative] = []
     accuracy: AccuracyComparison | None = None
     workloads: dict[str, WorkloadComparison]

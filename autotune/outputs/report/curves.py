@@ -76,7 +76,8 @@ def front(study: StudyRecord) -> list[str]:
         headings = ("In flight", first, second, "Launches", "Command", "Evidence")
         parts += [f"### {text.plain(engine)}", text.table(headings, rows, "rrrr")]
         for fingerprint, point in commands.items():
-            parts += [f"Command {names[fingerprint]} ({text.code(fingerprint)}):", _block(point)]
+            given = words.marked(study.recommendation, fingerprint)
+            parts += [f"Command {names[fingerprint]} ({text.code(fingerprint)}){given}:", _block(point)]
     return parts
 
 

@@ -184,7 +184,10 @@ def matrix(study: StudyRecord) -> list[str]:
         return []
     names = study.spec.workloads
     rows = [
-        (f"{row.role}, {row.engine} {text.code(row.fingerprint)}", *(_cell(row.workloads.get(name)) for name in names))
+        (
+            f"{row.role}, {row.engine} {text.code(row.fingerprint)}{words.marked(outcome, row.fingerprint)}",
+            *(_cell(row.workloads.get(name)) for name in names),
+        )
         for row in outcome.matrix
     ]
     note = (
@@ -239,6 +242,7 @@ def front(study: StudyRecord) -> list[str]:
         recommended = chosen is not None and point.fingerprint == chosen.fingerprint
         name = f"{number}{' (recommended)' if recommended else ''}"
         who = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
+        who += words.marked(study.recommendation, point.fingerprint)
         repeats = str(point.objective.repeats)
         rows.append((name, who, curves.goal(point.objective), curves.goal(point.second), repeats, point.label))
         commands += [f"Point {number}:", _command(point)]

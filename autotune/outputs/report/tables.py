@@ -25,6 +25,7 @@ def engines(study: StudyRecord) -> list[str]:
     for launch, value, count in best_per_engine(study):
         engine = launch.trial.configuration.engine
         changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"
+        changed += words.marked(study.recommendation, launch.trial.configuration.fingerprint)
         rows.append((f"{engine} {launch.trial.engine_version}", text.number(value), str(count), changed))
     best = "Best configuration, where it differs from the reference"
     table = text.table(("Engine", text.title(study.spec.objective), "Launches", best), rows, " rr")
@@ -46,7 +47,8 @@ def finals(study: StudyRecord) -> list[str]:
         values = values_of(study, group)
         each = ", ".join(f"{text.number(achieved(study.spec, row))} (#{row.trial.number})" for row in group)
         spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
-        rows.append((f"{who} {text.code(fingerprint)}", each, text.number(average(values)), spread))
+        who = f"{who} {text.code(fingerprint)}{words.marked(study.recommendation, fingerprint)}"
+        rows.append((who, each, text.number(average(values)), spread))
     headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
     return [text.table(headings, rows, "  rr")]
 
@@ -93,6 +95,7 @@ def launches(study: StudyRecord) -> list[str]:
         engine = launch.trial.configuration.engine
         is_reference = launch.trial.configuration == usual[engine].trial.configuration
         knobs = "reference" if is_reference else text.knobs(differing(launch, usual[engine]))
+        knobs += words.marked(study.recommendation, launch.trial.configuration.fingerprint)
         value = achieved(study.spec, launch)
         share = f"{value / best * 100:.0f} %" if value is not None and best else "–"
         head = (str(launch.trial.number), launch.trial.role.value, engine, knobs)

@@ -103,6 +103,12 @@ def price(outcome: Recommendation) -> list[str]:
     return [*head, *lines, *([f"It costs latency: {_listed(slower)}."] if slower else [])]
 
 
+def marked(outcome: Recommendation, fingerprint: str) -> str:
+    """What a launched configuration gives up, to stand behind its name in a table; empty for nothing."""
+    kinds = outcome.given_up.get(fingerprint)
+    return f" (gives up: {', '.join(kinds)})" if kinds else ""
+
+
 def served(choice: Choice) -> str:
     """The longest request that a command serves, what limits it, and its odds of starting; empty where not known."""
     longest, tokens, odds = choice.longest_request_tokens, choice.kv_cache_tokens, choice.odds_of_starting
