@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,21 @@ Metrics = dict[str, Any]
 
 EMULATOR_NAME = "autotune-emulate"
 """The ``Server`` header of an emulated engine, so that its numbers can be told from measured ones."""
+
+PORT = 8000
+"""Where the first server of a command listens in what people are given."""
+PORT_OF_GPUS = f'"$(({PORT} + ${{gpus%%,*}}))"'
+"""The same of each of several, in a shell's loop over their GPUs: `PORT` and the first one's number."""
+
+
+def numbers_of(servers: Sequence[Mapping[str, str]]) -> list[str]:
+    """The GPUs of each of several servers, or where there are none its own number, for such a loop."""
+    return [next(iter(own.values()), str(i)) for i, own in enumerate(servers)]
+
+
+_ADDED = {("replicas", 1), ("api_server_count", None)}
+"""Knobs that came later, with the value that every configuration before had: that is no part of what identifies one, so
+that recorded launches keep their fingerprints."""
 
 
 SURE_TO_START = 0.9
@@ -147,7 +162,8 @@ class Configuration:
     def fingerprint(self) -> str:
         """12 hex digits that depend on the engine and the knobs only, not on their order."""
         if not self._fingerprint:
-            text = json.dumps([self.engine, sorted(self.knobs.items())], separators=(",", ":"))
+            knobs = sorted(item for item in self.knobs.items() if item not in _ADDED)
+            text = json.dumps([self.engine, knobs], separators=(",", ":"))
             object.__setattr__(self, "_fingerprint", hashlib.sha256(text.encode()).hexdigest()[:12])
         return self._fingerprint
 
@@ -206,12 +222,23 @@ class Command:
         files: file name (relative, as it stands in ``argv``) to content.
         container: the words in front that run it in a container, ``docker run … IMAGE``; they set `env` there. Empty
             for a process of this machine.
+        servers: where several are started, what each sets besides: which GPUs are its own. Empty: one server.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     container: tuple[str, ...] = ()
+    servers: tuple[Mapping[str, str], ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        """How many servers it starts."""
+        return len(self.servers) or 1
+
+    def copies(self, count: int) -> Command:
+        """The command as so many servers, whatever their GPUs."""
+        return replace(self, servers=({},) * count if count > 1 else ())
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -239,7 +266,15 @@ class Command:
         # A container's words set its variables; a reference they name without a value, which comes from outside.
         settings = {name: value for name, value in self.env.items() if not self.container or referenced(value)}
         words = [f"{name}={_quoted(value)}" for name, value in settings.items()]
-        lines.append(" ".join([*words, *map(_quoted, self.words)]))
+        typed = " ".join([*words, *map(_quoted, self.words)])
+        if self.servers:
+            chosen = "".join(f"{name}=$gpus " for name in self.servers[0])
+            lines.append(f"# {self.replicas} servers; put a balancer in front, by the fewest requests in flight:")
+            lines.append(f"for gpus in {' '.join(numbers_of(self.servers))}; do")
+            lines.append(f"  {chosen}{typed} --port {PORT_OF_GPUS} &")
+            lines.append("done; wait")
+        else:
+            lines.append(typed)
         return "\n".join(lines)
 
 

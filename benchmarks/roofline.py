@@ -15,7 +15,8 @@ import numpy as np
 from autotune.arrays import Floats
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import Workload
-from autotune.simulator.node.weights import (
+from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.weights import (
     BF16,
     expert_layers,
     kv_bytes_per_token_layer,
@@ -23,7 +24,6 @@ from autotune.simulator.node.weights import (
     rank_layers,
     weight_bytes_per_gpu,
 )
-from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Configuration, Scalar
 
 _UNLIMITED = 1024

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.metrics.formulas import Slo
-from autotune.space.cards import Architecture, HardwareCard, ModelCard
+from autotune.space.architecture import Architecture
+from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.promises import GivenUp
 from autotune.study.recommendation import (
     Alternative,

@@ -123,6 +123,7 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
 @shared.calibration
 @click.option("--workload", default="sharegpt", show_default=True)
 @click.option("--concurrency", type=int, help="Offer the workload's prompts in a closed loop of this many.")
+@click.option("--replicas", type=click.IntRange(1), default=1, help="So many such servers share the load.")
 @shared.gpu_hour_price
 @click.option("--versus", help="Another engine command line, in quotes: the gain over it, with its interval.")
 @click.option("--versus-version", help="Its engine's version; default: the newest known.")

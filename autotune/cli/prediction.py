@@ -50,7 +50,7 @@ def _resolve(
     words: Sequence[str], version: str | None, asked: SimulateOptions, library: Library, load: Workload
 ) -> ResolvedCommand:
     """A typed engine command line on the node that was asked for."""
-    command = command_of(translate_typed(_typed(words), version, library, say))
+    command = command_of(translate_typed(_typed(words), version, library, say)).copies(asked.replicas)
     hardware = node(asked.hardware, library)
     know_model(command, version, asked.model_id, library)
     model = model_of(command, library, version, asked.model_id)

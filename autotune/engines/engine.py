@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from autotune.engines.options import OptionTable, parser_of, read_table
 from autotune.errors import BadInput
-from autotune.space.context import Context, default_of
+from autotune.space.context import Context, default_of, servers_of
 from autotune.space.entry import in_range
 from autotune.space.expression import Namespace, evaluate, fill, fill_value, names, template_names
 from autotune.space.library import spaces_root
@@ -34,6 +34,7 @@ class ParsedCommand:
         given: destinations of the options that stood on the command line.
         env: the settings in front of the command.
         config: content of the engine's own config file.
+        servers: how many servers the command starts.
     """
 
     engine: str
@@ -43,6 +44,7 @@ class ParsedCommand:
     given: frozenset[str]
     env: Mapping[str, str]
     config: Mapping[str, Any] = field(default_factory=dict)
+    servers: int = 1
 
 
 class Engine:
@@ -152,8 +154,8 @@ class Engine:
         Args:
             settings: knobs that have another value; defaults that depend on them follow.
         """
-        on_node = {name: fill_value(value, context.scope({})) for name, value in self.card.on_node.items()}
-        fixed = {**on_node, **(settings or {})}
+        scope = context.scope({"replicas": 1, **(settings or {})})
+        fixed = {**{name: fill_value(value, scope) for name, value in self.card.on_node.items()}, **(settings or {})}
         knobs: dict[str, Scalar] = {}
         for name, knob in self.card.knobs.items():
             scope = context.scope({**fixed, **knobs})
@@ -199,7 +201,8 @@ class Engine:
             name = self.card.config_file
             flags = [next(str(c.value) for c in self.card.config_flag if in_range(context.version, c.versions)), name]
             files = {name: yaml.safe_dump(config, sort_keys=False)}
-        return Command((*self.program, *model, *args, *flags, *passthrough), env, files)
+        argv = (*self.program, *model, *args, *flags, *passthrough)
+        return Command(argv, env, files, servers=servers_of(scope, context.hardware.vendor))
 
     def knob_additions(self, name: str, scope: Mapping[str, Any], version: str) -> list[Addition]:
         """List what one knob adds to the command line; raises `BadInput` when this version cannot set it."""
@@ -245,7 +248,8 @@ class Engine:
         if not model or (self.card.model_flag is None and not {"model_tag", "model"} & set(given)):
             raise BadInput(f"{self.name} {version}: error: the command names no model: {' '.join(command.argv)}")
         config = self.config(values, command, version)
-        return ParsedCommand(self.name, version, str(model), values, frozenset(given), dict(command.env), config)
+        given_names, env = frozenset(given), dict(command.env)
+        return ParsedCommand(self.name, version, str(model), values, given_names, env, config, command.replicas)
 
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Rewrite the arguments as the engine does before it parses them."""
@@ -272,7 +276,8 @@ class Engine:
     def scope(parsed: ParsedCommand, context: Context) -> dict[str, Any]:
         """The names that a reading sees."""
         spaces = {"args": parsed.args, "env": parsed.env, "config": parsed.config}
-        return {**context.scope({}), **{name: Namespace(values) for name, values in spaces.items()}}
+        named = {name: Namespace(values) for name, values in spaces.items()}
+        return {**context.scope({}), **named, "servers": parsed.servers}
 
     def reading(self, knob: str, version: str) -> str:
         """Find the expression that reads a knob from a command line of a version; ``None`` where it cannot be set."""

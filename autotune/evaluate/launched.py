@@ -45,6 +45,7 @@ from autotune.serving.external import connect
 from autotune.serving.ports import NoFreePort
 from autotune.serving.preflight import Node
 from autotune.serving.process import ProcessLauncher
+from autotune.serving.replicas import launch_all
 from autotune.serving.secrets import read_secret
 from autotune.serving.server import Server
 from autotune.simulator.node.calibration import Calibration, calibration_of
@@ -156,7 +157,7 @@ class Launched:
         try:
             with measured(times_s, "launch"):
                 if self._ours:
-                    server: Server = self._launcher().launch(self._command(trial, kind.card), folder, kind.card)
+                    server = launch_all(self._launcher(), self._command(trial, kind.card), folder, kind.card)
                 else:
                     key = read_secret(self.spec.api_key_env, self.spec.api_key_file, "--api-key")
                     server = connect(self.spec.on.removeprefix("external:"), self.spec.model.id, key)
@@ -315,9 +316,11 @@ def node_of(spec: StudySpec) -> Node:
 
 def emulated(command: Command, spec: StudySpec, calibration: Calibration, version: str) -> Command:
     """Wrap an engine's command in ``autotune emulate``."""
-    options = ["--hw", "hardware.yaml", "--calibration", "coefficients.yaml", "--gpus", str(spec.gpus)]
+    gpus = str(spec.gpus // command.replicas)
+    options = ["--hw", "hardware.yaml", "--calibration", "coefficients.yaml", "--gpus", gpus]
     options += ["--engine-version", version, "--startup-s", str(EMULATOR_STARTUP_S)]
     argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)
     card, figures = (yaml.safe_dump(d.model_dump(mode="json"), sort_keys=False) for d in (spec.hardware, calibration))
     # As the environment that a real engine would get: `emulate` corrects what stands in front of a typed command.
-    return Command(argv, command.env, {**command.files, "hardware.yaml": card, "coefficients.yaml": figures})
+    files = {**command.files, "hardware.yaml": card, "coefficients.yaml": figures}
+    return replace(command, argv=argv, files=files)

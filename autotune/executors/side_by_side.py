@@ -27,12 +27,12 @@ from autotune.executors import EvaluationSetup
 from autotune.machine.gpu import Gpu, gpus
 from autotune.notify import Notify, Stage, on_node, silent
 from autotune.serving.preflight import VISIBLE, Node
+from autotune.space.context import DEVICES
 from autotune.study.places import alone, is_alone, share_name
 from autotune.study.spec import StudySpec, most_at_once
 from autotune.trial import Launch, Trial, TrialResult
 
 _LAUNCHED_HERE = ("process", "docker", "emulator")
-_OF_VENDOR = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
 Share = tuple[int, ...]
 """Numbers of GPUs, ascending as the vendor's tools count them."""
@@ -88,7 +88,7 @@ def _visible(numbers: list[int], environment: Mapping[str, str]) -> list[int]:
 
 def visible_to(share: Share, vendor: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment variable that shows a process the GPUs of a share alone: the one that is set, or the vendor's."""
-    name = next((name for name in VISIBLE if environment.get(name)), _OF_VENDOR.get(vendor, VISIBLE[0]))
+    name = next((name for name in VISIBLE if environment.get(name)), DEVICES.get(vendor, VISIBLE[0]))
     return {name: ",".join(map(str, share))}
 
 

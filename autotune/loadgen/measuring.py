@@ -22,7 +22,7 @@ from autotune.loadgen.workloads import Workload
 _WARM_UP_CONCURRENCY = 128
 _WARM_UP_OUTPUT = 32
 _WARM_UP_INPUT_TOKENS = 200_000
-"""Bounds of the warm-up: it must touch every code path and batch size, not cost as much as the load."""
+"""Of the warm-up, for each server: it must touch every code path and batch size, not cost as much as the load."""
 
 
 def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOptions | None = None) -> Measurement:
@@ -31,7 +31,7 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
     A load in which the client does not keep up is sent again by more workers.
 
     Args:
-        url: ``http://HOST:PORT``.
+        url: ``http://HOST:PORT``; of several servers that share the load, with commas between.
         seed: fixes lengths, prompts and send times; another seed gives new prompts.
 
     Returns:
@@ -75,7 +75,7 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
             else:
                 discarded.pop()  # the last one stays, for what it is worth
             loads.append(replace(load, discarded=tuple(discarded)))
-    return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed)
+    return Measurement(seed, tuple(loads), warm_up.seconds, warm_up.failed, len(target.servers))
 
 
 class _WarmUp:
@@ -94,14 +94,14 @@ class _WarmUp:
 
     def answered(self, task: WorkerTask, workers: Workers) -> bool:
         """Send the warm-up of a load where it needs one; whether the server answered any of it."""
-        requests = task.requests
-        streams = min(requests.concurrency, _WARM_UP_CONCURRENCY)
+        requests, servers = task.requests, len(task.target.servers)
+        streams = min(requests.concurrency, servers * _WARM_UP_CONCURRENCY)
         if not self._options.warm_up or streams <= self._streams:
             return True
         self._streams = streams
         # At least twice as many requests as streams, within the bounds, all at once, with short answers.
         count = min(2 * streams, len(requests))
-        count = max(int((np.cumsum(requests.input_tokens[:count]) <= _WARM_UP_INPUT_TOKENS).sum()), 1)
+        count = max(int((np.cumsum(requests.input_tokens[:count]) <= servers * _WARM_UP_INPUT_TOKENS).sum()), 1)
         some = replace(
             requests,
             input_tokens=requests.input_tokens[:count],

@@ -220,18 +220,23 @@ def reset_cache(client: ServerClient, serving: Serving) -> CacheReset:
 
 
 def sums(text: str) -> dict[str, float]:
-    """Every metric of a Prometheus page, added up over its label sets; lines that are no samples are skipped.
+    """Every metric of a Prometheus page, added up over its label sets."""
+    return {name: sum(values) for name, values in samples(text).items()}
+
+
+def samples(text: str) -> dict[str, list[float]]:
+    """The samples of each metric of a Prometheus page; lines that are none are skipped.
 
     The format is that of https://prometheus.io/docs/instrumenting/exposition_formats/ (and of OpenMetrics).
     """
-    page: dict[str, float] = {}
+    page: dict[str, list[float]] = {}
     for sample in filter(None, map(_SAMPLE.match, text.split("\n"))):
         try:
             value = float(sample[2])
         except ValueError:
             continue
         if math.isfinite(value):
-            page[sample[1]] = page.get(sample[1], 0.0) + value
+            page.setdefault(sample[1], []).append(value)
     return page
 
 

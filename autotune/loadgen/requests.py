@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -82,6 +82,37 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.input_tokens)
+
+    def dealt(self, number: int, parts: int) -> Ints:
+        """Places of every n-th request, ascending; of sessions all of every n-th."""
+        own = np.arange(len(self)) if self.turns is None else self.turns.session
+        places: Ints = np.flatnonzero(own % parts == number)
+        return places
+
+    def part(self, number: int, parts: int) -> Requests:
+        """The requests at `dealt`, with as even a share of the concurrency."""
+        places, turns = self.dealt(number, parts), self.turns
+        if turns is not None:
+            after = turns.after[places]
+            turns = replace(
+                turns,
+                after=np.where(after < 0, -1, np.searchsorted(places, after)),
+                think_s=turns.think_s[places],
+                own_tokens=turns.own_tokens[places],
+                system=turns.system[places],
+                system_tokens=turns.system_tokens[places],
+            )
+        return replace(
+            self,
+            input_tokens=self.input_tokens[places],
+            output_tokens=self.output_tokens[places],
+            send_s=self.send_s[places],
+            group=self.group[places],
+            concurrency=self.concurrency // parts + (number < self.concurrency % parts),
+            contents=[self.contents[place] for place in places] if self.contents else (),
+            blocks=[self.blocks[place] for place in places] if self.blocks else (),
+            turns=turns,
+        )
 
 
 class Segment(NamedTuple):

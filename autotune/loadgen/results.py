@@ -12,6 +12,7 @@ from autotune.loadgen.client.health import ClientHealth
 from autotune.loadgen.client.messages import Progress, RequestTimeouts
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, failure_sentence, tally
 from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.client.target import BALANCING
 from autotune.loadgen.prefix_cache import CacheReport, CacheUse, PrefixCache
 from autotune.loadgen.request_file import LoadLog
 from autotune.loadgen.speculation import DraftUse, ReadDrafts, acceptance
@@ -88,12 +89,14 @@ class Measurement:
         points: in order; fewer than the workload has when the server answered no request of a warm-up.
         warm_up_s: seconds spent on requests that are not counted.
         warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing else was sent.
+        servers: that shared it.
     """
 
     seed: int
     points: tuple[LoadResult, ...]
     warm_up_s: float = 0.0
     warm_up_failed: tuple[RequestOutcome, ...] = ()
+    servers: int = 1
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -168,6 +171,7 @@ def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:
         "stale_connections": sum(int(load.log.retries.sum()) for run in runs for load in run.points),
         "warm_up_s": sum(run.warm_up_s for run in runs),
         "points": [_point_json([load for load in loads if load is not None]) for loads in repeats],
+        **({"servers": runs[0].servers, "balancing": BALANCING} if runs and runs[0].servers > 1 else {}),
     }
 
 

@@ -68,19 +68,23 @@ class CacheReset:
 class ServerClient:
     """One server, below its URL; use it as a context manager.
 
+    Of several that share a load the first answers for all, but for what each counts and keeps.
+
     Args:
         timeout_s: for one call.
     """
 
     def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
         self._target = target
-        self._http = http_client(httpx.Client, target, timeout_s)
+        self._all = [http_client(httpx.Client, server, timeout_s) for server in target.servers]
+        self._http = self._all[0]
 
     def __enter__(self) -> ServerClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
+        for http in self._all:
+            http.close()
 
     def model(self, asked: str) -> str:
         """The model in the server's list, if it has one; the only one of the list where none is asked for ("").
@@ -113,14 +117,14 @@ class ServerClient:
         return bool(self._get("/v1/models").headers.get("server") == EMULATOR_NAME)
 
     def metrics_text(self, path: str = "/metrics") -> str | None:
-        """The server's metrics in Prometheus text; None when it has none."""
+        """The servers' metrics in Prometheus text, one page after the other; None when one has none."""
         with contextlib.suppress(httpx.HTTPError):
-            answer = self._http.get(path)
-            return answer.text if answer.is_success else None
+            answers = [http.get(path) for http in self._all]
+            return "\n".join(answer.text for answer in answers) if all(a.is_success for a in answers) else None
         return None
 
     def reset_cache(self, path: str, patience_s: float = 5.0) -> CacheReset:
-        """Ask the server to empty its prefix cache with a POST.
+        """Ask each server to empty its prefix cache with a POST; the first that does not tells why.
 
         Engines refuse while requests run, which is for a moment after the last answer came, too.
 
@@ -131,10 +135,14 @@ class ServerClient:
             The server's word: some versions say yes although they refused (vLLM 0.13, SGLang 0.4.3), so only the hit
             rate of the next load is proof.
         """
+        resets = (self._reset(http, path, patience_s) for http in self._all)
+        return next((reset for reset in resets if not reset), CacheReset(ResetOutcome.DONE))
+
+    def _reset(self, http: httpx.Client, path: str, patience_s: float) -> CacheReset:
         until_ns = time.perf_counter_ns() + int(patience_s * 1e9)
         while True:
             try:
-                answer = self._http.post(path)
+                answer = http.post(path)
             except httpx.HTTPError as error:
                 return CacheReset(ResetOutcome.NO_ANSWER, f"POST {path}: no answer: {error}")
             if answer.is_success and not _denies(answer):

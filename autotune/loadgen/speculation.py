@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from autotune.loadgen.prefix_cache import sums
+from autotune.loadgen.prefix_cache import samples
 from autotune.loadgen.server_client import ServerClient
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
@@ -59,15 +60,15 @@ def acceptance(uses: Sequence[DraftUse | None]) -> Metrics:
     }
 
 
-def of_page(metrics: DraftMetrics, page: Mapping[str, float]) -> DraftUse | None:
+def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
     """What a metrics page tells; None when it is a page of something else, or nothing is drafted."""
     if metrics.counters is not None:
         names = metrics.counters
         if not all(name in page for name in (names.drafts, names.drafted, names.accepted)):
             return None
-        return DraftUse(page[names.drafts], page[names.drafted], page[names.accepted])
+        return DraftUse(sum(page[names.drafts]), sum(page[names.drafted]), sum(page[names.accepted]))
     assert metrics.gauges is not None
-    length, rate = page.get(metrics.gauges.length, 0.0), page.get(metrics.gauges.rate, 0.0)
+    length, rate = (fmean(page.get(name) or [0.0]) for name in (metrics.gauges.length, metrics.gauges.rate))
     if length < 1 or rate <= 0:
         return None
     # Tokens per step over tokens verified per step, of which one is not drafted.
@@ -92,10 +93,10 @@ class DraftReader:
         ]
 
     def __call__(self) -> DraftUse | None:
-        pages: dict[str, Mapping[str, float]] = {}
+        pages: dict[str, Mapping[str, Sequence[float]]] = {}
         for path, metrics in self._sources:
             if path not in pages:
-                pages[path] = sums(self._client.metrics_text(path) or "")
+                pages[path] = samples(self._client.metrics_text(path) or "")
             use = of_page(metrics, pages[path])
             if use is not None:
                 return use

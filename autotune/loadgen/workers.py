@@ -166,7 +166,7 @@ class Workers:
             start_ns = perf_counter_ns() + HEAD_START_NS
             for process in processes:
                 process.send(start_ns)
-            places = [replace(task, workers=workers).chosen(number) for number in range(workers)]
+            places = [task.requests.dealt(number, workers) for number in range(workers)]
             logs, clients = zip(*_results(list(map(len, places)), processes, on_progress), strict=True)
         except BaseException:
             self.close()  # a worker in the middle of a load is of no use for the next

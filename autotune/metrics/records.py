@@ -74,6 +74,16 @@ class RequestRecords:
             return cls.empty()
         return cls(*(np.concatenate([getattr(run, name) for run in placed]) for name in (*COLUMNS, *SERIES)))
 
+    @classmethod
+    def side_by_side(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
+        """Join runs of one time, such as those of several servers, as one run; in the order of sending."""
+        if len(runs) == 1:
+            return runs[0]
+        joined = {name: np.concatenate([getattr(run, name) for run in runs]) for name in (*COLUMNS, *SERIES)}
+        sent, came = np.argsort(joined["sent_s"], kind="stable"), np.argsort(joined["token_s"], kind="stable")
+        placed = {**dict.fromkeys(COLUMNS, sent), "token_s": came, "token_n": came}
+        return cls(**{name: column[placed[name]] if name in placed else column for name, column in joined.items()})
+
 
 QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """Statistic to the quantile that it is, interpolated linearly."""

@@ -37,6 +37,8 @@ from autotune.arrays import Bools, Floats
 from autotune.metrics.records import RequestRecords, latencies, statistics, token_series
 from autotune.trial import Metrics
 
+SHORT_S = 20.0
+"""A load that ends sooner is mostly its beginning, when prompts are computed, and its end, when the batch empties."""
 TURNOVERS = 2
 """The fewest that are called a steady state: the load needs three requests per place in the batch, one to fill it and
 two to measure. With one turnover chat lengths were 14 to 19 % off, with two 8 to 12 %, with four 5 %; five requests

@@ -22,6 +22,7 @@ from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.traces import with_speedup
 from autotune.machine.gpu import has
 from autotune.machine.node import check_gpus, node
+from autotune.metrics.steady import SHORT_S
 from autotune.notify import Notify, silent
 from autotune.prepare.goals import Asked, goals_of, ladder_of
 from autotune.prepare.hub import find_model
@@ -34,6 +35,7 @@ from autotune.replay.bundle import bundle_of
 from autotune.serving.docker_run import asked_images, choose_images, image_of_version
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
+from autotune.simulator.node.steady import SteadyNode
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
@@ -45,6 +47,9 @@ from autotune.trial import Scalar
 
 AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL", "replay:FILE")
 SIMULATOR_NOISE = 0.03
+_DEFAULT, _PREDICTED_BY = "sharegpt", "vllm"
+_HELD_SHARE = 0.9
+"""Of a GPU's memory that weights may take, as the rules of ``search_spaces`` have it (weights-exceed-a-replica)."""
 
 
 def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
@@ -124,7 +129,9 @@ def _served(
         raise BadInput(f"--model {options.model}: there is no such folder, and a server here could not read it")
     if on.startswith("external:"):
         _check_external(options)
-    workloads = tuple(dict.fromkeys(options.workloads)) or ("sharegpt",)
+    by_default, longer = _default_load(about, library) if options.find_load is None else (_DEFAULT, ())
+    workloads = tuple(dict.fromkeys(options.workloads)) or (by_default,)
+    longer = () if options.workloads else longer
     for name in workloads:
         load_workload(name, library).check_fits(about.model.architecture.context_limit)
     engines = _engines(options, library)
@@ -152,7 +159,26 @@ def _served(
         "calibration": calibration,
         "images": {name: image for name, (_, image) in images.items()},
     }
-    return of_server, (*told, *chosen.notes, *taken, *unused_notes, *fitted)
+    return of_server, (*longer, *told, *chosen.notes, *taken, *unused_notes, *fitted)
+
+
+def _default_load(about: Context, library: Library) -> tuple[str, tuple[str, ...]]:
+    """The default workload, and a note where it has more prompts, as servers side by side would end it at once."""
+    model, hardware = about.model, about.hardware
+    least = model.weights_gb / (_HELD_SHARE * hardware.memory_gb)
+    copies = next((n for n in (8, 4, 2) if about.gpus % n == 0 and about.gpus >= n * least), 1)
+    if copies == 1 or hardware.vendor == "cpu":
+        return _DEFAULT, ()
+    knobs = {"replicas": copies, "tensor_parallel": about.gpus // copies}
+    load = load_workload(_DEFAULT, library)
+    version = library.engine(_PREDICTED_BY).newest
+    predicted = SteadyNode(model, hardware, about.gpus, load).predict(_PREDICTED_BY, version, knobs)
+    seconds = predicted.metrics["duration"]
+    if seconds >= SHORT_S:
+        return _DEFAULT, ()
+    count = copies * load.points[0].prompts
+    why = f"{copies} servers would be through with {load.points[0].prompts} prompts in {seconds:.0f} s (predicted)"
+    return f"{_DEFAULT}:{count}", (f"the default workload has {count} prompts: {why}",)
 
 
 def _calibration(options: RunOptions, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:

@@ -27,7 +27,6 @@ from autotune.replay.candidates import command_of as replayed_command
 from autotune.serving.docker_run import in_container, no_image, version_of
 from autotune.serving.external import connect
 from autotune.serving.secrets import read_secret, resolve_references
-from autotune.simulator.node.weights import weight_bytes_per_gpu
 from autotune.space.cards import ModelCard
 from autotune.space.context import RANKS, Context, search_values
 from autotune.space.entry import in_range
@@ -37,6 +36,7 @@ from autotune.space.fingerprint import as_failure, broken_rules, effective, unsu
 from autotune.space.library import Library, packaged
 from autotune.space.promises import UNASKED, admitted, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine
+from autotune.space.weights import weight_bytes_per_gpu
 from autotune.study.recommendation import Exclusion, NoEffect
 from autotune.study.spec import AUTO, StudySpec
 from autotune.trial import Command, Configuration, FailureKind, Launch, Scalar, Trial
@@ -212,7 +212,7 @@ def _engine_space(
     pins |= passed.pins
     fixed: Mapping[str, Scalar] = pins
     if narrowed is not None:
-        on_node = {name: fill_value(value, context.scope({})) for name, value in card.on_node.items()}
+        on_node = {name: defaults[name] for name in card.on_node}
         fixed = {n: value for n, value in {**on_node, **pins}.items() if n in pins or n not in narrowed.search}
         # A knob that is searched no more has its default, which may depend on the knobs that are.
         knobs = {n: knob.model_copy(update={"search": narrowed.search.get(n, [])}) for n, knob in card.knobs.items()}
@@ -383,7 +383,7 @@ def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
     """Raise `BadInput` for a number of GPUs that no layout of any engine takes, by the sizes that are tried."""
     numbers: set[int] = set()
     for card in cards:
-        scope = Context(spec.model, spec.hardware, spec.gpus, card.newest).scope({})
+        scope = Context(spec.model, spec.hardware, spec.gpus, card.newest).scope({"replicas": 1})
         sizes = [search_values(card.knobs[name], scope, card.newest) for name in RANKS if name in card.knobs]
         numbers |= {math.prod([size for size in layout if isinstance(size, int)]) for layout in product(*sizes)}
     if spec.gpus not in numbers and not spec.pins.keys() & set(RANKS):

@@ -23,7 +23,7 @@ from autotune.notify import Notify
 from autotune.prepare.candidates import Prepared
 from autotune.prepare.hub import MODEL_ID, hub_folder, snapshots
 from autotune.serving.secrets import read_secret
-from autotune.simulator.node.weights import weight_bytes_per_gpu
+from autotune.space.weights import weight_bytes_per_gpu
 from autotune.study.spec import StudySpec, is_local
 from autotune.trial import Command, Failure, FailureKind, Trial
 

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -105,7 +106,7 @@ def in_container(command: Command, image: str, card: EngineCard, hardware: Hardw
     place = ["--workdir", FILES_FOLDER] if command.files else []
     entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
     words = [*_each("--volume", mounts), *_each("--env", dict.fromkeys(settings)), *place, *entry, image]
-    return Command(argv, command.env, command.files, (*DOCKER_RUN, *options, *words))
+    return replace(command, argv=argv, container=(*DOCKER_RUN, *options, *words))
 
 
 def _each(option: str, values: Iterable[str]) -> list[str]:

@@ -165,13 +165,13 @@ class ProcessServer(Server):
             self._pids = alive or self._pids
         return self._pids
 
-    def _ended(self) -> Failure | None:
+    def ended(self) -> Failure | None:
         return self.failure()
 
-    def _progress(self) -> int:
+    def progress(self) -> int:
         return self._log_growth()
 
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         self._watchdog.listen(seconds)
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
@@ -221,11 +221,11 @@ class ProcessServer(Server):
             )
             return Failure(FailureKind.INFRASTRUCTURE, message)
         # A server that serves may go on without its log; one that starts can no more be understood.
-        return None if self._served or self.log.exists() else self._failure_in_log()
+        return None if self.served or self.log.exists() else self._failure_in_log()
 
     def _failure_in_log(self) -> Failure | None:
         """Find the cause in the log, or what kept the server from writing one."""
-        in_log = known_failure(self.log, patterns_of(self._card), self.log_offset, self._served)
+        in_log = known_failure(self.log, patterns_of(self._card), self.log_offset, self.served)
         if in_log is None and (problem := log_problem(self.log)):
             message = f"Nobody can tell what {self.title} did: {problem}."
             return Failure(FailureKind.INFRASTRUCTURE, message)

@@ -98,7 +98,7 @@ def resolve_references(command: Command, environment: Mapping[str, str]) -> Comm
         return word if name is None else f"{prefix}{environment[name]}"
 
     env = {name: fill(value) for name, value in command.env.items()}
-    return Command(tuple(map(fill, command.argv)), env, command.files, command.container)
+    return replace(command, argv=tuple(map(fill, command.argv)), env=env)
 
 
 def secret_values(asked: Command, given: Command, environment: Mapping[str, str]) -> set[str]:

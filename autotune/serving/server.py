@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +38,8 @@ class Server(ABC):
         emulated: whether a server that we did not start says that it stands in for an engine.
         log: the file of what it prints; None when that is not ours to read.
         log_offset: bytes that the log held before this launch.
+        generated: whether it has generated a token.
+        served: whether it has been found ready.
     """
 
     url: str
@@ -48,8 +52,8 @@ class Server(ABC):
     log: Path | None = None
     log_offset: int = 0
     _use_proxy = True
-    _served = False
-    _generated = False
+    generated = False
+    served = False
     _broken_answers = 0
 
     @property
@@ -59,21 +63,19 @@ class Server(ABC):
 
     def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
         """Wait until the server answers its health check and has generated a token; None when it has."""
-        clock, pause_s = _Clock(timeouts, self._progress()), _POLL_S[0]
-        with httpx.Client(base_url=self.url, headers=authorization(self.api_key), trust_env=self._use_proxy) as client:
-            while True:
-                problem = clock.problem(self._progress())
-                failure = self._ended() or (self._timeout(f"{self.title} {problem}.") if problem else None)
-                if failure is None and self._is_healthy(client, clock.left_s()):
-                    failure = self._port_conflict() or self._generate(client, clock.left_s())
-                if failure is not None or self._generated:
-                    break
-                self._pause(pause_s)
-                pause_s = min(2 * pause_s, _POLL_S[1])
-        # A first process that ended while its children answered is no server that can be relied on.
-        failure = failure or self._ended()
-        self._served = failure is None
-        return masked(failure, self.secrets)
+        return wait_all([self], timeouts)
+
+    def client(self) -> httpx.Client:
+        """Make a client of this server."""
+        return httpx.Client(base_url=self.url, headers=authorization(self.api_key), trust_env=self._use_proxy)
+
+    def look(self, client: httpx.Client, clock: Clock) -> Failure | None:
+        """Look whether it is ready, which `generated` then tells; why it never will be."""
+        problem = "" if self.generated else clock.problem(self.progress())
+        failure = self.ended() or (self._timeout(f"{self.title} {problem}.") if problem else None)
+        if failure is None and not self.generated and self._is_healthy(client, clock.left_s()):
+            failure = self._port_conflict() or self._generate(client, clock.left_s())
+        return failure
 
     @abstractmethod
     def failure(self, within_s: float = 0.0) -> Failure | None:
@@ -93,15 +95,15 @@ class Server(ABC):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _ended(self) -> Failure | None:
+    def ended(self) -> Failure | None:
         """Explain why it has ended; None while it lives, as far as that can be seen."""
         return None
 
-    def _progress(self) -> int:
+    def progress(self) -> int:
         """A number that grows while it gets on, e.g. the bytes of its log."""
         return 0
 
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Wait up to so many seconds, or until something happened to it."""
         time.sleep(seconds)
 
@@ -130,7 +132,7 @@ class Server(ABC):
         except (httpx.TransportError, LookupError, ValueError):
             return None
         if answer.is_success and _tokens(answer) > 0:
-            self.model, self._generated = model, True
+            self.model, self.generated = model, True
         broken = answer.is_server_error and answer.status_code != httpx.codes.SERVICE_UNAVAILABLE
         self._broken_answers = self._broken_answers + 1 if broken else 0
         refused = answer.is_client_error and answer.status_code not in _LATER
@@ -141,7 +143,7 @@ class Server(ABC):
         return Failure(FailureKind.LOAD_ERRORS, message, reason)
 
 
-class _Clock:
+class Clock:
     """Tells when a start has taken too long, or has made no progress for too long."""
 
     def __init__(self, timeouts: StartupTimeouts, progress: int) -> None:
@@ -163,6 +165,30 @@ class _Clock:
         """How long an answer may take, at least a moment."""
         total, silence = self._began + self._timeouts.total_s, self._last_progress + self._timeouts.silence_s
         return max(0.1, min(total, silence) - time.monotonic())
+
+
+def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | None:
+    """Wait until all servers are ready, side by side; None when they are, else why the first of them never will be."""
+    failure, pause_s = None, _POLL_S[0]
+    with ExitStack() as stack:
+        starting = [
+            (server, stack.enter_context(server.client()), Clock(timeouts, server.progress())) for server in servers
+        ]
+        while True:
+            failures = ((server, server.look(client, clock)) for server, client, clock in starting)
+            server, failure = next((pair for pair in failures if pair[1] is not None), (servers[0], None))
+            waiting = [server for server in servers if not server.generated]
+            if failure is not None or not waiting:
+                break
+            waiting[0].pause(pause_s)
+            pause_s = min(2 * pause_s, _POLL_S[1])
+    # A first process that ended while its children answered is no server that can be relied on.
+    if failure is None:
+        ended = ((server, server.ended()) for server in servers)
+        server, failure = next((pair for pair in ended if pair[1] is not None), (servers[0], None))
+    for one in servers:
+        one.served = failure is None
+    return masked(failure, server.secrets)
 
 
 def authorization(api_key: str | None) -> dict[str, str]:

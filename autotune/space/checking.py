@@ -14,7 +14,7 @@ from autotune.space.library import KINDS, SCHEMAS, Library, documents, engine_ca
 from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
-_READ_NAMES = frozenset({"args", "env", "config"})
+_READ_NAMES = frozenset({"args", "env", "config", "servers"})
 _CONDITIONS = frozenset({"when", "forbid", "expect", "active", "keeps"})
 _MARK_NAMES = frozenset({"default", "baseline"})
 _Location = tuple[str | int, ...]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.errors import MalformedFile
-from autotune.space.cards import MatrixType
+from autotune.space.architecture import MatrixType
 
 _PREFIXES = ("model.layers.", "language_model.model.layers.", "model.language_model.layers.")
 _EXPERT = ("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1", "feed_forward.experts.gate_up_proj")

@@ -13,7 +13,10 @@ from autotune.space.expression import Namespace, evaluate
 from autotune.space.schema import Case, Knob, Values
 from autotune.trial import Configuration, Scalar
 
-RANKS = ("tensor_parallel", "data_parallel", "pipeline_parallel")
+RANKS = ("replicas", "tensor_parallel", "data_parallel", "pipeline_parallel")
+"""The knobs whose product is the GPUs of a configuration."""
+DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
+"""Vendor to the environment variable that chooses among a machine's GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,26 @@ def _holds(case: Case | Values, scope: Mapping[str, Any], version: str) -> bool:
 
 
 def gpus_of(configuration: Configuration, most: int) -> int:
-    """Count the GPUs of a configuration's server: the product of its parallel sizes, at most ``most``.
+    """Count the GPUs of a configuration's servers: the product of its parallel sizes, at most ``most``.
 
     One that names no size, as of a replayed table, takes all.
     """
-    sizes = [size for name in RANKS if isinstance(size := configuration.knobs.get(name), int) and size > 0]
+    sizes = _sizes(configuration.knobs)
     return min(most, math.prod(sizes)) if sizes else most
+
+
+def _sizes(knobs: Mapping[str, Any]) -> list[int]:
+    return [size for name in RANKS if isinstance(size := knobs.get(name), int) and size > 0]
+
+
+def replicas_of(knobs: Mapping[str, Any]) -> int:
+    """Count the servers of a configuration: one of an engine that has no such knob."""
+    return int(knobs.get("replicas") or 1)
+
+
+def servers_of(knobs: Mapping[str, Any], vendor: str) -> tuple[dict[str, str], ...]:
+    """What each server of a configuration sets: the GPUs that are its own; empty of one that is a single server."""
+    count = replicas_of(knobs)
+    each, variable = math.prod(_sizes(knobs)) // count, DEVICES.get(vendor)
+    ranges = [range(i * each, (i + 1) * each) for i in range(count)] if count > 1 else []
+    return tuple({variable: ",".join(map(str, own))} if variable else {} for own in ranges)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from autotune.space.cards import Architecture, Indexer, ModelCard
+from autotune.space.architecture import Architecture, Indexer
+from autotune.space.cards import ModelCard
 from autotune.space.config_json import ConfigJson, precision
 
 CONFIG = "config.json"

@@ -81,10 +81,10 @@ class Knob(Entry):
 
     `emit` is applied when the knob's value differs from its default; an entry's own ``when`` narrows it
     further. `read` gives the knob's value from ``args`` (parsed options by argparse destination and by every
-    long spelling, hyphens as underscores), ``env`` and ``config`` (the engine's own config file), beside
-    ``model``, ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which is the default.
-    Of a list of readings the first whose versions hold counts; where none does, the version cannot set the
-    knob. Nor can one before `since`: `search`, `emit`, `read` and `resolved` are about the versions from it on.
+    long spelling, hyphens as underscores), ``env``, ``config`` (the engine's own config file) and ``servers`` (how many
+    the command starts), beside ``model``, ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which
+    is the default. Of a list of readings the first whose versions hold counts; where none does, the version cannot
+    set the knob. Nor can one before `since`: `search`, `emit`, `read` and `resolved` are about the versions from it on.
 
     `resolved` gives the value that a running engine says it has, from what the card's `resolved` sources tell, each
     under its name; None is again the default. Of several readings the first that is told counts: one that needs a

@@ -76,6 +76,7 @@ class SimulateOptions:
     model_id: str | None = None
     workload: str = "sharegpt"
     concurrency: int | None = None
+    replicas: int = 1
     gpu_hour_price: float | None = None
     seed: int = 0
     calibration: Path | None = None

@@ -24,7 +24,7 @@ RESULTS = "results.jsonl"
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
 """How a file system says that somebody else has a lock (flock(2); fcntl(2), by which network file systems do it)."""
-_OPTIONAL = ("gpu_ids", "quarantine", "bound_node", "ladder", "accuracy")
+_OPTIONAL = ("servers", "gpu_ids", "quarantine", "bound_node", "ladder", "accuracy")
 """Keys of a row that stand there only where they say something."""
 
 

@@ -14,7 +14,8 @@ from autotune.metrics.formulas import Slo
 from autotune.search.gp.kernels import Prior
 from autotune.search.history import Entry, History
 from autotune.search.study import Study
-from autotune.space.cards import Architecture, ModelCard
+from autotune.space.architecture import Architecture
+from autotune.space.cards import ModelCard
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.study.spec import EngineChoice, StudySpec

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import resource
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
@@ -49,6 +49,8 @@ class Connections:
         self._all: set[Connection] = set()
         self._idle: list[Connection] = []
         self._reads_of_closed = 0
+        self.in_flight = 0
+        """Requests that are under way, as `Balancer` counts them."""
 
     @property
     def reads(self) -> int:
@@ -123,6 +125,42 @@ class Connections:
                 self._all.add(connection)
                 return connection
         return RequestOutcome(OutcomeKind.CONNECT_ERROR, problem)
+
+
+class Balancer:
+    """Connections to the servers of a target; a request goes to the one with the fewest in flight.
+
+    Of several, to the one that was chosen longest ago.
+    """
+
+    def __init__(self, target: Target, connect_s: float) -> None:
+        self._servers = [Connections(server, connect_s) for server in target.servers]
+
+    @property
+    def reads(self) -> int:
+        """How often a socket was read so far."""
+        return sum(server.reads for server in self._servers)
+
+    @asynccontextmanager
+    async def opened(self, count: int) -> AsyncIterator[None]:
+        """Open so many connections, spread evenly, and close all in the end."""
+        async with AsyncExitStack() as stack:
+            for i, server in enumerate(self._servers):
+                share = len(range(i, count, len(self._servers)))
+                await stack.enter_async_context(server.opened(share))
+            yield
+
+    @contextmanager
+    def chosen(self) -> Iterator[Connections]:
+        """Choose the server of a request, and count it as under way there."""
+        server = min(self._servers, key=lambda one: one.in_flight)
+        self._servers.remove(server)
+        self._servers.append(server)
+        server.in_flight += 1
+        try:
+            yield server
+        finally:
+            server.in_flight -= 1
 
 
 class StallTimeouts:
@@ -200,9 +238,10 @@ class Generator:
     def __init__(self, target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> None:
         in_flight = min(schedule.concurrency, len(schedule))
         allow_open_files(in_flight, surely=schedule.at_once >= in_flight)
-        target.addresses  # noqa: B018  resolved here, where a name that does not exist can be told
+        for server in target.servers:
+            server.addresses  # noqa: B018  resolved here, where a name that does not exist can be told
         self._schedule = schedule
-        self._connections = Connections(target, timeouts.connect_s)
+        self._connections = Balancer(target, timeouts.connect_s)
         self._redacted = target.redacted
         n = len(schedule)
         self._exchanges: dict[int, Exchange] = {}
@@ -308,20 +347,21 @@ class Generator:
         A kept connection that the server closed before it answered is no fault of the server: the request goes
         once more, over a new connection, and keeps the time at which it was first sent.
         """
-        kept = self._connections.take()
         try:
-            while True:
-                connection = kept or await self._connections.open()
-                if isinstance(connection, RequestOutcome):
-                    exchange.fail(connection)
-                    break
-                with self._stalls.watching(exchange, connection):
-                    await connection.run(exchange, data)
-                self._connections.give_back(connection)
-                assert exchange.outcome is not None
-                if kept is None or exchange.started or exchange.outcome.kind is not OutcomeKind.CLOSED:
-                    break
-                kept, exchange.outcome, self._retries[request] = None, None, 1
+            with self._connections.chosen() as server:
+                kept = server.take()
+                while True:
+                    connection = kept or await server.open()
+                    if isinstance(connection, RequestOutcome):
+                        exchange.fail(connection)
+                        break
+                    with self._stalls.watching(exchange, connection):
+                        await connection.run(exchange, data)
+                    server.give_back(connection)
+                    assert exchange.outcome is not None
+                    if kept is None or exchange.started or exchange.outcome.kind is not OutcomeKind.CLOSED:
+                        break
+                    kept, exchange.outcome, self._retries[request] = None, None, 1
         finally:
             self._active.discard(exchange)
         outcome = exchange.outcome

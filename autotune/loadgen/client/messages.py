@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-
 from autotune.arrays import Floats, Ints
 from autotune.loadgen.client.conversations import Conversation, conversations
 from autotune.loadgen.client.health import ClientHealth
@@ -88,7 +86,7 @@ class WorkerTask:
     def schedule(self) -> Schedule:
         """Make the request bodies of this task; workers make theirs side by side."""
         requests, prompts, target = self.requests, self.prompts, self.target
-        chosen = self.chosen(self.worker)
+        chosen = requests.dealt(self.worker, self.workers)
         sessions, bodies = list[Conversation](), list[bytes]()
         if requests.turns is None:
             bodies = prompts.bodies(requests, self.key, slice(self.worker, None, self.workers))
@@ -103,13 +101,6 @@ class WorkerTask:
             conversations=sessions,
             ramp_s=requests.ramp_s,
         )
-
-    def chosen(self, worker: int) -> Ints:
-        """The requests that a worker sends, ascending: every n-th, or all of every n-th session."""
-        turns = self.requests.turns
-        number = np.arange(len(self.requests)) if turns is None else turns.session
-        chosen: Ints = np.flatnonzero(number % self.workers == worker)
-        return chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from urllib.parse import urlsplit
 
 from autotune.errors import BadInput
 
 _MAX_MESSAGE = 300
+
+BALANCING = "to the server with the fewest requests in flight, of those that the client process sent"
+"""How requests are spread over several servers."""
 
 _TELLING = 8
 """So many of the first characters of an API key are worth hiding."""
@@ -22,6 +25,7 @@ class Target:
 
     Attributes:
         prefix: path below which the API lies, without ``/v1``; mostly empty.
+        others: further servers that share its load.
     """
 
     scheme: str
@@ -29,10 +33,16 @@ class Target:
     port: int
     prefix: str = ""
     api_key: str | None = field(default=None, repr=False)
+    others: tuple[Target, ...] = ()
 
     @classmethod
     def parse(cls, url: str, api_key: str | None = None) -> Target:
-        """Raises `BadInput` for anything but ``http[s]://HOST[:PORT][/PREFIX]``."""
+        """Raises `BadInput` for anything but ``http[s]://HOST[:PORT][/PREFIX]``, several of them behind commas."""
+        first, *others = (cls._parse_one(one, api_key) for one in url.split(","))
+        return replace(first, others=tuple(others))
+
+    @classmethod
+    def _parse_one(cls, url: str, api_key: str | None) -> Target:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -49,6 +59,16 @@ class Target:
                 f"URL {url!r}: no port 0, and in the path only what needs no %-encoding; write http://HOST:PORT"
             )
         return cls(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix, api_key)
+
+    @property
+    def servers(self) -> tuple[Target, ...]:
+        """Every server, each alone."""
+        return (replace(self, others=()), *self.others)
+
+    def beginning_with(self, number: int) -> Target:
+        """The same servers in turn, from another one on."""
+        first, *others = (self.servers * 2)[number % len(self.servers) :][: len(self.servers)]
+        return replace(first, others=tuple(others))
 
     @property
     def url(self) -> str:

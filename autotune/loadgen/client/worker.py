@@ -34,7 +34,7 @@ def serve(tasks: Connection, answers: Connection) -> None:
         try:
             schedule = task.schedule()
             with event_loop() as runner:
-                generator = Generator(task.target, schedule, task.timeouts)
+                generator = Generator(task.target.beginning_with(task.worker), schedule, task.timeouts)
                 result: tuple[RequestLog, ClientHealth] | BadInput
                 result = runner.run(generator.run(start_ns, answers.send))
         except AutotuneError as error:

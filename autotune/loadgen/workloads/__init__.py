@@ -150,6 +150,15 @@ class Workload(Part):
             first.setdefault(key, point.model_copy(update={"label": label}))
         return list(first.values())
 
+    def with_prompts(self, count: int) -> Workload:
+        """The same load with so many prompts; raises `BadInput` where it has several loads, or a file's own number."""
+        name = f"{self.name}:{count}"
+        if len(self.points) > 1 or isinstance(self.points[0].lengths, TraceLengths | SessionLengths) or not count:
+            raise BadInput(f"--workload {name}: only a workload of one load takes a number of prompts, above 0")
+        point = self.points[0].model_copy(update={"prompts": count})
+        description = f"{count} prompts of {self.name}, {point.arrival.describe()}"
+        return self.model_copy(update={"name": name, "description": description, "points": [point]})
+
     def lengths_source(self, tokenizer: Tokenizer | None = None) -> str:
         """Where the lengths of prompts and answers come from, for a report.
 
@@ -262,17 +271,19 @@ def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
 
 
 def load_workload(text: str, library: Library | None = None) -> Workload:
-    """A workload by name, or by one of the forms: ``random:IN:OUT[:N]``, ``sessions:FILE`` ….
+    """A workload by name, with its number of prompts behind it or not, or by a form: ``random:IN:OUT[:N]`` ….
 
     Args:
         library: where the named ones are looked up; None = the packaged ones.
 
     Raises `UnknownName` for a name that does not exist, `BadInput` for a form that is not right.
     """
-    form, colon, _ = text.partition(":")
-    if colon and form in _FORMS:
+    form, colon, rest = text.partition(":")
+    if colon and form in _FORMS and not rest.isdecimal():
         return _FORMS[form](text)
     by_name = _named(library or Library())
+    if rest.isdecimal() and form in by_name:
+        return by_name[form].with_prompts(int(rest))
     if text not in by_name:
         raise UnknownName("workload", text, by_name, _HINT)
     return by_name[text]

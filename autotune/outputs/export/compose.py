@@ -1,5 +1,7 @@
 """``compose.yaml``: the recommended server as a service of ``docker compose up``, published on loopback.
 
+Several are services that differ in their GPUs alone, behind nginx, which counts requests in flight as the client did
+(https://nginx.org/en/docs/http/ngx_http_upstream_module.html, least_conn; its image is one of Docker's official ones).
 Keys: https://docs.docker.com/reference/compose-file/ (services, configs with content, GPU reservations, interpolation).
 """
 
@@ -8,25 +10,51 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.outputs.export import words
-from autotune.outputs.export.container import PORT, Container, chooses_gpus, container_of
+from autotune.outputs.export.container import Container, chooses_gpus, container_of
 from autotune.outputs.export.text import yaml_file
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
-from autotune.trial import written
+from autotune.trial import PORT, written
 
 # Not by urllib, which would ask the proxy that Docker names in every container's environment where one is configured.
 _ASK = f"import sys; from http.client import HTTPConnection; asked = HTTPConnection('127.0.0.1', {PORT}, timeout=20); "
 _ASK += "asked.request('GET', sys.argv[1]); sys.exit(asked.getresponse().status != 200)"
 
 
+_BALANCER = "nginx:stable"
+_NGINX = """events {{ worker_connections 65536; }}
+http {{
+  upstream servers {{
+    least_conn;
+    {servers}
+  }}
+  server {{
+    listen {port};
+    client_max_body_size 0;
+    location / {{
+      proxy_pass http://servers;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_buffering off;
+      proxy_read_timeout 1h;
+    }}
+  }}
+}}
+"""
+
+
 def render(winner: Winner) -> str:
     """The file."""
     container = container_of(winner)
-    document: dict[str, Any] = {"name": container.name, "services": {"server": _service(container)}}
+    services, configs = {"server": _service(container)}, {}
     if container.files:
-        document["configs"] = {
-            f"file-{i}": {"content": words.doubled(text)} for i, text in enumerate(container.files.values(), 1)
-        }
+        files = enumerate(container.files.values(), 1)
+        configs = {f"file-{i}": {"content": words.doubled(text)} for i, text in files}
+    if winner.servers:
+        services, configs["balancer"] = _balanced(services["server"], winner)
+    document: dict[str, Any] = {"name": container.name, "services": services}
+    if configs:
+        document["configs"] = configs
     document["volumes"] = {name: {"name": name} for name in container.caches.values()}
     own_weights = container.weights or "this user's ~/.cache/huggingface"
     about = [
@@ -34,10 +62,30 @@ def render(winner: Winner) -> str:
         f"It is reached at 127.0.0.1:{PORT} of this machine only; change ports to open it.",
         f"Weights are those of {own_weights}; change volumes where they lie elsewhere.",
         container.start_limit_source,
-        *(["Docker Compose 2.23.1 or later writes the files"] if container.files else []),
+        *(["Docker Compose 2.23.1 or later writes the files"] if configs else []),
         *(f"set {name} to the secret that this command needs, outside or in .env" for name in container.secrets),
     ]
     return yaml_file(winner, about, document)
+
+
+def _balanced(server: dict[str, Any], winner: Winner) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Several servers behind a balancer, and the balancer's configuration; all GPUs go into each of them."""
+    ports = server.pop("ports")
+    names = [f"server-{i}" for i in range(winner.replicas)]
+    services: dict[str, Any] = {}
+    for name, own in zip(names, winner.servers, strict=True):
+        like = {"extends": {"service": names[0]}} if services else server
+        services[name] = {**like, "environment": {**(like.get("environment") or {}), **own}}
+    services["balancer"] = {
+        "image": _BALANCER,
+        "configs": [{"source": "balancer", "target": "/etc/nginx/nginx.conf"}],
+        "ulimits": {"nofile": 131072},
+        "ports": ports,
+        "depends_on": {name: {"condition": "service_healthy"} for name in names},
+        "restart": "unless-stopped",
+    }
+    upstream = "\n    ".join(f"server {name}:{PORT};" for name in names)
+    return services, {"content": _NGINX.format(servers=upstream, port=PORT)}
 
 
 def _service(container: Container) -> dict[str, Any]:
@@ -57,7 +105,8 @@ def _service(container: Container) -> dict[str, Any]:
     volumes.append(f"{words.doubled(container.weights or '~/.cache/huggingface')}:{card.models}")
     volumes += [words.doubled(f"{path}:{path}:ro") for path in container.mounts]
     if container.vendor == "nvidia":
-        device = {"driver": "nvidia", "count": container.winner.gpus, "capabilities": ["gpu"]}
+        count = container.winner.gpus * container.winner.replicas
+        device = {"driver": "nvidia", "count": count, "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     return service | {
         "ports": [f"127.0.0.1:{PORT}:{PORT}"],

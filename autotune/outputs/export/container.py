@@ -20,11 +20,8 @@ from autotune.outputs.export.winner import Winner
 from autotune.serving import StartupTimeouts
 from autotune.serving.command import with_serving
 from autotune.serving.docker_run import docker_card, image_of, mounted_paths, own_entrypoint, volume_name
-from autotune.simulator.node.weights import weight_bytes_per_gpu
-from autotune.trial import Evidence, reference_in
+from autotune.trial import PORT, Evidence, reference_in
 
-PORT = 8000
-"""Where every container's server listens."""
 ANYWHERE = "0.0.0.0"
 """Its address there: a container's loopback is reached by nobody outside it."""
 SHARED_MEMORY_GIB = 32
@@ -118,8 +115,6 @@ def container_of(winner: Winner) -> Container:
     if is_local and not any(PurePosixPath(model).is_relative_to(path) for path in mounts):
         mounts.append(model)
     limit_s, limit_source = start_limit_s(winner)
-    architecture = winner.spec.model.architecture
-    weight_bytes = weight_bytes_per_gpu(architecture, 1, 1, 1, architecture.mtp_layers > 0)
     return Container(
         winner=winner,
         name=name_of(choice.engine, winner.recommendation.model),
@@ -139,7 +134,7 @@ def container_of(winner: Winner) -> Container:
         served=text_of(parsed, "served_model_name") or model,
         revision=text_of(parsed, "revision"),
         weights=weights if weights and weights.startswith("/") else None,
-        storage_gib=10 * max(2, 0 if is_local else math.ceil(_ROOM * weight_bytes / 2**30 / 10)),
+        storage_gib=10 * max(2, 0 if is_local else math.ceil(_ROOM * winner.spec.model.weights_gb * 1e9 / 2**30 / 10)),
     )
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from autotune.errors import BadInput
 from autotune.outputs.export import shell, words
-from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of
+from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of
 from autotune.outputs.export.text import yaml_file
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 from autotune.space.library import Library
-from autotune.trial import written
+from autotune.trial import PORT, written
 
 _TOKEN = "HF_TOKEN"
 _INSTANCE = "/var/cache/autotune"
@@ -30,13 +31,18 @@ def service(winner: Winner) -> str:
     container = container_of(winner)
     probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
     # Without probes of its own a service with a model is asked for a completion every time.
-    more = {"port": PORT, "model": container.served, "probes": [probe]}
-    note = f"dstack waits for it as long as it takes; {container.start_limit_source}"
-    return _render(container, "service", more, [note])
+    more: dict[str, Any] = {"port": PORT, "model": container.served, "probes": [probe]}
+    notes = [f"dstack waits for it as long as it takes; {container.start_limit_source}"]
+    if winner.replicas > 1:
+        more["replicas"] = winner.replicas
+        notes.append("Replicas share a node where its fleet has blocks: set them to the node's GPUs over a replica's.")
+    return _render(container, "service", more, notes)
 
 
 def task(winner: Winner) -> str:
     """``task.dstack.yml``; `dstack apply` forwards the port to this machine's loopback."""
+    if winner.replicas > 1:
+        raise BadInput(f"a dstack task is one server, and {winner.replicas} are recommended: use the format dstack")
     return _render(container_of(winner), "task", {"ports": [PORT]}, [])
 
 

@@ -41,7 +41,7 @@ def render(winner: Winner) -> str:
         "name": container.name,
         **source,
         "description": "; ".join(heading(winner)),
-        "replicas": 1,
+        "replicas": winner.replicas,
         "categories": ["llm"],
         "distributed_inference_across_workers": False,
         "gpu_selector": {"gpus_per_replica": winner.gpus} if container.vendor != "cpu" else None,

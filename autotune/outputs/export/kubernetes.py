@@ -12,11 +12,11 @@ import re
 from typing import Any
 
 from autotune.outputs.export import words
-from autotune.outputs.export.container import PORT, SHARED_MEMORY_GIB, Container, container_of
+from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of
 from autotune.outputs.export.text import yaml_file
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
-from autotune.trial import reference_in, written
+from autotune.trial import PORT, reference_in, written
 
 _TOKEN = "HF_TOKEN"
 _GPUS = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
@@ -55,6 +55,9 @@ def _about(container: Container) -> list[str]:
         # A hostPath would bind the pod to one node's disk and wants a right that clusters seldom give.
         "The claim keeps weights and compiled kernels: one pod at a time, on whatever node it is.",
     ]
+    if container.winner.replicas > 1:
+        about[-1] = "The claim keeps weights and compiled kernels, for pods of one node (ReadWriteMany: of any)."
+        about.append("The Service chooses pods at random; the load client chose the one with the fewest requests.")
     if not container.model_is_local:
         about.append("The weights are fetched before the server starts, so that its start is the one that was seen.")
     keys = [_TOKEN, *(name for name in container.secrets if name != _TOKEN)]
@@ -93,7 +96,7 @@ def _deployment(container: Container) -> dict[str, Any]:
         pod["initContainers"] = [_fetch(container)]
     pod |= {"containers": [_server(container)], "volumes": _volumes(container)}
     deployment["spec"] = {
-        "replicas": 1,
+        "replicas": container.winner.replicas,
         "progressDeadlineSeconds": _FETCH_S + container.start_limit_s,
         # The GPUs and the claim are one pod's: a new one starts when the old one has gone.
         "strategy": {"type": "Recreate"},

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from autotune import redact
 from autotune.outputs.export import words
-from autotune.outputs.export.container import PORT, Container, container_of
+from autotune.outputs.export.container import Container, chooses_gpus, container_of
 from autotune.outputs.export.text import comment, heading, image_notes
 from autotune.outputs.export.winner import Winner
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 from autotune.study.recommendation import Choice
-from autotune.trial import Command, referenced, written
+from autotune.trial import PORT, PORT_OF_GPUS, Command, numbers_of, referenced, written
 
 
 def render(winner: Winner) -> str:
@@ -30,7 +30,7 @@ def render(winner: Winner) -> str:
         *heading(winner),
         "It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0",
     ]
-    return _script(about, choice.files, _start(choice))
+    return _script(about, choice.files, _start(choice, winner.servers), winner.servers)
 
 
 def render_docker(winner: Winner) -> str:
@@ -41,16 +41,24 @@ def render_docker(winner: Winner) -> str:
         *image_notes(winner),
         f"It is reached at 127.0.0.1:{PORT} unless PUBLISH says otherwise: PUBLISH=0.0.0.0:{PORT} ./docker-run.sh",
     ]
+    servers = winner.servers
+    if servers:
+        about[-1] = "They are reached at 127.0.0.1 unless PUBLISH says otherwise: PUBLISH=0.0.0.0 ./docker-run.sh"
     # A secret goes in by name, so that it is on no command line.
     inside = container.plain_env
     secret = {name: value for name, value in container.env.items() if name not in inside}
     card = docker_card()
     options = [*card.options, *card.devices[container.vendor]]
-    lines = [*_started(secret), shlex.join(DOCKER_RUN)]
+    lines = [*_started(secret, servers), shlex.join(DOCKER_RUN)]
     lines += [shlex.join(option) for option in options if option[0] != "--network"]
-    lines.append(f'--publish "${{PUBLISH:-127.0.0.1:{PORT}}}:{PORT}"')
+    place = (
+        f'"${{PUBLISH:-127.0.0.1}}":{PORT_OF_GPUS}:{PORT}' if servers else f'"${{PUBLISH:-127.0.0.1:{PORT}}}:{PORT}"'
+    )
+    lines.append(f"--publish {place}")
     lines += [f"--volume {volume}" for volume in _volumes(container)]
     inside = {**container.gpu_choice, **inside}
+    if servers:  # The loop says which GPUs to take, and that goes in by name.
+        inside = {name: value for name, value in inside.items() if not chooses_gpus(name)}
     inherited = [name for name in card.variables if name not in inside]
     named = [f"HF_HOME={card.models}", *inherited, *(f"{n}={v}" for n, v in inside.items()), *secret]
     lines += [f"--env {shlex.quote(setting)}" for setting in dict.fromkeys(named)]
@@ -58,7 +66,7 @@ def render_docker(winner: Winner) -> str:
         lines.append(f"--workdir {FILES_FOLDER}")
     lines += [] if container.own_entrypoint else ["--entrypoint="]
     lines += [shlex.quote(container.image), *_arguments(container.argv, {})]
-    return _script(about, container.files, lines)
+    return _script(about, container.files, lines, servers, published=True)
 
 
 def _volumes(container: Container) -> list[str]:
@@ -70,12 +78,36 @@ def _volumes(container: Container) -> list[str]:
     return [*caches, models, *mounts, *files]
 
 
-def _script(about: list[str], files: Mapping[str, str], lines: Sequence[str]) -> str:
-    """A script that writes the server's files and runs one command, whose quoted words are ``lines``."""
+def _script(
+    about: list[str],
+    files: Mapping[str, str],
+    lines: Sequence[str],
+    servers: Sequence[Mapping[str, str]] = (),
+    published: bool = False,
+) -> str:
+    """A script that writes the server's files and runs one command, whose quoted words are ``lines``.
+
+    Args:
+        servers: of several, which run in the background and end together.
+        published: whether a container's port is published, so that each may listen on the same.
+    """
+    if servers:
+        ports = [PORT + int(number.partition(",")[0]) for number in numbers_of(servers)]
+        upstream = " ".join(f"server 127.0.0.1:{port};" for port in ports)
+        about = [
+            *about,
+            f"One that ends ends all. In front of them, in nginx: upstream {{ least_conn; {upstream} }}",
+        ]
     script = ["#!/usr/bin/env bash", *comment(about).splitlines(), "set -euo pipefail"]
     if files:
         made = 'folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # read by the server, so it stays'
         script += [made, *writing(files, '"$folder"/')]
+    if servers:
+        lines = [*lines, '"$@"', *([] if published else [f"--port {PORT_OF_GPUS}"])]
+        script.append("trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait' EXIT")
+        script.append("trap 'exit 143' INT TERM")
+        script.append(f"for gpus in {' '.join(numbers_of(servers))}; do")
+        return "\n".join([*script, "  " + " \\\n    ".join(lines) + " &", "done", "wait -n"]) + "\n"
     return "\n".join([*script, " \\\n  ".join([*lines, '"$@"'])]) + "\n"
 
 
@@ -90,7 +122,7 @@ def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
     return lines
 
 
-def _start(choice: Choice) -> list[str]:
+def _start(choice: Choice, servers: Sequence[Mapping[str, str]]) -> list[str]:
     """``exec``, so that signals reach the server; ``env``, so that any variable name will do."""
     # A container's words set its variables; only those that they name without a value come from outside.
     outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
@@ -99,12 +131,18 @@ def _start(choice: Choice) -> list[str]:
     # A command that does not say where to listen must not listen on every interface.
     argv = Command(tuple(choice.engine_argv)).on_loopback().argv
     lines += _arguments(argv, {} if choice.container else choice.files)
-    return [*_started(outside), *lines]
+    return [*_started(outside, servers), *lines]
 
 
-def _started(env: Mapping[str, str]) -> list[str]:
-    """How a command begins that replaces the script and gets these variables; secrets are asked for."""
+def _started(env: Mapping[str, str], servers: Sequence[Mapping[str, str]] = ()) -> list[str]:
+    """How a command begins that replaces the script and gets these variables; secrets are asked for.
+
+    Args:
+        servers: of several, none of which replaces the script.
+    """
     settings = [f"{name}={quoted(value)}" for name, value in words.settings_without_secrets(env).items()]
+    if servers:
+        return ["env", *(f'{name}="$gpus"' for name in servers[0]), *settings]
     return ["exec env", *settings] if settings else ["exec"]
 
 

@@ -33,6 +33,7 @@ def heading(winner: Winner) -> list[str]:
         f"{choice.engine} {choice.engine_version} for {recommendation.model} "
         f"on {recommendation.gpus} x {recommendation.hardware}",
         f"recommended by autotune, study {recommendation.study}, configuration {choice.fingerprint}",
+        *([f"{winner.replicas} servers of {winner.gpus} GPUs each share the load"] if winner.replicas > 1 else []),
         f"evidence: {worth}",
         f"{objective.metric} on {objective.workload}: {objective.value:.2f}",
         f"gain over the baseline: {gain(recommendation)}",

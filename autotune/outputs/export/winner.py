@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput
-from autotune.space.context import gpus_of
+from autotune.space.context import gpus_of, replicas_of, servers_of
 from autotune.study.recommendation import Choice, Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
@@ -22,7 +22,7 @@ class Winner:
         choice: the recommended configuration.
         spec: the study's question: model, hardware, where engines are described.
         ready_s: seconds from launch to ready, of each of its launches that became ready; empty where nobody knows.
-        gpus: how many GPUs of the node it runs on.
+        gpus: how many GPUs of the node each of its servers runs on.
         image: the container image that it is to run in; None: the measured one, else the one that is known for it.
     """
 
@@ -32,6 +32,16 @@ class Winner:
     ready_s: tuple[float, ...]
     gpus: int
     image: str | None = None
+
+    @property
+    def servers(self) -> tuple[dict[str, str], ...]:
+        """What each of several servers sets besides; empty of one."""
+        return servers_of(self.choice.config, self.spec.hardware.vendor)
+
+    @property
+    def replicas(self) -> int:
+        """How many servers it is."""
+        return replicas_of(self.choice.config)
 
     @property
     def engine(self) -> Engine:
@@ -69,6 +79,6 @@ def winner_of(
         choice,
         spec,
         ready_s=tuple(result.times_s["ready"] for result in same if result.times_s.get("ready")),
-        gpus=gpus_of(Configuration(choice.engine, choice.config), recommendation.gpus),
+        gpus=gpus_of(Configuration(choice.engine, choice.config), recommendation.gpus) // replicas_of(choice.config),
         image=image,
     )

@@ -9,7 +9,9 @@ from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.found import LOADS, described
 from autotune.loadgen.workloads import load_workload
+from autotune.metrics.derived import CURVE
 from autotune.metrics.formulas import Slo
+from autotune.metrics.steady import SHORT_S
 from autotune.outputs.report import text
 from autotune.search.objective import maximises
 from autotune.space.context import Context
@@ -39,7 +41,7 @@ def conclusion(outcome: Recommendation) -> str:
     """What the study found, in a few plain sentences; never more than the evidence carries."""
     lost = trade_off(outcome)
     parts = [_sentence(outcome), _gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
-    parts += [answers(outcome), _speculation(outcome), _front(outcome)]
+    parts += [answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
     return " ".join(part for part in parts if part)
 
 
@@ -259,6 +261,19 @@ def _gain(outcome: Recommendation) -> str:
     if outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
         meaning = ", as the whole interval lies above zero"
     return f"Gain {text.percent(outcome.gain_percent)} ({sure}). Verdict: {outcome.verdict.value}{meaning}."
+
+
+def short_load(outcome: Recommendation) -> str:
+    """Warn of a load that is over so soon that it says little of a server that is always busy; empty of longer ones."""
+    choice = outcome.recommended
+    found = outcome.workloads.get(choice.objective.workload) if choice else None
+    seconds = (found.recommended or {}).get("duration") if found else None
+    if seconds is None or seconds >= SHORT_S or CURVE in (found.recommended or {} if found else {}):
+        return ""
+    return (
+        f"The load took {seconds:.0f} s, most of which a batch takes to fill and to empty: of a server that is always "
+        "busy a load with more prompts says more."
+    )
 
 
 def crossing(outcome: Recommendation) -> str:

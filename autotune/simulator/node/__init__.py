@@ -2,7 +2,6 @@
 
     server.py        what the engine makes of the knobs
     coefficients.py  the figures of search_spaces/<engine>/simulator.yaml, per engine, version and GPU
-    weights.py       how many weights a model has and who holds them
     memory.py        the memory plan, and out-of-memory
     steptime.py      seconds per step: rooflines, communication, host
     frontend.py      tokeniser and detokeniser: one process each way
@@ -96,11 +95,13 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Seq
             return SimulatedOutcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
         # Where it is too close to call whether the pool holds the longest request, it just does.
         pool = max(plan.capacity_tokens, workload.longest_request + server.block_tokens)
-        batching = Batching(server, requests, pool)
-        runs.append(batching.run())
-        tokens = float(requests.input_tokens.sum())
-        cached, read = cached + batching.cache_hit_rate * tokens, read + tokens
-        preemptions += batching.scheduler.preemptions
+        # Each server with its share; one that would get no stream of a light load stays idle.
+        parts = min(server.replicas, requests.concurrency)
+        batchings = [Batching(server, requests.part(i, parts), pool) for i in range(parts)]
+        runs.append(RequestRecords.side_by_side([batching.run() for batching in batchings]))
+        cached += sum(batching.scheduler.cached_tokens for batching in batchings)
+        read += float(requests.input_tokens.sum())
+        preemptions += sum(batching.scheduler.preemptions for batching in batchings)
     metrics = summarize_loads(runs, slos)
     metrics["cache_hit_rate"] = cached / read
     metrics["client_bound"] = False

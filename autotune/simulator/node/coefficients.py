@@ -115,6 +115,7 @@ class Behaviour(Entry):
     )
 
     # Front end and speculation
+    front_end_per: Literal["server", "rank"] = Field(description="what has a front end of its own, where no knob says")
     prompt_token_us: float = Field(ge=0, description="tokeniser, per prompt token, beside `request_ms`")
     output_token_us: float = Field(ge=0, description="per generated token, one after the other: detokeniser and HTTP")
     mtp_fall: float = Field(gt=0, le=1, description="on `mtp_acceptance`, with each further drafted token")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -100,6 +100,11 @@ class LoadSummary:
             is_text=requests.is_text,
         )
 
+    def share(self, servers: int) -> LoadSummary:
+        """Summarise what each of several servers gets of the load, of which one has the longest answers of all."""
+        requests, in_flight = math.ceil(self.requests / servers), math.ceil(self.in_flight / servers)
+        return replace(self, requests=requests, in_flight=in_flight) if servers > 1 else self
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -173,7 +178,7 @@ class Fluid:
     def __init__(self, server: SimulatedServer, load: LoadSummary, running: int) -> None:
         self._server, self._load, self._c = server, load, server.coefficients
         self._ranks, self._gain = server.data_parallel, server.gain_of(load.is_text)
-        # Seconds of the front end for one request.
+        # Seconds of a front end for one request.
         self._front_s = self._c.request_ms * 1e-3 + load.read * self._c.prompt_token_us * 1e-6
         self._own = _own_prompt(server, load)
         # Prompt tokens of a step of one rank.
@@ -215,9 +220,10 @@ class Fluid:
         first = self._running / load.requests
         written = np.maximum(load.lengths - 1, 0) / len(lengths)
         answer_s: Seconds = np.tensordot(written, first * per_token_s[0] + (1 - first) * per_token_s[1], axes=1)[()]
-        # The front end reads prompts, the back end sends tokens, one after the other: neither is overtaken.
-        late = longer(0.0, load.requests * self._front_s - ramp_s - full_s)
-        sending = load.requests * load.written * self._c.output_token_us * 1e-6
+        # A front end reads prompts, a back end sends tokens, one after the other: neither is overtaken.
+        each = load.requests / self._server.front_ends
+        late = longer(0.0, each * self._front_s - ramp_s - full_s)
+        sending = each * load.written * self._c.output_token_us * 1e-6
         seconds = longer(at_s[-1] + late, sending)
         wait_s: Seconds | None = None
         if load.in_flight < load.requests:

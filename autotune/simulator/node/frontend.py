@@ -1,13 +1,13 @@
 """The front end: what lies between the client's connection and the scheduler, on both ways.
 
-Each way is one process that takes what comes one after the other. Neither slows the engine's steps; when it saturates,
-requests reach the scheduler late, or tokens the client.
+Each way is a process, or several, that takes what comes one after the other. Neither slows the engine's steps; when it
+saturates, requests reach the scheduler late, or tokens the client.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections import deque
 
 import numpy as np
 
@@ -16,24 +16,25 @@ from autotune.simulator.node.server import SimulatedServer
 
 
 class FrontEnd:
-    """HTTP and tokeniser: reads requests one after the other."""
+    """HTTP and tokeniser: each of its processes reads requests one after the other."""
 
     def __init__(self, server: SimulatedServer) -> None:
         c = server.coefficients
         self._request_s, self._token_s = c.request_ms * 1e-3, c.prompt_token_us * 1e-6
-        self._free_s = 0.0
-        self._reading: deque[tuple[float, int]] = deque()  # (when it is done with it, request)
+        self._free_s = [0.0] * server.front_ends
+        self._reading: list[tuple[float, int]] = []  # a heap: (when it is done with it, request)
 
     def accept(self, request: int, at_s: float, tokens: int) -> None:
         """A request of so many prompt tokens arrives; 0 when they came as token ids."""
-        self._free_s = max(self._free_s, at_s) + self._request_s + tokens * self._token_s
-        self._reading.append((self._free_s, request))
+        done_s = max(self._free_s[0], at_s) + self._request_s + tokens * self._token_s
+        heapq.heapreplace(self._free_s, done_s)
+        heapq.heappush(self._reading, (done_s, request))
 
     def done(self, now_s: float) -> list[int]:
         """The requests that it has read since the last call."""
         ready = []
         while self._reading and self._reading[0][0] <= now_s:
-            ready.append(self._reading.popleft()[1])
+            ready.append(heapq.heappop(self._reading)[1])
         return ready
 
     def next_s(self) -> float:
@@ -42,8 +43,9 @@ class FrontEnd:
 
     def drop(self, request: int) -> bool:
         """Give a request up; returns whether it was here."""
-        kept = deque(item for item in self._reading if item[1] != request)
+        kept = [item for item in self._reading if item[1] != request]
         found = len(kept) < len(self._reading)
+        heapq.heapify(kept)
         self._reading = kept
         return found
 
@@ -52,7 +54,8 @@ class BackEnd:
     """Detokeniser and HTTP: sends the tokens of a step when those of the steps before are sent."""
 
     def __init__(self, server: SimulatedServer) -> None:
-        self._token_s = server.coefficients.output_token_us * 1e-6
+        # The tokens of a step are of many requests, which are spread over the processes.
+        self._token_s = server.coefficients.output_token_us * 1e-6 / server.front_ends
         self._free_s = 0.0
 
     def send(self, at_s: float, tokens: float) -> float:

@@ -10,9 +10,9 @@ import numpy as np
 
 from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
 from autotune.simulator.node.coefficients import Coefficients, speed_card
-from autotune.simulator.node.weights import BF16
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.expression import evaluate
+from autotune.space.weights import BF16
 from autotune.trial import Scalar
 
 _TEXT_ACCEPTANCE = 0.875 / 0.8
@@ -73,7 +73,8 @@ class SimulatedServer:
         data_parallel: attention replicas, each with its own KV pool and batch.
         joined_replicas: replicas that meet at the experts; those of a model without experts are servers of their own.
         stage_gpus: GPUs of one pipeline stage: those that share a layer.
-        gpus: GPUs of the whole server.
+        replicas: servers side by side, each of which is what the other attributes say; only `gpus` is of all of them.
+        gpus: GPUs of all servers.
         expert_parallel: ranks that the experts are spread over; each expert is cut into `stage_gpus / expert_parallel`
             shards.
         tokens_per_step: expected tokens that a running sequence gains per decode step: 1 + a + a^2 …
@@ -96,7 +97,8 @@ class SimulatedServer:
         self.context_parallel = max(1, self._count("decode_context_parallel", 1))
         self.joined_replicas = self.data_parallel if self.architecture.experts else 1
         self.stage_gpus = self.tensor_parallel * self.joined_replicas
-        self.gpus = self.tensor_parallel * self.data_parallel * self.pipeline_parallel
+        self.replicas = max(1, self._count("replicas", 1))
+        self.gpus = self.replicas * self.tensor_parallel * self.data_parallel * self.pipeline_parallel
         self.expert_parallel = min(max(1, self._count("expert_parallel", 1)), self.stage_gpus)
         self.speculative_tokens = max(0, self._count("speculative_tokens", 0))
         self.tokens_per_step = self._gain(c.mtp_acceptance)
@@ -131,6 +133,12 @@ class SimulatedServer:
     @cached_property
     def context_length(self) -> int:
         return self._count("context_length", 0) or self.architecture.context_limit
+
+    @property
+    def front_ends(self) -> int:
+        """Processes that read requests and send tokens, side by side."""
+        default = self.data_parallel if self.coefficients.front_end_per == "rank" else 1
+        return max(1, self._count("api_server_count", default))
 
     @cached_property
     def _whole_budget(self) -> int:

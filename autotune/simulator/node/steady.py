@@ -227,11 +227,11 @@ class SteadyNode:
         server = self._server(knobs, engine, version)
         if server.gpus > server.setup.gpus:
             return LEAST_ODDS, "length", 0.0, ()
-        plan = plan_memory(server)
+        plan, loads = plan_memory(server), [load.share(server.replicas) for load in self._loads]
         limit, starts = server.running_limit * server.data_parallel, plan.starts
         # What does not fit is predicted as if it did: if it starts all the same, the cache's size is wrong too.
-        held = [sequences_held(server, load, plan.capacity_tokens) if starts else limit for load in self._loads]
-        running = tuple(min(load.in_flight, limit, most) for load, most in zip(self._loads, held, strict=True))
+        held = [sequences_held(server, load, plan.capacity_tokens) if starts else limit for load in loads]
+        running = tuple(min(load.in_flight, limit, most) for load, most in zip(loads, held, strict=True))
         longest = max(load.longest_prompt for load in self._loads)
         fits = min(plan.fit_probability, plan.holds(self._workload.longest_request))
         refused = too_long(server, plan, self._workload) is not None
@@ -244,8 +244,9 @@ class SteadyNode:
     def _compute_flows(
         self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
     ) -> tuple[dict[str, float], dict[str, Floats]]:
-        """Metrics with the figures as they are, and logarithms with each draw."""
-        server, loads = self._server(knobs, engine, version, drawn=True), self._loads
+        """Metrics with the figures as they are, and logarithms with each draw; several servers share the load."""
+        server = self._server(knobs, engine, version, drawn=True)
+        loads = [load.share(server.replicas) for load in self._loads]
         flows = [flow_of(server, load, most) for load, most in zip(loads, running, strict=True)]
         return self._metrics_of([flow.first_draw() for flow in flows]), self._drawn_of(flows) if self._moved else {}
 

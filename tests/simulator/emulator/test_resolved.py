@@ -67,7 +67,7 @@ def test_candidates_are_read_back_as_they_are(
             if found is not None:
                 heard[source.name] = found.settings
         got = parse_reported(kind, asked, context, heard)
-        assert len(got.values) >= 0.6 * len(kind.card.knobs), sorted(got.values)
+        assert len(got.values) >= 0.6 * len(kind.card.knobs.keys() - {"replicas"}), sorted(got.values)
         left = {knob: value for knob, value in got.configuration.knobs.items() if asked.knobs[knob] is None}
         assert Configuration(name, {**asked.knobs, **left}) == got.configuration, command.argv
         ran += 1

@@ -10,7 +10,8 @@ import pytest
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.memory import GIB, MemoryPlan, MemoryVerdict, plan_memory
 from autotune.simulator.node.server import SimulatedServer
-from autotune.space.cards import Architecture, ModelCard
+from autotune.space.architecture import Architecture
+from autotune.space.cards import ModelCard
 from autotune.trial import Scalar
 from tests.simulator.node.nodes import LIBRARY
 

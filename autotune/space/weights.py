@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from autotune.space.cards import Architecture
+from autotune.space.architecture import Architecture
 
 BF16 = 2.0
 

@@ -1,0 +1,88 @@
+"""Several servers as a layout: which candidates have it, how it is written, and that it is read back."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+import pytest
+
+from autotune.engines import engine
+from autotune.simulator.resolve_command import resolve_for
+from autotune.space.context import Context, gpus_of, servers_of
+from autotune.space.enumeration import enumerate_engine
+from autotune.space.library import Library
+from autotune.trial import Command, Configuration, Scalar
+
+LIBRARY = Library()
+ENGINES = ("vllm", "sglang", "tensorrt_llm")
+
+
+def context_of(model: str, hardware: str, engine_name: str, gpus: int = 8) -> Context:
+    return Context(LIBRARY.model(model), LIBRARY.node(hardware), gpus, LIBRARY.engine(engine_name).newest)
+
+
+def layouts(model: str, hardware: str, engine_name: str, **pins: Scalar) -> set[tuple[int, int, int, int]]:
+    context = context_of(model, hardware, engine_name)
+    found = enumerate_engine(LIBRARY.engine(engine_name), context, pins).configurations
+    assert all(gpus_of(one, 99) == 8 for one in found)
+    names = ("replicas", "tensor_parallel", "data_parallel", "expert_parallel")
+    return {tuple(int(one.knobs.get(name) or 1) for name in names) for one in found}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_small_model_is_served_by_the_smallest_servers_that_hold_it_and_by_those_twice_as_large(name: str) -> None:
+    assert layouts("Qwen/Qwen3-8B", "h200", name) == {(1, 8, 1, 1), (4, 2, 1, 1), (8, 1, 1, 1)}
+    # 141 GB of weights do not fit one GPU of 80 GB.
+    assert layouts("meta-llama/Llama-3.3-70B-Instruct", "h100", name) == {(1, 8, 1, 1), (2, 4, 1, 1), (4, 2, 1, 1)}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_model_with_experts_has_plain_servers_beside_its_layouts_of_one(name: str) -> None:
+    found = layouts("openai/gpt-oss-120b", "h200", name)
+    assert {one for one in found if one[0] > 1} == {(4, 2, 1, 1), (8, 1, 1, 1)}
+    assert (1, 8, 1, 1) in found
+    assert {one[0] for one in layouts("deepseek-ai/DeepSeek-V3.2", "h200", name)} == {1}
+
+
+def test_what_is_not_searched_can_be_pinned() -> None:
+    assert layouts("Qwen/Qwen3-8B", "h200", "vllm", data_parallel=8) == {(1, 1, 8, 1)}
+    assert layouts("Qwen/Qwen3-8B", "h200", "vllm", replicas=2) == {(2, 4, 1, 1)}
+    assert layouts("Qwen/Qwen3-8B", "h200", "vllm", replicas=2, data_parallel=4) == {(2, 1, 4, 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "hardware", "variable"),
+    [*((name, "h200", "CUDA_VISIBLE_DEVICES") for name in ENGINES), ("sglang", "mi300x", "HIP_VISIBLE_DEVICES")],
+)
+def test_a_command_of_several_servers_is_read_back(name: str, hardware: str, variable: str) -> None:
+    kind, context = engine(name), context_of("Qwen/Qwen3-8B", hardware, name)
+    configuration = Configuration(name, kind.default_knobs(context, {"replicas": 4}))
+    assert configuration.knobs["tensor_parallel"] == 2
+    command = kind.command(configuration, context)
+    assert command.servers == ({variable: "0,1"}, {variable: "2,3"}, {variable: "4,5"}, {variable: "6,7"})
+    assert kind.knobs(kind.parse(command, context.version), context) == configuration
+    read = resolve_for(kind, command, context)
+    assert (read.failure, read.effective.configuration.knobs["replicas"]) == (None, 4)
+    # As one server the same words take 2 of the 8 GPUs.
+    alone = kind.knobs(kind.parse(command.copies(1), context.version), context)
+    assert (alone.knobs["replicas"], gpus_of(alone, 8)) == (1, 2)
+
+
+def test_the_shell_s_form_starts_each_on_its_gpus_and_a_port_of_its_own() -> None:
+    """The command printed is run by a shell, with a program that says how it was started."""
+    report = 'echo "$CUDA_VISIBLE_DEVICES $*"'
+    servers = servers_of({"replicas": 2, "tensor_parallel": 2}, "nvidia")
+    command = Command(("bash", "-c", report, "serve", "a b"), {"X": "$y"}, servers=servers)
+    done = subprocess.run(["sh", "-c", command.shell()], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.splitlines()) == ["0,1 a b --port 8000", "2,3 a b --port 8002"]
+    assert command.shell().startswith("# 2 servers")
+    assert shlex.quote(report) in command.shell()
+
+
+def test_a_single_server_keeps_the_fingerprint_that_it_had_before_there_were_several() -> None:
+    before = Configuration("vllm", {"tensor_parallel": 8})
+    now = before.with_knobs(replicas=1, api_server_count=None)
+    assert now == before
+    assert now.with_knobs(replicas=2) != before
+    assert now.with_knobs(api_server_count=2) != before
