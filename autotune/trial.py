@@ -236,10 +236,6 @@ class Command:
         """How many servers it starts."""
         return len(self.servers) or 1
 
-    def copies(self, count: int) -> Command:
-        """The command as so many servers, whatever their GPUs."""
-        return replace(self, servers=({},) * count if count > 1 else ())
-
     @property
     def words(self) -> tuple[str, ...]:
         """Everything that is typed, the container's words in front."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def _resolve(
     words: Sequence[str], version: str | None, asked: SimulateOptions, library: Library, load: Workload
 ) -> ResolvedCommand:
     """A typed engine command line on the node that was asked for."""
-    command = command_of(translate_typed(_typed(words), version, library, say)).copies(asked.replicas)
+    command = command_of(translate_typed(_typed(words), version, library, say))
+    command = replace(command, servers=({},) * asked.replicas if asked.replicas > 1 else ())
     hardware = node(asked.hardware, library)
     know_model(command, version, asked.model_id, library)
     model = model_of(command, library, version, asked.model_id)

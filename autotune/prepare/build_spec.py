@@ -22,7 +22,6 @@ from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.traces import with_speedup
 from autotune.machine.gpu import has
 from autotune.machine.node import check_gpus, node
-from autotune.metrics.steady import SHORT_S
 from autotune.notify import Notify, silent
 from autotune.prepare.goals import Asked, goals_of, ladder_of
 from autotune.prepare.hub import find_model
@@ -35,7 +34,6 @@ from autotune.replay.bundle import bundle_of
 from autotune.serving.docker_run import asked_images, choose_images, image_of_version
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
-from autotune.simulator.node.steady import SteadyNode
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
@@ -47,9 +45,7 @@ from autotune.trial import Scalar
 
 AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL", "replay:FILE")
 SIMULATOR_NOISE = 0.03
-_DEFAULT, _PREDICTED_BY = "sharegpt", "vllm"
-_HELD_SHARE = 0.9
-"""Of a GPU's memory that weights may take, as the rules of ``search_spaces`` have it (weights-exceed-a-replica)."""
+_DEFAULT = "sharegpt"
 
 
 def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
@@ -163,22 +159,16 @@ def _served(
 
 
 def _default_load(about: Context, library: Library) -> tuple[str, tuple[str, ...]]:
-    """The default workload, and a note where it has more prompts, as servers side by side would end it at once."""
-    model, hardware = about.model, about.hardware
-    least = model.weights_gb / (_HELD_SHARE * hardware.memory_gb)
-    copies = next((n for n in (8, 4, 2) if about.gpus % n == 0 and about.gpus >= n * least), 1)
-    if copies == 1 or hardware.vendor == "cpu":
+    """The default workload, and a note where it has more prompts: as many for each server of a small model as for one.
+
+    A thousand at once are so few for four servers and more that the load would be little but its beginning and its end.
+    """
+    least = about.model.weights_gb / (0.9 * about.hardware.memory_gb)  # As the rule weights-exceed-a-replica has it.
+    copies = next((n for n in (8, 4) if about.gpus % n == 0 and about.gpus >= n * least), 1)
+    if copies == 1 or about.hardware.vendor == "cpu":
         return _DEFAULT, ()
-    knobs = {"replicas": copies, "tensor_parallel": about.gpus // copies}
-    load = load_workload(_DEFAULT, library)
-    version = library.engine(_PREDICTED_BY).newest
-    predicted = SteadyNode(model, hardware, about.gpus, load).predict(_PREDICTED_BY, version, knobs)
-    seconds = predicted.metrics["duration"]
-    if seconds >= SHORT_S:
-        return _DEFAULT, ()
-    count = copies * load.points[0].prompts
-    why = f"{copies} servers would be through with {load.points[0].prompts} prompts in {seconds:.0f} s (predicted)"
-    return f"{_DEFAULT}:{count}", (f"the default workload has {count} prompts: {why}",)
+    each = load_workload(_DEFAULT, library).points[0].prompts
+    return f"{_DEFAULT}:{copies * each}", (f"the default workload has {each} prompts for each of {copies} servers",)
 
 
 def _calibration(options: RunOptions, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:

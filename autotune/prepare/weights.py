@@ -23,7 +23,6 @@ from autotune.notify import Notify
 from autotune.prepare.candidates import Prepared
 from autotune.prepare.hub import MODEL_ID, hub_folder, snapshots
 from autotune.serving.secrets import read_secret
-from autotune.space.weights import weight_bytes_per_gpu
 from autotune.study.spec import StudySpec, is_local
 from autotune.trial import Command, Failure, FailureKind, Trial
 
@@ -159,8 +158,7 @@ def _lacking(folders: list[Path], place: Path, model_id: str, options: list[str]
     lacking, count = min(map(missing_shards, folders), key=lambda one: len(one[0]), default=([""], 1))
     if not lacking:
         return None
-    figures = spec.model.architecture
-    gb = weight_bytes_per_gpu(figures, 1, 1, 1, mtp=figures.mtp_layers > 0) / 1e9 * len(lacking) / count
+    gb = spec.model.weights_gb * len(lacking) / count
     some = f"{len(lacking)} of {count} files are missing ({lacking[0]} …)" if lacking[0] else "none of them are there"
     what = f"the weights of {model_id or spec.model.id} are not complete in {place}: {some}, about {gb:,.1f} GB"
     return Missing(what, place, gb, (_downloader(spec), "download", model_id, *options) if model_id else ())

@@ -169,26 +169,21 @@ class Clock:
 
 def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | None:
     """Wait until all servers are ready, side by side; None when they are, else why the first of them never will be."""
-    failure, pause_s = None, _POLL_S[0]
+    pause_s = _POLL_S[0]
     with ExitStack() as stack:
-        starting = [
-            (server, stack.enter_context(server.client()), Clock(timeouts, server.progress())) for server in servers
-        ]
+        starting = [(one, stack.enter_context(one.client()), Clock(timeouts, one.progress())) for one in servers]
         while True:
-            failures = ((server, server.look(client, clock)) for server, client, clock in starting)
-            server, failure = next((pair for pair in failures if pair[1] is not None), (servers[0], None))
-            waiting = [server for server in servers if not server.generated]
-            if failure is not None or not waiting:
+            failed = [(one, why) for one, client, clock in starting if (why := one.look(client, clock))]
+            waiting = [one for one in servers if not one.generated]
+            if failed or not waiting:
                 break
             waiting[0].pause(pause_s)
             pause_s = min(2 * pause_s, _POLL_S[1])
     # A first process that ended while its children answered is no server that can be relied on.
-    if failure is None:
-        ended = ((server, server.ended()) for server in servers)
-        server, failure = next((pair for pair in ended if pair[1] is not None), (servers[0], None))
+    failed = failed or [(one, why) for one in servers if (why := one.ended())]
     for one in servers:
-        one.served = failure is None
-    return masked(failure, server.secrets)
+        one.served = not failed
+    return masked(failed[0][1], failed[0][0].secrets) if failed else None
 
 
 def authorization(api_key: str | None) -> dict[str, str]:

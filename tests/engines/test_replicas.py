@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from autotune.cli.prediction import simulate
 from autotune.engines import engine
+from autotune.errors import NothingFeasible
 from autotune.simulator.resolve_command import resolve_for
 from autotune.space.context import Context, gpus_of, servers_of
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.library import Library
+from autotune.study.options import SimulateOptions
 from autotune.trial import Command, Configuration, Scalar
 
 LIBRARY = Library()
@@ -65,7 +71,7 @@ def test_a_command_of_several_servers_is_read_back(name: str, hardware: str, var
     read = resolve_for(kind, command, context)
     assert (read.failure, read.effective.configuration.knobs["replicas"]) == (None, 4)
     # As one server the same words take 2 of the 8 GPUs.
-    alone = kind.knobs(kind.parse(command.copies(1), context.version), context)
+    alone = kind.knobs(kind.parse(replace(command, servers=()), context.version), context)
     assert (alone.knobs["replicas"], gpus_of(alone, 8)) == (1, 2)
 
 
@@ -86,3 +92,12 @@ def test_a_single_server_keeps_the_fingerprint_that_it_had_before_there_were_sev
     assert now == before
     assert now.with_knobs(replicas=2) != before
     assert now.with_knobs(api_server_count=2) != before
+
+
+def test_simulate_takes_copies_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    options = SimulateOptions("h200", ["vllm", "serve", "Qwen/Qwen3-8B"], workload="random:64:16:64", replicas=8)
+    simulate(options, Path("nowhere"), as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["config"]["replicas"], told["failure"], told["completed"]) == (8, None, 64)
+    with pytest.raises(NothingFeasible, match="bad_argument"):
+        simulate(replace(options, replicas=9), Path("nowhere"), as_json=True)

@@ -128,34 +128,26 @@ class Connections:
 
 
 class Balancer:
-    """Connections to the servers of a target; a request goes to the one with the fewest in flight.
-
-    Of several, to the one that was chosen longest ago.
-    """
+    """Connections to servers: a request goes to the one with the fewest in flight, chosen longest ago of several."""
 
     def __init__(self, target: Target, connect_s: float) -> None:
-        self._servers = [Connections(server, connect_s) for server in target.servers]
-
-    @property
-    def reads(self) -> int:
-        """How often a socket was read so far."""
-        return sum(server.reads for server in self._servers)
+        self.servers = [Connections(server, connect_s) for server in target.servers]
 
     @asynccontextmanager
     async def opened(self, count: int) -> AsyncIterator[None]:
         """Open so many connections, spread evenly, and close all in the end."""
         async with AsyncExitStack() as stack:
-            for i, server in enumerate(self._servers):
-                share = len(range(i, count, len(self._servers)))
+            for i, server in enumerate(self.servers):
+                share = len(range(i, count, len(self.servers)))
                 await stack.enter_async_context(server.opened(share))
             yield
 
     @contextmanager
     def chosen(self) -> Iterator[Connections]:
         """Choose the server of a request, and count it as under way there."""
-        server = min(self._servers, key=lambda one: one.in_flight)
-        self._servers.remove(server)
-        self._servers.append(server)
+        server = min(self.servers, key=lambda one: one.in_flight)
+        self.servers.remove(server)
+        self.servers.append(server)
         server.in_flight += 1
         try:
             yield server
@@ -279,7 +271,7 @@ class Generator:
                         await self._start_requests(group, start_ns)
                 for helper in background:
                     helper.cancel()
-            health = monitor.health(self._delays_s, self._connections.reads, self._chunks)
+            health = monitor.health(self._delays_s, sum(one.reads for one in self._connections.servers), self._chunks)
             exchanges = [self._exchanges[request] for request in range(len(self._schedule))]
             return RequestLog.of(exchanges, self._retries, self._delays_s), health
 

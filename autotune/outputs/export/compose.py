@@ -34,7 +34,6 @@ http {{
     location / {{
       proxy_pass http://servers;
       proxy_http_version 1.1;
-      proxy_set_header Connection "";
       proxy_buffering off;
       proxy_read_timeout 1h;
     }}

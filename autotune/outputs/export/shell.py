@@ -66,7 +66,7 @@ def render_docker(winner: Winner) -> str:
         lines.append(f"--workdir {FILES_FOLDER}")
     lines += [] if container.own_entrypoint else ["--entrypoint="]
     lines += [shlex.quote(container.image), *_arguments(container.argv, {})]
-    return _script(about, container.files, lines, servers, published=True)
+    return _script(about, container.files, lines, servers)
 
 
 def _volumes(container: Container) -> list[str]:
@@ -79,36 +79,27 @@ def _volumes(container: Container) -> list[str]:
 
 
 def _script(
-    about: list[str],
-    files: Mapping[str, str],
-    lines: Sequence[str],
-    servers: Sequence[Mapping[str, str]] = (),
-    published: bool = False,
+    about: list[str], files: Mapping[str, str], lines: Sequence[str], servers: Sequence[Mapping[str, str]] = ()
 ) -> str:
     """A script that writes the server's files and runs one command, whose quoted words are ``lines``.
 
     Args:
         servers: of several, which run in the background and end together.
-        published: whether a container's port is published, so that each may listen on the same.
     """
     if servers:
-        ports = [PORT + int(number.partition(",")[0]) for number in numbers_of(servers)]
-        upstream = " ".join(f"server 127.0.0.1:{port};" for port in ports)
-        about = [
-            *about,
-            f"One that ends ends all. In front of them, in nginx: upstream {{ least_conn; {upstream} }}",
-        ]
+        ports = (PORT + int(number.partition(",")[0]) for number in numbers_of(servers))
+        nginx = f"upstream {{ least_conn; {' '.join(f'server 127.0.0.1:{port};' for port in ports)} }}"
+        about = [*about, f"One that ends ends all. In front of them, in nginx: {nginx}"]
     script = ["#!/usr/bin/env bash", *comment(about).splitlines(), "set -euo pipefail"]
     if files:
         made = 'folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # read by the server, so it stays'
         script += [made, *writing(files, '"$folder"/')]
-    if servers:
-        lines = [*lines, '"$@"', *([] if published else [f"--port {PORT_OF_GPUS}"])]
-        script.append("trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait' EXIT")
-        script.append("trap 'exit 143' INT TERM")
-        script.append(f"for gpus in {' '.join(numbers_of(servers))}; do")
-        return "\n".join([*script, "  " + " \\\n    ".join(lines) + " &", "done", "wait -n"]) + "\n"
-    return "\n".join([*script, " \\\n  ".join([*lines, '"$@"'])]) + "\n"
+    lines = [*lines, '"$@"']
+    if not servers:
+        return "\n".join([*script, " \\\n  ".join(lines)]) + "\n"
+    script.append("trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait' EXIT")
+    script += ["trap 'exit 143' INT TERM", f"for gpus in {' '.join(numbers_of(servers))}; do"]
+    return "\n".join([*script, "  " + " \\\n    ".join(lines) + " &", "done", "wait -n"]) + "\n"
 
 
 def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
@@ -131,6 +122,7 @@ def _start(choice: Choice, servers: Sequence[Mapping[str, str]]) -> list[str]:
     # A command that does not say where to listen must not listen on every interface.
     argv = Command(tuple(choice.engine_argv)).on_loopback().argv
     lines += _arguments(argv, {} if choice.container else choice.files)
+    lines += [f"--port {PORT_OF_GPUS}"] if servers else []
     return [*_started(outside, servers), *lines]
 
 

@@ -9,7 +9,6 @@ from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.found import LOADS, described
 from autotune.loadgen.workloads import load_workload
-from autotune.metrics.derived import CURVE
 from autotune.metrics.formulas import Slo
 from autotune.metrics.steady import SHORT_S
 from autotune.outputs.report import text
@@ -265,15 +264,12 @@ def _gain(outcome: Recommendation) -> str:
 
 def short_load(outcome: Recommendation) -> str:
     """Warn of a load that is over so soon that it says little of a server that is always busy; empty of longer ones."""
-    choice = outcome.recommended
-    found = outcome.workloads.get(choice.objective.workload) if choice else None
-    seconds = (found.recommended or {}).get("duration") if found else None
-    if seconds is None or seconds >= SHORT_S or CURVE in (found.recommended or {} if found else {}):
+    found = outcome.workloads.get(outcome.recommended.objective.workload) if outcome.recommended else None
+    metrics = (found.recommended if found else None) or {}
+    seconds = metrics.get("duration")
+    if seconds is None or seconds >= SHORT_S:
         return ""
-    return (
-        f"The load took {seconds:.0f} s, most of which a batch takes to fill and to empty: of a server that is always "
-        "busy a load with more prompts says more."
-    )
+    return f"The load took {seconds:.0f} s, mostly to fill a batch and empty it: one with more prompts says more."
 
 
 def crossing(outcome: Recommendation) -> str:

@@ -164,11 +164,6 @@ class Batching:
                 self._now = max(self._now, self._next_arrival_s())
         return self._record.records()
 
-    @property
-    def cache_hit_rate(self) -> float:
-        """Prompt tokens taken from the prefix cache, as a share of all prompt tokens."""
-        return self.scheduler.cached_tokens / float(self._requests.input_tokens.sum())
-
     # Arrival
 
     def _next_send_s(self) -> float:

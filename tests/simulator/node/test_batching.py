@@ -87,7 +87,7 @@ def test_invariants(server, requests, spare):
     assert (np.diff(records.token_s) > -1e-9).all()
     assert batching.scheduler.peak_used <= pool(server, requests, spare) // server.block_tokens * server.block_tokens
     assert records.token_n.sum() == pytest.approx(requests.output_tokens.sum())
-    assert 0 <= batching.cache_hit_rate < 1
+    assert 0 <= batching.scheduler.cached_tokens < requests.input_tokens.sum()
     in_flight = np.array([((records.sent_s <= t) & (records.finished_s > t)).sum() for t in records.sent_s])
     assert in_flight.max() <= requests.concurrency
 
