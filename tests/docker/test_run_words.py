@@ -200,3 +200,14 @@ def test_the_real_docker_command_understands_the_words(tmp_path: Path, hardware:
     else:
         assert [device["PathOnHost"] for device in host["Devices"]] == ["/dev/kfd", "/dev/dri"]
         assert host["SecurityOpt"] == ["seccomp=unconfined"]
+
+
+def test_each_of_several_containers_is_told_its_gpus_by_name() -> None:
+    """Docker takes the value of a variable that is named alone from its own environment, which differs for each."""
+    own = ({"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"})
+    command = Command(("vllm", "serve", "org/m"), servers=own)
+    placed = in_container(command, "vllm/vllm-openai:v1", LIBRARY.engine("vllm"), LIBRARY.node("h200"))
+    assert placed.servers == own
+    at = placed.container.index("CUDA_VISIBLE_DEVICES")
+    assert placed.container[at - 1] == "--env"
+    assert "for gpus in 0,1 2,3; do\n  CUDA_VISIBLE_DEVICES=$gpus docker run --rm" in placed.shell()

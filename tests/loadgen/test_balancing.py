@@ -31,16 +31,25 @@ def test_several_addresses_are_servers_each_with_the_key():
 
 
 def test_a_request_goes_to_the_server_with_the_fewest_in_flight():
-    balancer, chosen = Balancer(THREE, 1.0), []
-    with balancer.chosen() as first, balancer.chosen() as second, balancer.chosen() as third:
-        assert len({id(server) for server in (first, second, third)}) == 3
-        with balancer.chosen() as fourth:
-            assert fourth.in_flight == 2
-    # Of idle ones the one that was chosen longest ago: none idles while others work.
-    for _ in range(6):
-        with balancer.chosen() as server:
-            chosen.append(id(server))
-    assert len(set(chosen[:3])) == len(set(chosen[3:])) == 3
+    balancer = Balancer(THREE, 1.0)
+
+    def next_ones(count: int) -> list[int]:
+        chosen = []
+        for _ in range(count):
+            with balancer.chosen() as server:
+                chosen.append(id(server))
+        return chosen
+
+    with balancer.chosen() as busy:
+        # In turn they would meet the busy one.
+        assert id(busy) not in next_ones(6)
+        with balancer.chosen() as second, balancer.chosen() as third, balancer.chosen() as again:
+            assert len({id(busy), id(second), id(third)}) == 3
+            assert again.in_flight == 2
+    # Of idle ones the one that was chosen longest ago.
+    six = next_ones(6)
+    assert len(set(six[:3])) == 3
+    assert six[:3] == six[3:]
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
