@@ -11,6 +11,8 @@ from statistics import fmean
 from typing import Any, Literal
 
 from autotune import curves
+from autotune.errors import BadInput
+from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.derived import CURVE, counts
 from autotune.metrics.formulas import Slo
 from autotune.search import objective
@@ -18,6 +20,9 @@ from autotune.search.decide.estimate import Spread, mean, percent
 from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_of
 from autotune.search.history import BASELINE_ROLES, Entry, History
 from autotune.search.nodes import NodeScore, contrast
+from autotune.simulator.node import ServerSetup
+from autotune.simulator.node.calibration import calibration_of, interval90, sigma
+from autotune.simulator.prediction_intervals import errors_for, gain_interval90, subject_of
 from autotune.study.recommendation import (
     SERVED,
     Alternative,
@@ -28,8 +33,12 @@ from autotune.study.recommendation import (
     NearestMiss,
     NodeShare,
     Objective,
+    PredictedValue,
+    Verification,
     WorkloadComparison,
 )
+from autotune.study.spec import PredictedCommand
+from autotune.study.user_library import library_of
 from autotune.trial import Launch, Metrics, Role
 
 
@@ -88,6 +97,63 @@ class Sheet:
         within = None if half is None else percents((price - half, price + half))
         figures = {"gives_up": [], "price_percent": percent(price), "price_ci95": within}
         return [Alternative(**self.choice(best).model_dump(), label="gives nothing up", **figures)]
+
+    def interval90(self, position: int) -> tuple[float, float] | None:
+        """The interval of a simulated configuration's objective on a real node, by the simulator's own error."""
+        workload = self._main_workload()
+        if workload is None:
+            return None
+        setup, metrics = self._predicted(position)
+        deviation = sigma(errors_for(setup), subject_of(setup, workload, metrics), self.spec.objective)
+        return interval90(self.choice(position).objective.value, deviation)
+
+    def gain_interval90(self, position: int, gain: Gain) -> tuple[float, float] | None:
+        """As `interval90`, of a configuration's gain over the baseline in percent."""
+        workload = self._main_workload()
+        if workload is None:
+            return None
+        mine, base = self._predicted(position), self._predicted(self._base)
+        return gain_interval90(math.exp(gain.log), mine, base, workload, self.spec.objective)
+
+    def _main_workload(self) -> Workload | None:
+        """The objective's, of several the one with most weight; None for a file that is gone, or an unknown name."""
+        try:
+            return load_workload(self._main, library_of(self.spec))
+        except BadInput:
+            return None
+
+    @property
+    def _main(self) -> str:
+        return max(objective.weights(self.spec).items(), key=lambda pair: pair[1])[0]
+
+    def _predicted(self, position: int) -> tuple[ServerSetup, Metrics]:
+        one, spec = self.choice(position), self.spec
+        fitted, knobs = calibration_of(library_of(spec)), dict(one.config)
+        setup = ServerSetup(one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted)
+        return setup, self._metrics(position, self._main) or {}
+
+    def predictions(self) -> list[Verification]:
+        """What another study predicted of the candidates, and what was measured."""
+        return [self._verified(one) for one in self.spec.verifies.commands] if self.spec.verifies else []
+
+    def _verified(self, one: PredictedCommand) -> Verification:
+        candidates = self.history.candidates
+        known = one.fingerprint in candidates
+        # A server that somebody else runs is the only candidate, whatever its configuration is.
+        position = candidates.position(one.fingerprint) if known else 0 if len(candidates) == 1 else None
+        launches = [self._launches[entry.number] for entry in self.history.at(position)] if position is not None else []
+        measured = self.choice(position).objective if position is not None and self.history.scores(position) else None
+        failure = launches[-1].result.failure if launches else None
+        return Verification(
+            **one.model_dump(include={"role", "engine", "fingerprint", "command"}),
+            predicted=PredictedValue(
+                value=one.predicted,
+                interval90=one.interval90,
+                error_percent=100 * (one.predicted / measured.value - 1) if measured else None,
+            ),
+            measured=measured,
+            failure=failure.kind.value if failure else None,
+        )
 
     def _level(self, position: int) -> float:
         return mean(evidence(self.history, position))

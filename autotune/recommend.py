@@ -14,7 +14,6 @@ of the finals are worth making; here it is put into words and figures.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -22,23 +21,17 @@ import numpy as np
 
 from autotune import comparison, curves
 from autotune.comparison import Sheet
-from autotune.errors import BadInput
-from autotune.loadgen.workloads import load_workload
 from autotune.metrics.derived import COSTS, PER_GPU
 from autotune.metrics.formulas import HEADLINE
-from autotune.search import equivalents, objective, timeline
+from autotune.search import equivalents, timeline
 from autotune.search.decide.estimate import Spread, mean, percent
 from autotune.search.decide.sequential_test import Outcome
-from autotune.search.decide.verdict import Gain, Judgement, evidence, judge
+from autotune.search.decide.verdict import Judgement, evidence, judge
 from autotune.search.front import dominated
 from autotune.search.history import History
-from autotune.simulator.node import ServerSetup
-from autotune.simulator.node.calibration import calibration_of
-from autotune.simulator.prediction_intervals import gain_interval90
 from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import (
     AccuracyComparison,
-    Choice,
     Exclusion,
     Explanation,
     FrontPoint,
@@ -49,7 +42,6 @@ from autotune.study.recommendation import (
     WorkloadComparison,
 )
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Evidence, Launch, Role, State, TrialResult
 
 
@@ -78,8 +70,8 @@ def recommend(
     recommended = sheet.choice(winner) if winner is not None else None
     baseline, workloads = sheet.choice(base) if history.scores(base) else None, sheet.workloads()
     seen, on_a_node = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED), None
-    if seen.origin in (Evidence.SIMULATED, Evidence.EMULATED) and gain and recommended and baseline and winner != base:
-        on_a_node = _on_a_node(spec, recommended, baseline, workloads, gain)
+    if seen.origin in (Evidence.SIMULATED, Evidence.EMULATED) and gain and baseline and winner not in (None, base):
+        on_a_node = sheet.gain_interval90(winner, gain)
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
     return Recommendation(
         study=spec.study,
@@ -103,6 +95,7 @@ def recommend(
         gives_up=list(history.given_up(winner)) if winner is not None else [],
         given_up=_given_up(history, launches),
         alternatives=sheet.alternatives(),
+        predictions=sheet.predictions(),
         accuracy=accuracy_of(launches, candidates, winner),
         workloads=workloads,
         **dict(told),
@@ -199,23 +192,6 @@ def accuracy_of(launches: Sequence[Launch], candidates: CandidateSet, winner: in
         note=next((check.note for _, check in checks if check.note), ""),
         seconds=sum(check.seconds for _, check in checks),
     )
-
-
-def _on_a_node(
-    spec: StudySpec, recommended: Choice, baseline: Choice, workloads: Mapping[str, WorkloadComparison], gain: Gain
-) -> tuple[float, float] | None:
-    """The gain's interval on a real node, by the simulator's own error."""
-    library, name = library_of(spec), max(objective.weights(spec).items(), key=lambda pair: pair[1])[0]
-    try:
-        workload = load_workload(name, library)
-    except BadInput:  # a file that is gone, or a load without a name of ours
-        return None
-    fitted, sides = calibration_of(library), []
-    for one, metrics in ((recommended, workloads[name].recommended), (baseline, workloads[name].baseline)):
-        knobs = dict(one.config)
-        setup = ServerSetup(one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted)
-        sides.append((setup, metrics or {}))
-    return gain_interval90(math.exp(gain.log), sides[0], sides[1], workload, spec.objective)
 
 
 def _explained(stop_reason: str, judgement: Judgement, challenged: bool, nodes: Sequence[NodeShare]) -> list[str]:

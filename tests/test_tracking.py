@@ -181,7 +181,8 @@ def test_launches_have_their_gain_verdict_and_duration(tracker: Tracker) -> None
     tracker.finish(small_study.recommendation(), folder)
     children = {int(child.data.tags["number"]): child for child in runs_of(tracker, "launch")}
     assert children[3].data.metrics["gain_percent"] == pytest.approx(100 * (9100 / 6000 - 1))
-    assert [children[n].data.tags.get("verdict") for n in (0, 1, 3, 7)] == ["baseline", None, "better", "better"]
+    better = "better in the simulation, open on a real node"
+    assert [children[n].data.tags.get("verdict") for n in (0, 1, 3, 7)] == ["baseline", None, better, better]
     info = children[3].info
     assert info.end_time - info.start_time == 468_000, "virtual seconds, as they were"
 
@@ -217,7 +218,7 @@ def test_finish_gives_the_parent_figures_verdict_and_files(tracker: Tracker) -> 
     assert parent.data.tags["verdict"] == "better"
     note = parent.data.tags["mlflow.note.content"]
     assert note.startswith("> **SIMULATED.**"), "the evidence stands above the figures"
-    assert "| better | +51.7 % |" in note
+    assert "| better in the simulation, open on a real node | +51.7 % |" in note
     assert "sglang.launch_server" in note
     assert f"](get-artifact?run_uuid={parent.info.run_id}&path=report%2Ftried.svg)" in note
     assert len(client.get_metric_history(parent.info.run_id, "best_so_far")) == 1

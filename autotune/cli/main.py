@@ -60,9 +60,7 @@ def cli() -> None:
 )
 @shared.accuracy
 @click.option("--engine-arg", "engine_args", multiple=True, help="Pass through, e.g. sglang='--trust-remote-code'.")
-@click.option(
-    "--engine-bin", "engine_bins", multiple=True, help="Where an engine is, e.g. sglang=/opt/venv/bin/python."
-)
+@shared.engine_bins
 @click.option(
     "--launches", type=int, default=30, show_default=True, help="Ceiling for server launches, finals included."
 )
@@ -74,7 +72,7 @@ def cli() -> None:
     help="auto, process, docker, external:URL, emulator, simulator, or replay:FILE: recorded launches, a CSV, a "
     "study's results.jsonl, or a bundle.",
 )
-@click.option("--image", "images", multiple=True, help="For docker: ENGINE=IMAGE; default: the engine's own.")
+@shared.images
 @click.option("--fetch", is_flag=True, help="Download missing weights before the first launch; else they are refused.")
 @click.option("--api-key-env", help="For external:URL: environment variable that holds the API key.")
 @click.option("--api-key-file", help="For external:URL: file that holds the API key.")
@@ -116,6 +114,22 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
     from autotune.cli import tuning
 
     tuning.resume(study, home, as_json, launches)
+
+
+@cli.command()
+@click.argument("study")
+@click.option("--on", help="process, docker, emulator or external:URL. Default: process, where the hardware is here.")
+@click.option("--top", type=click.IntRange(1), default=3, show_default=True, help="Commands beside the baseline.")
+@click.option("--launches", type=click.IntRange(1), help="Ceiling for launches; default: each command once, and 12.")
+@shared.engine_bins
+@shared.images
+@shared.common(home_is_used=True)
+def verify(home: Path, as_json: bool, **options: Any) -> None:
+    """Measure what a simulated study predicted: baseline, recommended and next best command, on real servers."""
+    from autotune.cli import tuning
+    from autotune.study.options import VerifyOptions
+
+    tuning.verify(VerifyOptions(**options), home, as_json)
 
 
 @cli.command(context_settings=_MULTILINE)

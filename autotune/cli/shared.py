@@ -56,6 +56,10 @@ gpu_hour_price = click.option("--gpu-hour-price", type=float, help="Of one GPU: 
 accuracy = click.option(
     "--accuracy", help="Check answers: builtin, a FILE.jsonl of tasks, or 'command {url} {model}' that prints a score."
 )
+engine_bins = click.option(
+    "--engine-bin", "engine_bins", multiple=True, help="Where an engine is, e.g. sglang=/opt/venv/bin/python."
+)
+images = click.option("--image", "images", multiple=True, help="For docker: ENGINE=IMAGE; default: the engine's own.")
 seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 
 

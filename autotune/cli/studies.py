@@ -24,6 +24,7 @@ from autotune.study.spec import StudySpec
 _KEYS = (
     *("study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"),
     *("state", "budget", "nodes", "engine", "gain_percent", "gain_ci95", "gain_interval90_on_a_node"),
+    "holds_on_a_node",
 )
 
 _NO_WIDTH = 10_000
@@ -154,6 +155,7 @@ def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
     """
     unfinished = row["state"] in ("running", "interrupted")
     verdict = row["state"] if unfinished else row["verdict"]
+    verdict += ", open on a node" if row["holds_on_a_node"] is False else ""
     gain = row["gain"]
     if gain is not None and row["gain_ci95"] is not None:
         low, high = row["gain_ci95"]
@@ -198,6 +200,7 @@ def _row(home: Home, name: str) -> dict[str, Any]:
         if _has_gain(done):
             row |= {"gain_percent": done.gain_percent, "gain_ci95": done.gain_ci95}
             row["gain_interval90_on_a_node"] = done.gain_interval90_on_a_node
+            row["holds_on_a_node"] = done.holds_on_a_node
             row["gain"] = f"{done.gain_percent:+.1f} %"
     return row
 

@@ -1,4 +1,4 @@
-"""``autotune run`` and ``autotune resume``."""
+"""``autotune run``, ``resume`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from autotune.replay import file_of
 from autotune.replay.bundle import bundle_of
 from autotune.space.library import LOCAL
 from autotune.study.home import Home
-from autotune.study.options import RunOptions
+from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import Recommendation
-from autotune.study.spec import StudySpec, is_local
+from autotune.study.spec import StudySpec, is_local, verified_name
 from autotune.study.user_library import calibration_of_home, library_of
 
 if TYPE_CHECKING:
@@ -46,13 +46,22 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
         _dry_run(spec, as_json)
         return
     Home(home).check_free(spec.study)
-    from autotune.run import run as run_study
-
-    with _progress(spec, as_json) as progress:
-        recommendation = run_study(spec, Home(home), progress)
+    recommendation = _tune(spec, Home(home), as_json)
     if (bundle := bundle_of(spec.on, spec.table_sha256)) is not None:
         say(bundle.agreement(recommendation))
     _conclude(recommendation, Home(home), as_json)
+
+
+def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
+    """``autotune verify``."""
+    from autotune.verify import verification
+
+    folder = Home(home)
+    folder.spec(options.study)
+    folder.check_free(verified_name(options.study))
+    spec = verification(folder, options, say)
+    _announce(spec, options.on)
+    _conclude(_tune(spec, folder, as_json), folder, as_json)
 
 
 def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
@@ -67,12 +76,16 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
     if done is not None:
         _send_to_mlflow(spec, done, folder)
     else:
-        from autotune.run import run as run_study
-
         _announce(spec, None)
-        with _progress(spec, as_json) as progress:
-            done = run_study(spec, folder, progress)
+        done = _tune(spec, folder, as_json)
     _conclude(done, folder, as_json)
+
+
+def _tune(spec: StudySpec, home: Home, as_json: bool) -> Recommendation:
+    from autotune.run import run as run_study
+
+    with _progress(spec, as_json) as progress:
+        return run_study(spec, home, progress)
 
 
 def _progress(spec: StudySpec, as_json: bool) -> Progress:
@@ -157,14 +170,15 @@ def _announce(spec: StudySpec, on: str | None) -> None:
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
-    from autotune.outputs.report.words import conclusion, money, price, remaining
+    from autotune.outputs.report.words import conclusion, money, predictions, price, remaining
     from autotune.outputs.tracking import view_address
     from autotune.study.tracking_uri import ui_command
 
     chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
     lines = [""] if chosen is None else ["", chosen.command, ""]
     lines += [*price(recommendation), *(f"\n{other.command}\n" for other in recommendation.alternatives)]
-    lines += [conclusion(recommendation), *filter(None, [remaining(recommendation)]), *money(recommendation), ""]
+    lines += [*predictions(recommendation), conclusion(recommendation)]
+    lines += [*filter(None, [remaining(recommendation)]), *money(recommendation), ""]
     if chosen is not None:
         lines += [] if chosen.external or chosen.stand_in else [f"serve    {folder / 'serve.sh'}"]
     elif (miss := recommendation.nearest_miss) is not None:

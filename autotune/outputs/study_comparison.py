@@ -60,6 +60,7 @@ class FinishedStudy:
             "gain_percent": done.gain_percent,
             "gain_ci95": done.gain_ci95,
             "gain_interval90_on_a_node": done.gain_interval90_on_a_node,
+            "holds_on_a_node": done.holds_on_a_node,
             "cost": cost,
         }
 
@@ -221,7 +222,7 @@ def _told(name: str, study: FinishedStudy) -> list[str]:
         lines += [f"   {line}" for line in done.recommended.command.splitlines()]
     base = f" over {done.baseline.engine} {done.baseline.engine_version}" if done.baseline else ""
     within = f" (95 % interval {done.gain_ci95[0]:+.1f} % to {done.gain_ci95[1]:+.1f} %)" if done.gain_ci95 else ""
-    lines.append(f"   {done.verdict}: gain {_percent(done.gain_percent)}{within}{base}")
+    lines.append(f"   {done.qualified_verdict}: gain {_percent(done.gain_percent)}{within}{base}")
     failed = f", {sum(done.failures.values())} failed" if done.failures else ""
     money = f", {cost['money']:,.2f} for the GPUs" if cost["money"] else ""
     hours = f"{cost['hours']:.1f} hours" + (f", {cost['gpu_hours']:.1f} GPU hours" if cost["gpu_hours"] else "")

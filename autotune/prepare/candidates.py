@@ -38,7 +38,7 @@ from autotune.space.promises import UNASKED, admitted, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.space.weights import weight_bytes_per_gpu
 from autotune.study.recommendation import Exclusion, NoEffect
-from autotune.study.spec import AUTO, StudySpec
+from autotune.study.spec import AUTO, PredictedCommand, StudySpec
 from autotune.trial import Command, Configuration, FailureKind, Launch, Scalar, Trial
 
 PROMISES = "promises"
@@ -54,7 +54,8 @@ class Prepared:
         spaces: by engine, only those that are searched; of a replayed table those with an engine card.
         baseline_command: ``--baseline``, to be launched as typed; None without one.
         recorded: of a bundle, the launches that are answered one after the other.
-        commands: of recorded launches, the command of each configuration where it is known.
+        commands: of recorded launches and of predictions to be measured, the command of each configuration where it is
+            known.
     """
 
     spec: StudySpec
@@ -71,9 +72,9 @@ class Prepared:
         if self.baseline_command is not None and candidate is self.candidates.items[self.candidates.baseline]:
             return self._placed(self.baseline_command, candidate.configuration.engine)
         configuration = candidate.configuration
+        if (command := self.commands.get(configuration)) is not None:
+            return self._placed(command, configuration.engine)
         if file_of(self.spec.on) is not None:
-            if (command := self.commands.get(configuration)) is not None:
-                return command
             known = self.spaces.get(configuration.engine)
             return replayed_command(candidate, known.engine if known else None, known.context if known else None)
         space = self.spaces[configuration.engine]
@@ -81,7 +82,7 @@ class Prepared:
 
     def counts(self) -> dict[str, int]:
         """Count the candidates of each engine that is searched."""
-        if file_of(self.spec.on) is not None:
+        if file_of(self.spec.on) is not None or self.spec.verifies is not None:
             return dict(Counter(candidate.configuration.engine for candidate in self.candidates.items))
         return {name: len(space.space.configurations) for name, space in self.spaces.items()}
 
@@ -107,6 +108,8 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     longest = max(load_workload(name, library).longest_request for name in spec.workloads)
     if spec.on.startswith("external:"):
         return _external(spec, library, longest)
+    if spec.verifies is not None:
+        return _given(spec, spec.verifies.commands, library, longest, anywhere=anywhere)
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
     notes: list[str] = []
@@ -186,6 +189,26 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     return Prepared(spec, library, CandidateSet((candidate,), 0), spaces, (), Command((spec.on,)))
 
 
+def _given(
+    spec: StudySpec, given: Sequence[PredictedCommand], library: Library, longest: int, *, anywhere: bool
+) -> Prepared:
+    """Prepare a study whose only candidates are given commands, the baseline's first."""
+    spaces: dict[str, EngineSpace] = {}
+    items: dict[str, tuple[Candidate, Command]] = {}
+    for one in given:
+        command = replace(split_command(one.command), files=one.files)
+        candidate, space, command = typed_candidate(spec, library, command, spaces, longest, anywhere=anywhere)
+        spaces.setdefault(space.engine.name, replace(space, chosen=frozenset(spec.pins)))
+        items.setdefault(candidate.fingerprint, (candidate, command))
+    listed = [candidate for candidate, _ in items.values()]
+    given_up, promised = promises_kept(listed, spaces, MemoryPlans(spec, library))
+    candidates = CandidateSet(listed, 0, (), (), library.monotone_memory, given_up, as_they_are=True, promised=promised)
+    commands = {candidate.configuration: command for candidate, command in items.values()}
+    prepared = Prepared(spec, library, candidates, spaces, (), None, commands=commands)
+    _check_commands(prepared)
+    return prepared
+
+
 def _replayed(spec: StudySpec, library: Library) -> Prepared:
     """Prepare a replay: what was recorded are the only candidates, and no rule judges them."""
     candidates, known, excluded, recorded, commands = what_was_recorded(spec, library)
@@ -254,10 +277,7 @@ def _with_baseline(
     if spec.baseline is not None:
         try:
             command = replace(split_command(spec.baseline), files=spec.baseline_files)
-            if not anywhere and (reason := unavailable(spec, recognise(command.argv, library))) is not None:
-                raise BadInput(reason)
-            baseline, space = _parse_baseline(spec, library, command, spaces, longest)
-            command = from_here(command, space.engine) if spec.on == "process" else command
+            baseline, space, command = typed_candidate(spec, library, command, spaces, longest, anywhere=anywhere)
         except BadInput as error:
             raise BadInput(f"--baseline: {error}") from error
         spaces.setdefault(baseline.configuration.engine, space)
@@ -313,9 +333,24 @@ def _check_references(prepared: Prepared, candidate: Candidate, prefix: str) -> 
             raise BadInput(f"{prefix}{error}") from error
 
 
-def _parse_baseline(
-    spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace], longest: int
-) -> tuple[Candidate, EngineSpace]:
+def typed_candidate(
+    spec: StudySpec,
+    library: Library,
+    command: Command,
+    spaces: Mapping[str, EngineSpace],
+    longest: int,
+    *,
+    anywhere: bool = False,
+) -> tuple[Candidate, EngineSpace, Command]:
+    """Read a command that was typed, with the program that it starts here; raises `BadInput` where it cannot run.
+
+    Args:
+        spaces: by engine, those that are known; another engine's is made.
+        longest: the longest request of the study's workloads.
+        anywhere: also what cannot be run where the study's trials run.
+    """
+    if not anywhere and (reason := unavailable(spec, recognise(command.argv, library))) is not None:
+        raise BadInput(reason)
     named = recognise(command.argv, library).name
     kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, silent)
     version = next((c.version for c in spec.engines if c.name == kind.name), None)
@@ -335,7 +370,8 @@ def _parse_baseline(
             raise BadInput(f"{name}={value}: {kind.card.title} wants {reason}")
     configuration = effective(kind.card, raw, context).configuration
     check_baseline(kind.card, configuration, context)
-    return Candidate(configuration, version), space
+    command = from_here(command, kind) if spec.on == "process" else command
+    return Candidate(configuration, version), space, command
 
 
 def too_heavy(configurations: Sequence[Configuration], context: Context, plans: MemoryPlans) -> tuple[str, str] | None:

@@ -128,7 +128,7 @@ class Plan:
             return Wait() if history.pending else Stop(f"all {len(history)} launches failed for one cause ({cause})")
         if history.of_role(Role.FINAL):
             return self._finals(history, places)
-        step = _baseline(history, places)
+        step = _baseline(history, places) or _unmeasured_prediction(history)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))
         if step is None and len(history) < (search_ends(history, budget) if contested else budget):
@@ -332,6 +332,13 @@ def _baseline(history: History, places: Sequence[str]) -> Step | None:
         if all(e.says_nothing or (again and e.broke) for e in there) and len(there) < MAX_UNINFORMATIVE:
             return Step(Role.BASELINE, base, node)
     return None
+
+
+def _unmeasured_prediction(history: History) -> Step | None:
+    """The first command of predictions to be measured that was not launched yet."""
+    untried = (p for p in range(len(history.candidates)) if history.spec.verifies and not history.at(p))
+    position = next(untried, None)
+    return None if position is None else Step(Role.SEARCH, position)
 
 
 def _meanwhile(history: History, places: Sequence[str]) -> Decision:

@@ -147,8 +147,8 @@ class Study:
             if judgement.winner is None:
                 return found
             told: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
-            # Of a bundle nothing is known of the candidates that were not launched.
-            if not isinstance(self._plan, Recorded):
+            # Of a bundle, and beyond given commands, nothing is known of what was not launched.
+            if not isinstance(self._plan, Recorded) and self._spec.verifies is None:
                 told["untried"] = predictions(history, model, self._kernels, judgement.winner, self._command_of)
                 told["regret"] = regret(history, model, self._kernels, judgement.winner)
         return found.model_copy(update=told)

@@ -66,6 +66,24 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """The options of ``autotune verify`` as they were typed.
+
+    Attributes:
+        on: None: this machine, where it has the study's hardware.
+        top: commands beside the baseline.
+        launches: None: each command once, and the finals.
+    """
+
+    study: str
+    on: str | None = None
+    top: int = 3
+    launches: int | None = None
+    engine_bins: Sequence[str] = ()
+    images: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SimulateOptions:
     """The options of ``autotune simulate`` as they were typed."""
 

@@ -21,6 +21,7 @@ STAND_IN = "replayed:"
 
 SERVED = ("kv_cache_tokens", "longest_request_tokens", "odds_of_starting")
 """What launches tell of the requests that a server takes."""
+_PREDICTED = {Evidence.SIMULATED: "in the simulation", Evidence.EMULATED: "on the emulated node"}
 
 Side = Literal["baseline", "recommended"]
 
@@ -390,6 +391,37 @@ class NearestMiss(_Value):
     load: float | None = None
 
 
+class PredictedValue(_Value):
+    """A predicted objective.
+
+    Attributes:
+        interval90: of it on a real node, by the simulator's own error; None where that is not known.
+        error_percent: what was predicted over what was measured; None where it was not measured.
+    """
+
+    value: float
+    interval90: tuple[float, float] | None
+    error_percent: float | None
+
+
+class Verification(_Value):
+    """A command of another study, what that study predicted of it, and what was measured.
+
+    Attributes:
+        role: what the other study made of it.
+        measured: None where no launch of it gave a figure.
+        failure: of its latest launch, where that failed.
+    """
+
+    role: Literal["baseline", "recommended", "next best"]
+    engine: str
+    fingerprint: str
+    command: str
+    predicted: PredictedValue
+    measured: Objective | None
+    failure: str | None = None
+
+
 class Exclusion(_Value):
     """An engine that was not searched."""
 
@@ -406,6 +438,7 @@ class Recommendation(_Value, Evidenced):
         gives_up: what the recommended command gives up for speed; None in a file of before it was recorded.
         given_up: the kinds of what each launched configuration gives up, by fingerprint; not of those that do not.
         alternatives: at least the best command that gives nothing up, where it is another one.
+        predictions: of the study that this one verifies, with what was measured.
         accuracy: what the check of answers came to; None where none was asked for.
     """
 
@@ -425,6 +458,7 @@ class Recommendation(_Value, Evidenced):
     gives_up: list[GivenUp] | None = None
     given_up: dict[str, list[str]] = {}
     alternatives: list[Alternative] = []
+    predictions: list[Verification] = []
     accuracy: AccuracyComparison | None = None
     workloads: dict[str, WorkloadComparison]
     contributions: list[Contribution]
@@ -445,18 +479,34 @@ class Recommendation(_Value, Evidenced):
     study_cost: StudyCost | None = None
     duration_s: float
 
+    @property
+    def holds_on_a_node(self) -> bool | None:
+        """Whether the interval on a real node keeps the verdict's sign; None where no gain was predicted."""
+        ends = self.gain_interval90_on_a_node
+        return ends[0] > 0 if ends and self.verdict is Verdict.BETTER else None
+
+    @property
+    def qualified_verdict(self) -> str:
+        """The verdict; where a prediction is better, also whether it is so on a real node."""
+        where = _PREDICTED.get(self.origin)
+        if self.verdict is not Verdict.BETTER or where is None:
+            return self.verdict.value
+        return f"better {where}, {'expected' if self.holds_on_a_node else 'open'} on a real node"
+
     def to_json(self) -> dict[str, Any]:
         """The object of ``recommendation.json``: the recommended choice's keys stand at the top level."""
         rows = self.model_dump(mode="json", by_alias=True)
         hardware = {"name": rows.pop("hardware"), "gpus": rows.pop("gpus")}
         chosen = rows.pop("recommended") or dict.fromkeys(Choice.model_fields)
         contributions = rows.pop("contributions")
-        return {"schema": SCHEMA, **rows, "hardware": hardware, **chosen, "contributions": contributions}
+        told = {"hardware": hardware, **chosen, "contributions": contributions, "holds_on_a_node": self.holds_on_a_node}
+        return {"schema": SCHEMA, **rows, **told}
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Recommendation:
         """The inverse of `to_json`."""
-        rest = {key: value for key, value in row.items() if key not in {"schema", *Choice.model_fields}}
+        derived = {"schema", "holds_on_a_node", *Choice.model_fields}
+        rest = {key: value for key, value in row.items() if key not in derived}
         chosen = {key: row[key] for key in Choice.model_fields if key in row} if row.get("engine") else None
         hardware = rest.pop("hardware")
         return cls(**rest, hardware=hardware["name"], gpus=hardware["gpus"], recommended=chosen)

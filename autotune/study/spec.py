@@ -47,6 +47,33 @@ class InstalledEngine(_Value):
     asked: bool = True
 
 
+class PredictedCommand(_Value):
+    """A command that a study measures as it is, and what another study predicted of it.
+
+    Attributes:
+        role: what the other study made of it.
+        fingerprint: of its configuration under the engine's version here.
+        predicted: its objective there.
+        interval90: of that on a real node, by the simulator's own error; None where that is not known.
+    """
+
+    role: Literal["baseline", "recommended", "next best"]
+    engine: str
+    command: str
+    files: dict[str, str] = {}
+    fingerprint: str
+    predicted: float
+    interval90: tuple[float, float] | None = None
+
+
+class Verified(_Value):
+    """The study whose predictions are measured, with its evidence, and the commands, the baseline's first."""
+
+    study: str
+    label: str
+    commands: tuple[PredictedCommand, ...]
+
+
 class StudySpec(_Value):
     """A study's question, enough to ask it again.
 
@@ -77,6 +104,7 @@ class StudySpec(_Value):
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
         hf_token_file: where the Hugging Face token of launched servers is.
         sources: earlier studies' folders and replay files that the search learns from.
+        verifies: predictions to be measured: the only candidates are their commands; None: a search.
         table_sha256: of the replayed file's content; a resumed study must find the same.
         noise: sigma of the log-normal factor that a simulated or replayed launch gets; 0 where launches are real.
         calibration: the simulator's coefficients, where they are not the packaged ones: the file's content.
@@ -115,6 +143,7 @@ class StudySpec(_Value):
     executor: str = "local"
     sampler: str = "gp"
     sources: tuple[str, ...] = ()
+    verifies: Verified | None = None
     table_sha256: str | None = None
     noise: float = Field(default=0.0, ge=0)
     seed: int = 0
@@ -158,6 +187,11 @@ def check_study_name(name: str) -> str:
             "beginning with a letter or digit, at most 100 characters"
         )
     return name
+
+
+def verified_name(study: str) -> str:
+    """The name of the study that verifies another one's predictions; raises `BadInput` where that is too long."""
+    return check_study_name(f"{study}-verified")
 
 
 def check_executor(name: str) -> str:

@@ -67,7 +67,7 @@ def test_list_tells_of_every_study_how_far_it_is(home: Path) -> None:
     assert list(rows) == ["done", "same", "stopped", "running", "damaged"]
     assert all(list(row)[: len(OLD_KEYS)] == OLD_KEYS for row in rows.values())
     expected = {"verdict": "better", "gain": "+51.7 %", "gain_ci95": [47.2, 56.1], "launches": 9, "engine": "sglang"}
-    expected["gain_interval90_on_a_node"] = [-4.0, 160.0]
+    expected |= {"gain_interval90_on_a_node": [-4.0, 160.0], "holds_on_a_node": False}
     expected |= {"nodes": ["node-0", "node-1"], "state": "finished", "evidence": "simulated", "hardware": "8xh200"}
     assert expected.items() <= rows["done"].items()
     assert (rows["same"]["gain"], rows["same"]["gain_percent"]) == (None, None), "the baseline over itself"
@@ -79,7 +79,7 @@ def test_list_tells_of_every_study_how_far_it_is(home: Path) -> None:
     lines = [line.split("  ") for line in table.out.splitlines()]
     shown = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     assert shown[0] == ["study", "model", "hardware", "evidence", "verdict", "gain", "launches", "nodes", "age"]
-    assert shown[1][4:8] == ["better", "+51.7 % (+47.2 to +56.1) [-4 to +160]", "9", "2"]
+    assert shown[1][4:8] == ["better, open on a node", "+51.7 % (+47.2 to +56.1) [-4 to +160]", "9", "2"]
     assert shown[3][4:7] == ["interrupted", "–", "4 of 9"]
     assert shown[4][4] == "running"
 
@@ -194,7 +194,7 @@ def test_a_terminal_cuts_nothing_off_and_wraps_no_name(home: Path, columns: int)
     words = {word.strip(",") for row in rows for word in row.split()}
     assert {"done", "deepseek-ai/DeepSeek-V3.2", "8xh200", "simulated", "better", "(+47.2", "interrupted"} <= words
     assert max(map(len, rows)) <= max(columns, 80)
-    block = ["done", "  better, +51.7 % (+47.2 to +56.1) [-4 to +160], simulated"]
+    block = ["done", "  better, open on a node, +51.7 % (+47.2 to +56.1) [-4 to +160], simulated"]
     assert (rows[:2] == block) is (columns < 150)
 
 

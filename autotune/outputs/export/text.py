@@ -66,6 +66,8 @@ def gain(recommendation: Recommendation) -> str:
         text += f" (95 % interval {low:+.1f} to {high:+.1f} %{f'; {node}' if node else ''})"
     if recommendation.verdict is Verdict.INDISTINGUISHABLE:
         text += ", not distinguishable from none"
+    elif recommendation.holds_on_a_node is not None:
+        text += f", {recommendation.qualified_verdict}"
     return text
 
 

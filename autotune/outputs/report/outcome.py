@@ -92,7 +92,7 @@ def _so_far(study: StudyRecord) -> list[str | text.Facts]:
 def _facts(study: StudyRecord) -> text.Facts:
     """Verdict, gain with both intervals, and what the launches took."""
     outcome = study.recommendation
-    facts = {"Verdict": outcome.verdict.value}
+    facts = {"Verdict": outcome.qualified_verdict}
     if outcome.gain_percent is not None and outcome.recommended is not None:
         facts["Gain over the baseline"] = text.percent(outcome.gain_percent)
         facts["95 % interval, launch to launch"] = text.percents(outcome.gain_ci95)
@@ -118,6 +118,27 @@ def _nothing(study: StudyRecord) -> str:
     lines = [f"- launch {number}: {text.plain('; '.join(broken))}" for number, broken in broke if broken]
     head = f"{len(ran)} launches gave figures, {len(lines)} of them broke a limit. Limits asked for: {asked}."
     return "\n".join([head, "", *lines]).strip()
+
+
+def predictions(study: StudyRecord) -> list[str]:
+    """Each command of the study that is verified, what was predicted of it, and what was measured."""
+    outcome, verified = study.recommendation, study.spec.verifies
+    if verified is None or not outcome.predictions:
+        return []
+    rows = [
+        (
+            one.role,
+            text.code(redact.text(one.command)),
+            text.number(one.predicted.value),
+            text.interval(one.predicted.interval90),
+            text.number(one.measured.value) if one.measured else one.failure or "–",
+            text.percent(one.predicted.error_percent),
+        )
+        for one in outcome.predictions
+    ]
+    headings = ("It was", "Command", "Predicted", "90 % interval", outcome.label.capitalize(), "Error")
+    what = f"{text.title(study.spec.objective)}, as study {text.code(verified.study)} predicted it ({verified.label})"
+    return [f"{what}. The error is what was predicted over what was measured.", text.table(headings, rows, "  rrrr")]
 
 
 def comparison(study: StudyRecord) -> list[str]:

@@ -22,6 +22,7 @@ PICTURES = "report"
 _Shown = Iterable[Part] | Picture | None
 _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] = (
     ("Conclusion", (outcome.conclusion,)),
+    ("Did the predictions hold?", (outcome.predictions,)),
     ("What was tried?", (launches.tried,)),
     ("Best configuration per engine", (tables.engines,)),
     ("How fast for each user, and how much for all?", (before_after.speed,)),

@@ -187,8 +187,11 @@ def reproduction(study: StudyRecord) -> list[str]:
 
 
 def command_line(study: StudyRecord) -> str:
-    """The `autotune run` that asks this study's question; secrets masked."""
+    """The `autotune run` or `autotune verify` that asks this study's question; secrets masked."""
     spec = study.spec
+    if spec.verifies is not None:
+        asked = f"--on {shlex.quote(spec.on)} --launches {spec.launches}"
+        return f"autotune verify {spec.verifies.study} {asked}"
     pairs: list[tuple[str, object]] = [("model", spec.model.id), ("hw", spec.hardware.name), ("gpus", spec.gpus)]
     pairs += [("engine", engine.name) for engine in spec.engines]
     pairs += [("workload", name) for name in spec.workloads]

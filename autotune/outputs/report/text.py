@@ -105,6 +105,11 @@ def percents(bounds: tuple[float, float] | None) -> str:
     return "–" if bounds is None else f"{percent(bounds[0])} to {percent(bounds[1])}"
 
 
+def interval(bounds: tuple[float, float] | None) -> str:
+    """An interval of a figure, e.g. ``6,000 to 7,000``; ``–`` where there is none."""
+    return "–" if bounds is None else " to ".join(map(number, bounds))
+
+
 def change(before: object, after: object) -> str:
     """By how many percent a metric changed."""
     if not isinstance(before, int | float) or not isinstance(after, int | float) or not before:

@@ -133,6 +133,20 @@ def worse(outcome: Recommendation, metrics: Iterable[str]) -> Iterator[tuple[str
                 yield workload, name, old, new
 
 
+def predictions(outcome: Recommendation) -> list[str]:
+    """What was predicted of each command of a verified study, and what was measured: a sentence each."""
+    lines = []
+    for one in outcome.predictions:
+        within = f" (90 % interval {text.interval(one.predicted.interval90)})" if one.predicted.interval90 else ""
+        came = f"{one.failure}: it gave no figure" if one.failure else "not measured"
+        if one.measured is not None:
+            error = text.percent(one.predicted.error_percent)
+            came = f"{outcome.label} {text.number(one.measured.value)}, so the prediction is off by {error}"
+        predicted = f"predicted {text.number(one.predicted.value)}{within}"
+        lines.append(f"{one.role[:1].upper()}{one.role[1:]} ({one.engine}): {predicted}, {came}.")
+    return lines
+
+
 def remaining(outcome: Recommendation) -> str:
     """How much better another configuration may still be, in a sentence; empty where nothing tells."""
     regret = outcome.regret
@@ -257,9 +271,11 @@ def _gain(outcome: Recommendation) -> str:
     if node := on_a_node(outcome):
         sure += f"; {node}"
     meaning = ", as the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
-    if outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
+    if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
+        meaning = f": measure these commands with `autotune verify {outcome.study} --on process`"
+    elif outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
         meaning = ", as the whole interval lies above zero"
-    return f"Gain {text.percent(outcome.gain_percent)} ({sure}). Verdict: {outcome.verdict.value}{meaning}."
+    return f"Gain {text.percent(outcome.gain_percent)} ({sure}). Verdict: {outcome.qualified_verdict}{meaning}."
 
 
 def short_load(outcome: Recommendation) -> str:

@@ -233,6 +233,8 @@ def note(report: str, run_id: str) -> str:
 
 def outcome_tags(outcome: Recommendation) -> dict[str, str]:
     tags = {"verdict": outcome.verdict.value, "stop_reason": outcome.stop_reason, "evidence": outcome.label.lower()}
+    if outcome.holds_on_a_node is not None:
+        tags["holds_on_a_node"] = str(outcome.holds_on_a_node).lower()
     if outcome.recommended is None:
         return tags
     choice = outcome.recommended

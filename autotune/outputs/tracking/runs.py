@@ -154,7 +154,8 @@ class StudyRuns:
 
     def _tag_decisive(self, recommendation: Recommendation) -> None:
         """Write the verdict to the launches of what is recommended, and of the baseline what they are."""
-        verdicts = ((recommendation.baseline, "baseline"), (recommendation.recommended, recommendation.verdict.value))
+        judged = recommendation.qualified_verdict
+        verdicts = ((recommendation.baseline, "baseline"), (recommendation.recommended, judged))
         told = {choice.fingerprint: verdict for choice, verdict in verdicts if choice is not None}
         for child in self._children.values():
             if (verdict := told.get(child.data.tags.get("fingerprint", ""))) is not None:

@@ -1,0 +1,213 @@
+"""`verification`: the study that measures the predictions of another one on real servers.
+
+Its only candidates are commands of the other study: the baseline, what was recommended, and the next best, of each
+engine and layout the best one first, as near twins share the simulator's error. All are launched once, then the finals
+put the best to the test against the baseline, as in every study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from autotune.comparison import Sheet
+from autotune.engines.choose import choose, engine_of, named_binaries
+from autotune.engines.translate import translate
+from autotune.errors import BadInput
+from autotune.loadgen.workloads import load_workload
+from autotune.machine.gpu import has
+from autotune.notify import Notify
+from autotune.prepare.candidates import prepare, typed_candidate
+from autotune.prepare.engine_space import EngineSpace
+from autotune.search.budget import RESERVE
+from autotune.search.decide.estimate import mean
+from autotune.search.decide.promises import broken
+from autotune.search.decide.verdict import evidence, judge
+from autotune.search.history import History
+from autotune.serving.docker_run import asked_images, choose_images, image_of_version
+from autotune.serving.external import normalised
+from autotune.space.context import RANKS
+from autotune.space.library import LOCAL, Library
+from autotune.study.home import Home
+from autotune.study.options import VerifyOptions
+from autotune.study.recommendation import Choice, Recommendation
+from autotune.study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, verified_name
+from autotune.study.user_library import library_of
+from autotune.trial import Command, Evidence
+
+_REAL = ("process", "docker", "emulator", "external:URL")
+_PREDICTED = (Evidence.SIMULATED, Evidence.EMULATED)
+_LEAST_FINALS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A command of the study that predicted, with what it achieved there."""
+
+    role: Literal["baseline", "recommended", "next best"]
+    choice: Choice
+    interval90: tuple[float, float] | None
+
+
+def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpec:
+    """The study that measures another one's predictions; raises `BadInput` where there are none, or no way to."""
+    spec, done = home.spec(options.study), home.recommendation(options.study)
+    _check_predicts(home, spec, done)
+    library = library_of(spec)
+    on = _on(options, spec)
+    notify("looking for the commands that were best")
+    known = list(_known(home, spec))
+    outside = on.startswith("external:")
+    if outside:
+        known = [one for one in known if one.role == "recommended"] or known[:1]
+    names = list(dict.fromkeys(one.choice.engine for one in known))
+    versions = {one.choice.engine: one.choice.engine_version for one in known}
+    images = _images(options, on, spec, versions, library)
+    wanted = {name: version for name, (version, _) in images.items()} if on == "docker" else versions
+    binaries = named_binaries(options.engine_bins, library)
+    chosen = choose(names, (None, {}), binaries, on, library, notify, {} if on == "process" else wanted)
+    label = done.label if done else ""
+    asked = spec.model_copy(
+        update={
+            "study": verified_name(options.study),
+            "on": on,
+            "engines": tuple(EngineChoice(name=name, version=chosen.versions[name]) for name in names),
+            "installed": dict(chosen.installed),
+            "images": {name: image for name, (_, image) in images.items()},
+            "calibration": spec.calibration if on == "emulator" else None,
+            "notes": (f"measures what study {options.study} predicted ({label})", *chosen.notes),
+            **{"hours": None, "sources": (), "table_sha256": None, "recipe": None, "noise": 0.0, "finals_from": 0},
+            **{"engine_args": {}, "executor": "local", "sampler": "gp"},
+        }
+    )
+    commands = _commands(known, asked, options.top, library, notify)
+    launches = len(commands) + RESERVE if options.launches is None else options.launches
+    if not outside and launches < len(commands) + _LEAST_FINALS:
+        raise BadInput(
+            f"--launches {launches}: {len(commands)} commands are launched once and two of them again; give at least "
+            f"{len(commands) + _LEAST_FINALS}, or a smaller --top"
+        )
+    return asked.model_copy(
+        update={
+            "launches": launches,
+            "baseline": None if outside else commands[0].command,
+            "baseline_files": {} if outside else commands[0].files,
+            "verifies": Verified(study=options.study, label=label, commands=commands),
+        }
+    )
+
+
+def _check_predicts(home: Home, spec: StudySpec, done: Recommendation | None) -> None:
+    """Raise `BadInput` for a study whose commands cannot be verified."""
+    study = spec.study
+    if done is None:
+        so_far = f"study {study!r} has not ended, so it predicts nothing yet"
+        raise BadInput(f"{so_far}; go on with:\n{home.resume_command(study)}")
+    if done.recommended is None:
+        raise BadInput(f"study {study!r} recommends nothing ({done.stop_reason}), so there is no command to measure")
+    if done.origin is Evidence.MEASURED:
+        raise BadInput(f"study {study!r} was measured on real servers already; only predictions are verified")
+    if done.recommended.stand_in:
+        raise BadInput(f"study {study!r} replayed a table that tells no commands, so none can be launched")
+
+
+def _on(options: VerifyOptions, spec: StudySpec) -> str:
+    """Where the commands are launched; by default from this machine, where it has the hardware and their engine."""
+    on = options.on
+    if on is None:
+        here = spec.hardware.name == LOCAL or has(spec.hardware.name, spec.gpus)
+        if not here:
+            raise BadInput(
+                f"this machine has no {spec.gpus} x {spec.hardware.name}, so nothing can be measured on it; run this "
+                "on such a machine, or try it with --on emulator (real processes and HTTP at simulated times)"
+            )
+        return "process"
+    if on.startswith("external:"):
+        normalised(on.removeprefix("external:"))
+    elif on not in _REAL:
+        raise BadInput(f"--on {on}: predictions are measured on {', '.join(_REAL)}")
+    return on
+
+
+def _images(
+    options: VerifyOptions, on: str, spec: StudySpec, versions: Mapping[str, str], library: Library
+) -> dict[str, tuple[str, str]]:
+    """Version and container image by engine, of the versions that were simulated where none is named."""
+    images = asked_images(options.images, on, library)
+    if on != "docker":
+        return {}
+    for name, version in versions.items():
+        if name not in images:
+            images[name] = image_of_version(library.engine(name), spec.hardware, version)
+    return choose_images(images, [library.engine(name) for name in versions], spec.hardware, library)
+
+
+def _known(home: Home, spec: StudySpec) -> Iterator[_Known]:
+    """The commands of a finished study: the baseline, the recommended one, and the others, the best first."""
+    launches = home.launches(spec.study)
+    prepared = prepare(spec, library_of(spec), anywhere=True)
+    try:
+        history = History.of(spec, prepared.candidates, launches).adjusted()
+    except KeyError:
+        raise BadInput(
+            f"study {spec.study!r}: its launches are no candidates any more, as the search spaces or autotune itself "
+            "have changed; simulate it again"
+        ) from None
+    judgement, base = judge(history), history.candidates.baseline
+    sheet = Sheet(history, launches, judgement)
+    ran = [p for p in history.by_position if history.feasible(p) and not broken(history, p)]
+    ran.sort(key=lambda p: -mean(evidence(history, p)))
+    first = [p for p in (base, judgement.winner) if p is not None and history.scores(p)]
+    seen: dict[tuple[object, ...], int] = {}
+    turns: dict[int, int] = {}
+    for position in dict.fromkeys([*first, *ran]):
+        one = history.candidates.items[position].configuration
+        layout = one.engine, *(one.knobs.get(name) for name in RANKS)
+        turns[position] = seen[layout] = seen.get(layout, 0) + 1
+    predicted = launches[0].result.origin in _PREDICTED
+    for position in dict.fromkeys([*first, *sorted(ran, key=turns.__getitem__)]):
+        role: Literal["baseline", "recommended", "next best"]
+        role = "baseline" if position == base else "recommended" if position == judgement.winner else "next best"
+        yield _Known(role, sheet.choice(position), sheet.interval90(position) if predicted else None)
+
+
+def _commands(
+    known: list[_Known], spec: StudySpec, top: int, library: Library, notify: Notify
+) -> tuple[PredictedCommand, ...]:
+    """The first commands that can be launched, in the words of the engines' versions here, no two of one configuration.
+
+    Raises `BadInput` where the baseline or the recommended one cannot.
+    """
+    longest = max(load_workload(name, library).longest_request for name in spec.workloads)
+    versions = {one.name: one.version for one in spec.engines}
+    spaces: dict[str, EngineSpace] = {}
+    found: dict[str, PredictedCommand] = {}
+    for one in known:
+        if len(found) - (known[0].role == "baseline") >= top and one.role == "next best":
+            break
+        choice = one.choice
+        try:
+            kind = engine_of(choice.engine, spec.installed, library, notify)
+            command = Command(tuple(choice.engine_argv), dict(choice.env), dict(choice.files))
+            command, _ = translate(kind, command, versions[kind.name])
+            candidate, space, _ = typed_candidate(spec, library, command, spaces, longest)
+        except BadInput as error:
+            if one.role == "next best":
+                continue
+            raise BadInput(
+                f"the {one.role} command cannot be launched on {spec.on}: {error}; emulated servers stand in for real "
+                "ones with --on emulator"
+            ) from error
+        spaces.setdefault(kind.name, space)
+        predicted = PredictedCommand(
+            role=one.role,
+            engine=kind.name,
+            command=replace(command, files={}).shell(),
+            files=dict(command.files),
+            fingerprint=candidate.fingerprint,
+            predicted=choice.objective.value,
+            interval90=one.interval90,
+        )
+        found.setdefault(candidate.fingerprint, predicted)
+    return tuple(found.values())

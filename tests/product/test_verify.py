@@ -1,0 +1,46 @@
+"""`autotune verify`: a simulated study's commands on real processes, with an interruption."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .cli import autotune, finished_rows, kill_after, new_home, rows
+
+ROOT = Path(__file__).resolve().parents[2]
+QUESTION = [
+    *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--engine", "sglang", "--workload", "random:256:16:64"),
+    *("--space", str(ROOT / "examples" / "emulated-space.yaml"), "--set", "torch_compile=false", "--seed", "3"),
+]
+
+
+def test_a_verification_is_killed_and_resumed_and_tells_each_prediction_with_its_error(tmp_path: Path) -> None:
+    home = new_home(tmp_path)
+    done = autotune("run", *QUESTION, "--launches", "4", "--study", "s", home=home)
+    assert done.code == 0, done.err
+    few = autotune("verify", "s", "--on", "emulator", "--launches", "2", home=home)
+    assert few.code == 2
+    assert "give at least" in few.err
+    asked = ["verify", "s", "--on", "emulator", "--launches", "5", "--top", "1"]
+    assert kill_after(asked, home, 0.0, lambda: bool(finished_rows(home, "s-verified"))), "it ended too soon"
+    before = finished_rows(home, "s-verified")
+    twice = autotune(*asked, home=home)
+    assert twice.code == 2
+    assert "autotune resume s-verified" in twice.err
+    verified = autotune("resume", "s-verified", home=home)
+    assert verified.code == 0, verified.err
+    assert finished_rows(home, "s-verified")[: len(before)] == before
+    found = json.loads((home / "studies" / "s-verified" / "recommendation.json").read_text())
+    assert found["evidence"] == "emulated"
+    baseline, other = found["predictions"]
+    assert (baseline["role"], other["role"] in ("recommended", "next best")) == ("baseline", True)
+    simulated = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
+    assert baseline["predicted"]["value"] == simulated["baseline"]["objective"]["value"]
+    launched = {row["fingerprint"] for row in rows(home, "s-verified")}
+    assert launched == {baseline["fingerprint"], other["fingerprint"]}
+    for row in (baseline, other):
+        # The emulated node runs at the simulated one's times, and on what else this machine does.
+        assert abs(row["predicted"]["error_percent"]) < 30
+        assert row["predicted"]["interval90"][0] < row["predicted"]["value"] < row["predicted"]["interval90"][1]
+    assert "as study `s` predicted it (SIMULATED)" in (home / "studies" / "s-verified" / "report.md").read_text()
+    assert "Baseline (sglang): predicted" in verified.out
