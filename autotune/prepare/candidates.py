@@ -38,7 +38,7 @@ from autotune.space.promises import UNASKED, admitted, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.space.weights import weight_bytes_per_gpu
 from autotune.study.recommendation import Exclusion, NoEffect
-from autotune.study.spec import AUTO, PredictedCommand, StudySpec
+from autotune.study.spec import AUTO, StudySpec
 from autotune.trial import Command, Configuration, FailureKind, Launch, Scalar, Trial
 
 PROMISES = "promises"
@@ -106,10 +106,8 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     if file_of(spec.on) is not None:
         return _replayed(spec, library)
     longest = max(load_workload(name, library).longest_request for name in spec.workloads)
-    if spec.on.startswith("external:"):
-        return _external(spec, library, longest)
-    if spec.verifies is not None:
-        return _given(spec, spec.verifies.commands, library, longest, anywhere=anywhere)
+    if spec.verifies is not None or spec.on.startswith("external:"):
+        return _given(spec, library, longest, anywhere=anywhere)
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
     notes: list[str] = []
@@ -133,12 +131,16 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
             excluded.append(Exclusion(engine=kind.name, reason=reason))
     if not spaces:
         check_layouts(spec, [library.engine(choice.name) for choice in spec.engines])
-        by_reason = {e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason) for e in excluded}
-        reasons = "; ".join(f"{engines}: {reason}" for reason, engines in by_reason.items())
-        raise BadInput(f"no engine is left to try on {spec.hardware.name}{heavy}: {reasons}")
+        raise BadInput(f"no engine is left to try on {spec.hardware.name}{heavy}: {_by_reason(excluded)}")
     notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
     return _with_baseline(spec, library, spaces, tuple(excluded), longest, plans, anywhere=anywhere)
+
+
+def _by_reason(excluded: Sequence[Exclusion]) -> str:
+    """Why engines are not searched, each reason once."""
+    engines = {e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason) for e in excluded}
+    return "; ".join(f"{names}: {reason}" for reason, names in engines.items())
 
 
 def _searched(
@@ -189,10 +191,11 @@ def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
     return Prepared(spec, library, CandidateSet((candidate,), 0), spaces, (), Command((spec.on,)))
 
 
-def _given(
-    spec: StudySpec, given: Sequence[PredictedCommand], library: Library, longest: int, *, anywhere: bool
-) -> Prepared:
-    """Prepare a study whose only candidates are given commands, the baseline's first."""
+def _given(spec: StudySpec, library: Library, longest: int, *, anywhere: bool) -> Prepared:
+    """Prepare a study whose only candidates are given commands, the baseline's first, or a server that runs."""
+    if spec.verifies is None or spec.on.startswith("external:"):
+        return _external(spec, library, longest)
+    given = spec.verifies.commands
     spaces: dict[str, EngineSpace] = {}
     items: dict[str, tuple[Candidate, Command]] = {}
     for one in given:
