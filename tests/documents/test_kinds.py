@@ -117,7 +117,7 @@ KINDS = {
     "smallest table": Kind(replay(SMALLEST), formats=of("vllm", *BASIC), evidence="replayed"),
     "table with versions": Kind(replay(VERSIONED), formats=of("vllm", *ANY_ENGINE), evidence="replayed"),
     "table of an unknown engine": Kind(replay(UNKNOWN_ENGINE), formats=frozenset(BASIC), evidence="replayed"),
-    "rows of a study": Kind(replayed_rows, formats=of("sglang", *ANY_ENGINE), evidence="replayed"),
+    "rows of a study": Kind(replayed_rows, formats=of("vllm", *ANY_ENGINE), evidence="replayed"),
     "external": Kind(external, formats=frozenset(), evidence="emulated"),
     "interrupted": Kind(interrupted, code=130, formats=frozenset()),
     "infeasible": Kind(
