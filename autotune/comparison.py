@@ -26,6 +26,7 @@ from autotune.simulator.prediction_intervals import errors_for, gain_interval90,
 from autotune.study.recommendation import (
     SERVED,
     Alternative,
+    BrokenLimit,
     Choice,
     LadderComparison,
     MatrixCell,
@@ -282,22 +283,28 @@ class Sheet:
 
         A configuration counts where every limited metric was measured, by the mean over its launches.
         """
-        found: list[tuple[float, int, Slo, float]] = []
+        found: list[tuple[float, int, list[tuple[float, Slo, float]]]] = []
         for position in self.history.by_position:
             rows = self._tried(position)
             breaks = []
             for slo in self.spec.slos:
                 values = [objective.value(row, slo.metric, self.spec.workloads[0]) for row in rows]
                 value = fmean([math.nan if one is None else one for one in values] or [math.nan])
-                breaks.append((slo.excess(value), position, slo, value))
+                breaks.append((slo.excess(value), slo, value))
+            breaks.sort(key=lambda row: -row[0])
             if breaks and not self.history.broke(position) and not any(math.isnan(row[0]) for row in breaks):
-                found.append(max(breaks, key=lambda row: row[0]))
+                found.append((breaks[0][0], position, breaks))
         if not found:
             return None
-        excess, position, slo, value = min(found, key=lambda row: row[:2])
+        excess, position, breaks = min(found, key=lambda row: row[:2])
         if excess <= 0:
             return None
-        what: dict[str, Any] = {"slo": str(slo), "metric": slo.metric, "value": value, "limit": slo.limit}
+        broken = [
+            BrokenLimit(slo=str(slo), metric=slo.metric, value=value, limit=slo.limit)
+            for beyond, slo, value in breaks
+            if beyond > 0
+        ]
+        what: dict[str, Any] = {**dict(broken[0]), "broken": broken}
         if self.history.scores(position):
             keys = {"command", "argv", "env", "config"}
             return NearestMiss(**what, **self.choice(position).model_dump(include=keys))

@@ -179,9 +179,15 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_told() -> None:
     assert miss.value == pytest.approx(sum(values) / 2)
     assert miss.config == dict(CANDIDATES.items[2].configuration.knobs)
     assert miss.command.endswith("--host 127.0.0.1")
+    assert [one.slo for one in miss.broken] == ["p99_ttft_ms<=1000"], "the other limit is kept"
     assert Recommendation.from_json(result.to_json()) == result
     assert f"{miss.value / 10 - 100:.0f} % beyond the limit p99_ttft_ms<=1000" in conclusion(result)
     assert recommend(spec(), CANDIDATES, rows[4:]).nearest_miss is None, "nothing ran"
+    tight = (limits[0], Slo.parse("mean_ttft_ms<=0.01"))
+    both = recommend(spec(slos=tight), CANDIDATES, rows)
+    assert both.nearest_miss is not None
+    assert [one.slo for one in both.nearest_miss.broken] == ["mean_ttft_ms<=0.01", "p99_ttft_ms<=1000"]
+    assert "9900 % beyond the limit mean_ttft_ms<=0.01 and a" in conclusion(both)
 
 
 def test_a_baseline_that_breaks_an_slo_is_not_recommended() -> None:

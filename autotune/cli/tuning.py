@@ -182,7 +182,7 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     if chosen is not None:
         lines += [] if chosen.external or chosen.stand_in else [f"serve    {folder / 'serve.sh'}"]
     elif (miss := recommendation.nearest_miss) is not None:
-        lines += [f"nearest miss, breaks {miss.slo}:", miss.command, ""]
+        lines += [f"nearest miss, breaks {' and '.join(one.slo for one in miss.broken)}:", miss.command, ""]
     lines += [f"report   {folder / 'report.md'}", f"mlflow   {ui_command(home.path)}"]
     lines += [f"         {view}"] if (view := view_address(home.path, recommendation.study)) else []
     answer(as_json, recommendation.to_json(), lines)

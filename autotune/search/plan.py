@@ -26,6 +26,7 @@ from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import ablated, most_telling
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
+from autotune.search.reach import out_of_reach
 from autotune.search.repeats import challengers, next_repeat, ranked
 from autotune.search.sampler import CandidateSampler
 from autotune.search.side_by_side import open_places
@@ -33,6 +34,7 @@ from autotune.study.places import is_alone
 from autotune.study.recommendation import Verdict
 from autotune.trial import Launch, Role
 
+OUT_OF_REACH = "after the launches so far no configuration is expected to come near them"
 LEAST_SEARCH = 8
 """Launches before the search may end early."""
 ALIKE = 5
@@ -128,6 +130,8 @@ class Plan:
             return Wait() if history.pending else Stop(f"all {len(history)} launches failed for one cause ({cause})")
         if history.of_role(Role.FINAL):
             return self._finals(history, places)
+        if out_of_reach(self._kernels, history):
+            return Wait() if history.pending else Stop(f"the limits are out of reach: {OUT_OF_REACH}")
         step = _baseline(history, places) or _unmeasured_prediction(history)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))

@@ -372,23 +372,29 @@ class Resolution(_Value):
     repeats_of: int | None
 
 
-class NearestMiss(_Value):
+class BrokenLimit(_Value):
+    """A limit that was broken; the value is the mean over launches."""
+
+    slo: str
+    metric: str
+    value: float
+    limit: float
+
+
+class NearestMiss(BrokenLimit):
     """Where nothing kept every SLO: the configuration that came nearest, and the SLO that it breaks most.
 
     Attributes:
-        value: the mean over its launches.
         load: at which it was broken, where several were tried.
+        broken: every limit that it breaks, the one broken most first.
     """
 
     command: str
     argv: list[str]
     env: dict[str, str]
     config: dict[str, Scalar]
-    slo: str
-    metric: str
-    value: float
-    limit: float
     load: float | None = None
+    broken: list[BrokenLimit] = []
 
 
 class PredictedValue(_Value):

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.found import LOADS, described
-from autotune.loadgen.workloads import load_workload
+from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics.formulas import Slo
+from autotune.metrics.goodput import GOODPUT
 from autotune.metrics.steady import SHORT_S
 from autotune.outputs.report import text
 from autotune.search.objective import maximises
@@ -28,6 +29,8 @@ _DOING = {
     Phase.GRAPH_CAPTURE: "while capturing graphs",
     Phase.SERVING: "under load",
 }
+_FEW_GOOD = 0.1
+"""Share of the requests that are good below which a goodput says that the load is too heavy."""
 _WORSE = 1.1  # below, the noise of one launch
 
 
@@ -39,7 +42,7 @@ def failed(failure: Failure) -> str:
 def conclusion(outcome: Recommendation) -> str:
     """What the study found, in a few plain sentences; never more than the evidence carries."""
     lost = trade_off(outcome)
-    parts = [_sentence(outcome), _gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
+    parts = [_sentence(outcome), _few_good(outcome), _gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
     parts += [answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
     return " ".join(part for part in parts if part)
 
@@ -221,7 +224,8 @@ def _sentence(outcome: Recommendation) -> str:
     choice, baseline = outcome.recommended, outcome.baseline
     if choice is None:
         nothing = f"No configuration was feasible {where}: there is no command to recommend."
-        return f"{nothing} {missed(outcome.nearest_miss)}" if outcome.nearest_miss else nothing
+        miss = outcome.nearest_miss
+        return " ".join(filter(None, [nothing, missed(miss), _way_out(outcome, miss)])) if miss else nothing
     both = outcome.workloads.get(choice.objective.workload)
     mine = both.recommended if both else None
     figure = f"{choice.engine} {choice.engine_version} reaches {_value(outcome, choice.objective, mine)} {where}"
@@ -239,11 +243,29 @@ def _sentence(outcome: Recommendation) -> str:
 
 
 def missed(miss: NearestMiss) -> str:
-    """Which limit the nearest miss breaks, and by how much."""
-    over = 100 * Slo.parse(miss.slo).excess(miss.value)
-    value = text.measure(miss.metric, miss.value)
-    at = "" if miss.load is None else f" at the lightest load, {miss.load:g},"
-    return f"The nearest miss has a {value}{at or ','} {over:.0f} % beyond the limit {miss.slo}."
+    """Which limits the nearest miss breaks, and by how much."""
+    at = "" if miss.load is None else f" at the lightest load, {miss.load:g}"
+    parts = [
+        f"a {text.measure(one.metric, one.value)}{at}, {100 * Slo.parse(one.slo).excess(one.value):.0f} % beyond the "
+        f"limit {one.slo}"
+        for one in miss.broken or [miss]
+    ]
+    return f"The nearest miss has {_listed(parts)}."
+
+
+def _way_out(outcome: Recommendation, miss: NearestMiss) -> str:
+    """How to find the load that a configuration carries within the limits; empty where it was not set, or searched."""
+    latencies = [one.slo for one in miss.broken if one.metric.endswith("_ms")]
+    try:
+        workload = load_workload(next(iter(outcome.workloads)))
+    except (BadInput, StopIteration):  # a file that is gone, or a load without a name of ours
+        return ""
+    if miss.load is not None or not latencies or how_fixed(workload) or outcome.origin is Evidence.REPLAYED:
+        return ""
+    return (
+        f"With {workload.points[0].prompts:,} requests at once no configuration was found that keeps "
+        f"{'these limits' if len(miss.broken) > 1 else 'this limit'}; --find-load concurrency finds what it carries."
+    )
 
 
 def _of(outcome: Recommendation, baseline: Choice) -> str:
@@ -286,6 +308,20 @@ def short_load(outcome: Recommendation) -> str:
     if seconds is None or seconds >= SHORT_S:
         return ""
     return f"The load took {seconds:.0f} s, mostly to fill a batch and empty it: one with more prompts says more."
+
+
+def _few_good(outcome: Recommendation) -> str:
+    """Warn where goodput was asked for and next to no request is good; empty elsewhere."""
+    choice = outcome.recommended
+    row = outcome.workloads.get(choice.objective.workload) if choice else None
+    metrics = (row.recommended if row else None) or {}
+    good, done = metrics.get(GOODPUT), metrics.get("request_throughput")
+    if choice is None or choice.objective.metric != GOODPUT or good is None or not done or good / done >= _FEW_GOOD:
+        return ""
+    return (
+        f"Only {100 * good / done:.1g} % of the requests are good: this load is far beyond the limits, and a gain says "
+        "little; --find-load concurrency with --slo finds the load that keeps them."
+    )
 
 
 def crossing(outcome: Recommendation) -> str:

@@ -56,6 +56,8 @@ class Prior:
         draws: shape ``(draws, candidates)``: the mean under draws of the figures that the source is unsure of; what
             they do to it together says which candidates stand and fall together. None = not known.
         figures: those figures, as they were drawn.
+        beyond: shape ``(SLOs, candidates)``: the logarithm of how many times its limit each limited metric is; NaN
+            where that is not known. None = nothing is told of limits.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Prior:
     launch_s: Floats | None = None
     draws: Floats | None = None
     figures: tuple[UnsureFigure, ...] = ()
+    beyond: Floats | None = None
 
     def __post_init__(self) -> None:
         shape = self.mean.shape
@@ -90,6 +93,7 @@ class Kernels:
         costs: shape ``(candidates,)``: what a launch costs, 1 where it costs as much as usual.
         p_starts: shape ``(candidates,)``: probability of starting, before any launch.
         doubts: shape ``(candidates,)``: codes of engine and of what speaks against the start.
+        beyond: of the best founded prior that tells it, see `Prior`; None: none does.
         codes: shape ``(knobs, candidates)``: of the knobs that vary, each knob's in a row, as all are read at once.
     """
 
@@ -114,6 +118,7 @@ class Kernels:
         groups = {pair: code for code, pair in enumerate(dict.fromkeys(zip(engines, words, strict=True)))}
         self.doubts: Ints = np.array([groups[pair] for pair in zip(engines, words, strict=True)], dtype=np.int64)
         self.costs = _costs(priors, count)
+        self.beyond = next((prior.beyond for prior in priors if prior.beyond is not None), None)
         self.codes = np.ascontiguousarray(encoding.codes[:, encoding.varying].T)
         self._distances = [encoding.distances[k] for k in encoding.varying]
         self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]

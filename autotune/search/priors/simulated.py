@@ -26,6 +26,7 @@ from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
 from autotune.search.gp.kernels import Prior, UnsureFigure
 from autotune.search.objective import weights
+from autotune.search.reach import times
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import (
     Calibration,
@@ -182,7 +183,17 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
         launch_s=np.array([_launch_s(row) for row in rows]),
         draws=_drawn(spec, predicted, loads, mean),
         figures=draws.figures(),
+        beyond=_beyond(spec, predicted[0]) if spec.slos and spec.find_load is None and len(loads) == 1 else None,
     )
+
+
+def _beyond(spec: StudySpec, predicted: Sequence[SteadyPrediction | None]) -> Floats:
+    """The logarithm of how many times its limit each limited metric is, shape ``(SLOs, setups)``; NaN: not known."""
+    rows = [
+        [math.nan if one is None else times(slo, one.metrics.get(slo.metric, math.nan)) for one in predicted]
+        for slo in spec.slos
+    ]
+    return np.log(np.maximum(rows, 1e-9))
 
 
 def _drawn(

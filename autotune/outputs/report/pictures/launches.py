@@ -105,12 +105,13 @@ def _tried_told(study: StudyRecord, marks: Sequence[Point], guessed: bool) -> st
     count = text.count(len(marks), "launch", "launches")
     if not values:
         return f"{count}, none of which gave a figure: what failed stands below."
+    decided = any(mark.data["role"] == Role.FINAL.value for mark in marks)
     top = (max if maximises(study.spec.objective) else min)(values, key=lambda mark: mark.y)
     lost = len(marks) - len(values)
     parts = [
         f"{count}, {len(values)} with a figure" + (f" and {lost} without" if lost else "") + ".",
-        f"The best single one is launch {top.data['launch']} with {text.number(top.y)}; "
-        "a single launch may be lucky, so the finals decide.",
+        f"The best single one is launch {top.data['launch']} with {text.number(top.y)}"
+        + ("; a single launch may be lucky, so the finals decide." if decided else "."),
     ]
     if guessed:
         parts.append(

@@ -1,0 +1,54 @@
+"""Whether any configuration can keep the limits, so that a study of limits far out of reach ends after a few launches.
+
+The process over violations cannot tell: after seven launches of one kind it gave odds of 0.001 to limits that the tenth
+launch kept (``benchmarks/limits.py``). Physics can. A prior that foresees the limited metrics is right about their
+order, and off by a factor that the launches show. So of every candidate the prediction counts, made better by the
+largest such factor that any launch has shown; and it must still be far beyond a limit.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from autotune.metrics.formulas import Slo
+from autotune.search.gp.kernels import Kernels
+from autotune.search.history import Entry, History
+
+LEAST = 5
+"""Launches with figures, of two commands or more, before limits count as out of reach."""
+FAR, LEAST_PREDICTED = 1.5, 1.3
+"""How many times its limit the worst metric of the nearest launch is at least, and of every candidate as predicted."""
+
+
+def out_of_reach(kernels: Kernels, history: History) -> bool:
+    """Whether nothing came near the limits, and no candidate is expected to."""
+    slos, told = history.spec.slos, [e for e in history if e.violations]
+    if kernels.beyond is None or len(told) < LEAST or len({e.position for e in told}) < 2:
+        return False
+    seen = np.array([[_beyond(slo, e) for slo in slos] for e in told])
+    if seen.max(axis=1).min() < math.log(FAR):
+        return False
+    predicted = kernels.beyond
+    errors = seen.T - predicted[:, [e.position for e in told]]
+    # A limit of which a launch or the prior tells nothing counts as kept.
+    kindest = np.minimum(np.nan_to_num(errors, nan=-np.inf).min(axis=1), 0.0)
+    with np.errstate(invalid="ignore"):
+        worst = np.nan_to_num(predicted + kindest[:, None], nan=-np.inf).max(axis=0)
+    return bool(worst.min() >= math.log(LEAST_PREDICTED))
+
+
+def times(slo: Slo, value: float) -> float:
+    """How many times its limit a metric is, 1 or less where it is kept: of a floor, the limit over the metric."""
+    above, below = (value, slo.limit) if slo.sense == "<=" else (slo.limit, value)
+    return above / below if below > 0 else math.inf if above > 0 else 1.0
+
+
+def _beyond(slo: Slo, launch: Entry) -> float:
+    """The logarithm of `times`; minus infinity where the launch does not tell the metric."""
+    violation = (launch.violations or {}).get(str(slo))
+    if violation is None:
+        return -math.inf
+    found = times(slo, slo.limit + violation if slo.sense == "<=" else slo.limit - violation)
+    return math.log(max(found, 1e-9)) if found < math.inf else 20.0

@@ -1,0 +1,77 @@
+"""Limits that nothing can keep end a study early, and others do not."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from search_landscapes import make_spec, opened, small
+
+from autotune.metrics.formulas import Slo
+from autotune.search.gp.encoding import Encoding
+from autotune.search.gp.kernels import Kernels, Prior
+from autotune.search.history import Entry, History
+from autotune.search.plan import Plan, Stop, Wait
+from autotune.search.reach import LEAST, out_of_reach, times
+from autotune.search.sampler import CandidateSampler
+from autotune.trial import Role
+
+SMALL = small()
+SPEC = make_spec(slos=(Slo.parse("p99_ttft_ms<=1000"), Slo.parse("p99_tpot_ms<=100")))
+
+
+def kernels(ttft: float, tpot: float, best: tuple[float, float] | None = None) -> Kernels:
+    """Of a prior that foresees how many times its limit each metric is; the last candidate is another one."""
+    beyond = np.log(np.tile([[ttft], [tpot]], len(SMALL)))
+    beyond[:, -1] = np.log(best or (ttft, tpot))
+    return Kernels(Encoding(SMALL), [Prior("physics", np.linspace(0, 1, len(SMALL)), beyond=beyond)])
+
+
+def history(ttft: float, tpot: float, launches: int = LEAST) -> History:
+    """Launches of as many candidates whose metrics are so many times their limits."""
+    beyond = {"p99_ttft_ms<=1000": 1000 * (ttft - 1), "p99_tpot_ms<=100": 100 * (tpot - 1)}
+    entries = [Entry(n, Role.SEARCH, n, 0.0, violations=beyond) for n in range(launches)]
+    return History(SPEC, SMALL, tuple(entries))
+
+
+def test_limits_that_no_launch_and_no_prediction_comes_near_are_out_of_reach() -> None:
+    assert out_of_reach(kernels(3, 3), history(3, 3))
+    assert not out_of_reach(kernels(3, 3), history(3, 3, LEAST - 1)), "too few launches"
+    assert not out_of_reach(kernels(3, 3), history(1.4, 1.4)), "a launch is near"
+    assert out_of_reach(kernels(3, 0.5), history(3, 0.5)), "one limit is enough"
+
+
+def test_limits_that_one_candidate_may_keep_are_in_reach() -> None:
+    """The launches show that the prior is 2.5 times too dark, so that 3 times the limit may be 1.2 times."""
+    assert not out_of_reach(kernels(3, 3, best=(1.2, 1.2)), history(3, 3))
+    assert out_of_reach(kernels(3, 3, best=(0.5, 2)), history(3, 3)), "it keeps one of the two"
+    assert not out_of_reach(kernels(7.5, 7.5, best=(3, 3)), history(3, 3))
+    assert out_of_reach(kernels(1.5, 1.5), history(3, 3)), "a prior that was too bright is not made brighter"
+
+
+def test_what_no_prior_foresees_never_ends_a_study() -> None:
+    assert not out_of_reach(Kernels(Encoding(SMALL)), history(30, 30))
+    assert not out_of_reach(kernels(math.nan, math.nan), history(30, 30))
+    assert out_of_reach(kernels(math.nan, 30), history(30, 30))
+
+
+@pytest.mark.parametrize(("limit", "value", "found"), [("a<=10", 20, 2), ("a>=10", 5, 2), ("a<=0", 0, 1)])
+def test_how_many_times_its_limit_a_metric_is(limit: str, value: float, found: float) -> None:
+    sense = "<=" if "<=" in limit else ">="
+    assert times(Slo(metric="a", sense=sense, limit=float(limit.split("=")[1])), value) == found
+
+
+def test_the_study_waits_for_what_runs_and_stops() -> None:
+    known = kernels(3, 3)
+    plan, seen = Plan(known, CandidateSampler(known)), history(3, 3)
+    stop = plan.next(seen)
+    assert isinstance(stop, Stop)
+    assert stop.reason.startswith("the limits are out of reach")
+    running = Entry(LEAST, Role.SEARCH, LEAST, pending=True)
+    assert isinstance(plan.next(replace(seen, entries=(*seen.entries, running))), Wait)
+    with TemporaryDirectory() as folder:
+        study = opened(Path(folder), SPEC, SMALL)
+        assert study.ask() is not None
+        study.close()
