@@ -62,3 +62,19 @@ def test_infeasible_gives_no_command(tmp_path: Path) -> None:
     assert "- launch 0: mean\\_tpot\\_ms\\<=50 by 300 % (200.00)" in broken
     nothing = section(render(record(tmp_path, small_study.infeasible(), []), "md"), "Conclusion")
     assert "None of the launches gave a figure" in nothing
+
+
+def test_a_goodput_of_next_to_nothing_says_that_the_load_is_too_heavy() -> None:
+    """A gain of several hundred percent over next to nothing is no answer."""
+    choice = small_study.recommendation().recommended
+    assert choice is not None
+    choice = choice.model_copy(update={"objective": choice.objective.model_copy(update={"metric": "request_goodput"})})
+    row = small_study.recommendation().workloads[choice.objective.workload]
+    said = []
+    for good in (0.5, 2.0):
+        metrics = {**(row.recommended or {}), "request_goodput": good, "request_throughput": 12.5}
+        rows = {choice.objective.workload: row.model_copy(update={"recommended": metrics})}
+        said.append(conclusion(small_study.recommendation(recommended=choice, workloads=rows)))
+    assert "Only 4 % of the requests are good" in said[0]
+    assert said[0].index("Only 4 %") < said[0].index("Gain")
+    assert "of the requests are good" not in said[1]
