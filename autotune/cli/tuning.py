@@ -64,7 +64,7 @@ def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
     _conclude(_tune(spec, folder, as_json), folder, as_json)
 
 
-def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
+def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -> None:
     """``autotune resume``: the recommendation of a finished study is printed again, unless its budget is raised."""
     folder = Home(home)
     spec = folder.spec(study)

@@ -138,7 +138,9 @@ class _Walk:
         self.active_at = [not names(knob.active) & set(self.order[i:]) for i, knob in enumerate(card.knobs.values())]
         # Per position, the rules whose last knob is set there, and what may change there what was set.
         normaliser = self.normaliser
-        self.rules_at = self._at_last((rule, names(rule.forbid)) for rule in normaliser.rules)
+        rules = [(rule, names(rule.forbid)) for rule in normaliser.rules]
+        # What holds whatever is chosen, such as a model that the version does not have, is the reason that counts.
+        self.rules_at = self._at_last(sorted(rules, key=lambda row: bool(set(self.order) & set(row[1]))))
         self.effects_at = self._at_last((effect, names(effect.when)) for effect in normaliser.effects)
         self.conditional_at = self._at_last(
             ((name, knob), _told_by(name, knob)) for name, knob in normaliser.conditional
