@@ -73,7 +73,7 @@ class Evidence(StrEnum):
 
 
 class Evidenced:
-    """What tells where its numbers come from, by `evidence` and, where they are replayed, by `evidence_of`."""
+    """Mixin of records with an `evidence`, and of replayed ones the `evidence_of` the recording."""
 
     __slots__ = ()
 
@@ -83,12 +83,12 @@ class Evidenced:
 
     @property
     def origin(self) -> Evidence:
-        """How the launches behind the numbers were made; `Evidence.REPLAYED` where the recording does not tell."""
+        """Return the evidence of the launches themselves; `Evidence.REPLAYED` where a recording does not tell it."""
         return self.evidence_of or self.evidence
 
     @property
     def label(self) -> str:
-        """The evidence, to stand wherever numbers stand: measured in small letters, all else loud."""
+        """Write the evidence, to stand beside numbers: ``measured``, or e.g. ``REPLAYED, of SIMULATED launches``."""
         measured = Evidence.MEASURED
         now, then = (of if of in (None, measured) else of.upper() for of in (self.evidence, self.evidence_of))
         return f"{now}, of {then} launches" if then else str(now)

@@ -1,4 +1,4 @@
-"""Whether any configuration can keep the limits, so that a study of limits far out of reach ends after a few launches.
+"""Stop a study early whose limits (SLOs) no configuration can keep.
 
 The process over violations cannot tell: after seven launches of one kind it gave odds of 0.001 to limits that the tenth
 launch kept (``benchmarks/limits.py``). Physics can. A prior that foresees the limited metrics is right about their
@@ -23,7 +23,7 @@ FAR, LEAST_PREDICTED = 1.5, 1.3
 
 
 def out_of_reach(kernels: Kernels, history: History) -> bool:
-    """Whether nothing came near the limits, and no candidate is expected to."""
+    """Tell whether no launch came near the limits and no candidate is predicted to."""
     slos, told = history.spec.slos, [e for e in history if e.violations]
     if kernels.beyond is None or len(told) < LEAST or len({e.position for e in told}) < 2:
         return False
@@ -40,7 +40,7 @@ def out_of_reach(kernels: Kernels, history: History) -> bool:
 
 
 def times(slo: Slo, value: float) -> float:
-    """How many times its limit a metric is, 1 or less where it is kept: of a floor, the limit over the metric."""
+    """Return metric / limit, or limit / metric for a lower limit: above 1 the limit is broken."""
     above, below = (value, slo.limit) if slo.sense == "<=" else (slo.limit, value)
     return above / below if below > 0 else math.inf if above > 0 else 1.0
 

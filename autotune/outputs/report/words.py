@@ -108,7 +108,7 @@ def price(outcome: Recommendation) -> list[str]:
 
 
 def marked(outcome: Recommendation, fingerprint: str) -> str:
-    """What a launched configuration gives up, to stand behind its name in a table; empty for nothing."""
+    """Mark a launched configuration that gives something up, for a table; empty for one that gives up nothing."""
     kinds = outcome.given_up.get(fingerprint)
     return f" (gives up: {', '.join(kinds)})" if kinds else ""
 
@@ -151,7 +151,7 @@ def predictions(outcome: Recommendation) -> list[str]:
 
 
 def remaining(outcome: Recommendation) -> str:
-    """How much better another configuration may still be, in a sentence; empty where nothing tells."""
+    """Say how much better another configuration may still be (the regret); empty where it is not known."""
     regret = outcome.regret
     if regret is None:
         return ""
@@ -159,7 +159,7 @@ def remaining(outcome: Recommendation) -> str:
 
 
 def carried(metrics: Metrics | None) -> str:
-    """The load at which a capacity was found, e.g. ``at 304 in flight``; empty for other metrics."""
+    """Name the load at which a capacity was found, e.g. ``at 304 in flight``; empty for other metrics."""
     metrics = metrics or {}
     found = [(by, metrics.get(f"capacity_{name}")) for by, name in LOADS.items()]
     at = next((f"at {described(by, load)}" for by, load in found if load), "")
@@ -243,7 +243,7 @@ def _sentence(outcome: Recommendation) -> str:
 
 
 def missed(miss: NearestMiss) -> str:
-    """Which limits the nearest miss breaks, and by how much."""
+    """Name the limits that the nearest miss breaks, and by how much."""
     at = "" if miss.load is None else f" at the lightest load, {miss.load:g}"
     parts = [
         f"a {text.measure(one.metric, one.value)}{at}, {100 * Slo.parse(one.slo).excess(one.value):.0f} % beyond the "
