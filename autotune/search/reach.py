@@ -1,9 +1,9 @@
 """Stop a study early whose limits (SLOs) no configuration can keep.
 
-The process over violations cannot tell: after seven launches of one kind it gave odds of 0.001 to limits that the tenth
-launch kept (``benchmarks/limits.py``). Physics can. A prior that foresees the limited metrics is right about their
-order, and off by a factor that the launches show. So of every candidate the prediction counts, made better by the
-largest such factor that any launch has shown; and it must still be far beyond a limit.
+The posterior of the violations alone does not decide: after seven launches it gave odds of 0.001 to limits that the
+fourteenth launch kept (``benchmarks/limits.py`` plays such studies). The physics prior decides: where it predicts the
+limited metrics, its order of the candidates is right, and its level is off by a factor that the launches show. Each
+prediction is multiplied by the most favourable of these factors, and must still be far beyond a limit.
 """
 
 from __future__ import annotations
