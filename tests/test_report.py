@@ -268,6 +268,21 @@ def test_contributions_finals_and_launches(report: str) -> None:
     assert rows[8][3:6] == ["tensor_parallel=1, data_parallel=8", "9,200.00", "100 %"]
 
 
+def test_a_setting_that_is_a_coin_toss_is_marked_unless_it_is_needed(tmp_path: Path) -> None:
+    def told(**changes: object) -> str:
+        rows = [row.model_copy(update=changes) for row in small_study.recommendation().contributions]
+        outcome = small_study.recommendation(contributions=rows)
+        return section(render(record(tmp_path, outcome), "md"), "What does each setting add?")
+
+    doubtful = told(odds=0.55, needed_to=None)
+    marks = [row[5] for row in cells(doubtful)[1:]]
+    assert marks.count("55 %") == 1, "an engine cannot be left out"
+    assert marks.count("55 %, a coin toss") == len(marks) - 1 > 0
+    assert "A coin toss stays only for want of launches" in doubtful
+    for known in (told(odds=0.6, needed_to=None), told(odds=0.55, needed_to="keep the limits")):
+        assert "coin toss" not in known.lower()
+
+
 def test_failures_are_told_with_their_telling_line(report: str) -> None:
     text = section(report, "What failed, and what would help?")
     assert "### out_of_memory\n\nWeights and KV cache do not fit" in text

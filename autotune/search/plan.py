@@ -17,14 +17,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autotune.search.acquisition import GAIN, Suggestion, model_of
+import numpy as np
+
+from autotune.search.acquisition import GAIN, Suggestion, model_of, p_feasible
 from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, search_ends, usable_nodes
 from autotune.search.decide import control_runs, finals, promises, simplify
 from autotune.search.decide.accuracy import suspected
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.verdict import judge
-from autotune.search.explain.explanation import ablated, most_telling
+from autotune.search.explain.explanation import LIKELY, ablated, most_telling
 from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
 from autotune.search.reach import out_of_reach
 from autotune.search.repeats import challengers, next_repeat, ranked
@@ -44,6 +47,8 @@ ABLATIONS = 5
 """Launches of the winner with a knob put back."""
 LEAST_TO_SHORTEN = 4
 """Launches of the finals from which on the first may be of a command that never ran: a pair is left if it fails."""
+SURE = 0.9
+"""Odds of starting and keeping the limits of a command that never ran, for finals that cannot afford a failure."""
 WITHOUT_BASELINE = 2
 """Launches of a finalist whose baseline cannot run: that it runs again is all there is to show."""
 
@@ -208,28 +213,44 @@ class Plan:
     def _finalist(self, history: History, searched: History) -> int | None:
         """The best of the search that keeps every promise, by launches before the finals alone; else the best.
 
-        Where no check was left for a shorter command, or for one that keeps what all leaders break, the finals measure
-        it: a shorter one only where it is expected to be as good and they can afford that it does not start. One that
-        fell gives way to the next.
+        Where no check was left for a command that keeps what all leaders break, the finals measure it. One that fell
+        gives way to the next.
         """
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
         ran = ranked(model, scores)
         leaders = [p for p in ran if not promises.barred(scores, p)]
-        kept = any(not promises.broken(scores, p) for p in leaders)
+        leaders.sort(key=lambda p: (bool(promises.broken(scores, p)), suspected(history, p)))
+        kept = bool(leaders) and not promises.broken(scores, leaders[0])
         unproven = None if kept else promises.unproven_keeper(scores, model, ran)
-        if unproven is not None and not finals.eliminated(history, unproven):
-            return unproven
         spare = capacity(history) - len(searched) >= LEAST_TO_SHORTEN
-        for leader in sorted(leaders, key=lambda p: (bool(promises.broken(scores, p)), suspected(history, p))):
-            short, shorter = simplify.shortened(scores, model, leader)
-            if shorter is None or not spare or not simplify.as_good(model, shorter, short):
-                shorter = short
-            for position in (shorter, short, leader):
+        for leader in leaders if unproven is None else (unproven, *leaders):
+            for position in self._shorter_first(scores, model, leader, spare):
                 tested = history.canonical(position)
                 if tested != history.candidates.baseline and not finals.eliminated(history, tested):
                     return tested
         return None
+
+    def _shorter_first(self, scores: History, model: Posterior, leader: int, spare: bool) -> Sequence[int]:
+        """A leader and its shorter commands, the one to put to the test first: without any coin toss.
+
+        Where there is none to lose, that is a shorter one that is expected to be as good, if there are launches for it.
+
+        Args:
+            scores: of the search.
+            spare: whether the finals can afford that a command does not start.
+        """
+        least = LIKELY if spare else SURE
+
+        def likely(position: int) -> bool:
+            rows = np.array([position], dtype=np.int64)
+            return scores.feasible(position) or float(p_feasible(self._kernels, scores, rows)[0]) >= least
+
+        short, shorter = simplify.shortened(scores, model, leader) if scores.at(leader) else (leader, None)
+        plain = simplify.plain(scores, model, short, likely)
+        if plain == short and spare and shorter is not None and simplify.as_good(model, shorter, short):
+            plain = shorter
+        return plain, short, leader
 
     def _open(self, history: History, finalist: int) -> bool:
         """Whether the finals have not decided about a finalist."""

@@ -262,6 +262,10 @@ class FrontPoint(Choice, Evidenced):
     evidence_of: Evidence | None = None
 
 
+COIN_TOSS = 0.6
+"""Odds of adding something below which a setting should be in no command: nobody installs a library for a coin toss."""
+
+
 class Contribution(_Value):
     """What one setting (or the smallest group that can go, joined by ``+``) adds to the recommended command.
 
@@ -284,6 +288,13 @@ class Contribution(_Value):
     odds: float | None = None
     needed_to: Literal["start", "keep the limits", "keep what it promises"] | None = None
     measured_on: str
+
+    @property
+    def coin_toss(self) -> bool:
+        """Whether the command might as well do without it, but for want of launches; not asked of an engine."""
+        return (
+            self.knob != "engine" and self.needed_to is None and (1.0 if self.odds is None else self.odds) < COIN_TOSS
+        )
 
 
 class NoEffect(_Value):

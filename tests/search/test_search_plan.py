@@ -27,7 +27,7 @@ from autotune.recommend import recommend
 from autotune.search.budget import LEAST_FINALS, before_finals, search_ends
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import CandidateSet
-from autotune.study.recommendation import Verdict
+from autotune.study.recommendation import Recommendation, Verdict
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
 
@@ -244,6 +244,31 @@ def test_a_finalist_that_crashed_once_may_win_and_the_crash_is_told(tmp_path: Pa
     assert crashed
     assert outcome.verdict is Verdict.BETTER
     assert "1 of 4 launches of the recommended command failed (load_errors)" in outcome.stop_reason
+
+
+def test_the_finals_of_a_small_budget_are_for_a_plain_command_and_for_the_leader_where_it_does_not_start() -> None:
+    spec = make_spec(noise=0.03, launches=8, seed=1)
+
+    def played(throughput: Throughput) -> tuple[set[int], list[int], Recommendation]:
+        made, reason = run(spec, SMALL, throughput)
+        finals = [SMALL.position(x.trial.configuration.fingerprint) for x in made if x.trial.role is Role.FINAL]
+        searched = {SMALL.position(x.trial.configuration.fingerprint) for x in made[: -len(finals)]}
+        return searched, finals, recommend(spec, SMALL, made, (), reason)
+
+    searched, (plain, *_), found = played(ridge)
+    assert plain not in searched
+    assert (found.verdict, found.recommended and found.recommended.config) == (
+        Verdict.BETTER,
+        SMALL.items[plain].configuration.knobs,
+    )
+    fails = SMALL.items[plain].configuration
+    searched, finals, found = played(lambda one: None if one == fails else ridge(one))
+    assert finals[0] == plain
+    assert finals[1] in searched
+    assert (found.verdict, found.recommended and found.recommended.config) == (
+        Verdict.BETTER,
+        SMALL.items[finals[1]].configuration.knobs,
+    )
 
 
 def _trial(entry: Entry) -> Trial:

@@ -15,6 +15,7 @@ from autotune.search.decide.simplify import (
     ablations,
     next_without,
     odds_shown,
+    plain,
     shortened,
     subsets_towards_default,
     without_idle,
@@ -24,6 +25,7 @@ from autotune.search.gp.kernels import Kernels, one_thread
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
+from autotune.study.recommendation import COIN_TOSS
 from autotune.trial import Configuration, Role
 
 KNOBS = ("big", "some", "idle", "still")
@@ -147,6 +149,34 @@ def test_what_is_left_is_shown_and_was_measured() -> None:
         assert search.history.feasible(short)
         odds = [chance for _, chance in odds_shown(search.history, search.model, short).values()]
         assert all(chance >= 0.9 for chance in odds)
+
+
+def test_a_plain_command_has_no_setting_that_is_a_coin_toss() -> None:
+    """Launched or not: after so few launches most of these commands never were."""
+    never = 0
+    for seed in range(6):
+        search = searched(seed, 0.03)
+        with one_thread():
+            found = plain(search.history, search.model, LEADER, lambda _: True)
+            odds = [chance for _, chance in odds_shown(search.history, search.model, found).values()]
+        assert all(chance >= COIN_TOSS for chance in odds)
+        assert ITEMS[found].configuration.knobs["big"]
+        never += not search.history.at(found)
+    assert never > 0
+
+
+def test_a_plain_command_keeps_what_it_would_not_run_without() -> None:
+    search = searched(0, 0.003)
+
+    def likely(at: int) -> bool:
+        return bool(ITEMS[at].configuration.knobs["idle"])
+
+    with one_thread():
+        assert plain(search.history, search.model, LEADER, lambda _: False) == LEADER
+        assert plain(search.history, search.model, LEADER, lambda _: True) == position("big", "some")
+        assert plain(search.history, search.model, LEADER, likely) == position("big", "some", "idle")
+        table = replace(search.history, candidates=replace(NODE, as_they_are=True))
+        assert plain(table, search.model, LEADER, lambda _: True) == LEADER
 
 
 def test_settings_in_doubt_go_one_at_a_time_unless_it_is_known_that_they_cost_little() -> None:

@@ -283,7 +283,7 @@ def contributions(study: StudyRecord) -> list[str]:
     for row in study.recommendation.contributions:
         change = (text.code(text.scalar(row.from_)), text.code(text.scalar(row.to)))
         gain = "needed to start" if row.needed_to == "start" else text.percent(row.gain_percent)
-        odds = "–" if row.odds is None else f"{100 * row.odds:.0f} %"
+        odds = "–" if row.odds is None else f"{100 * row.odds:.0f} %{', a coin toss' if row.coin_toss else ''}"
         needed = f"needed to {row.needed_to}; " if row.needed_to not in (None, "start") else ""
         on = text.plain(needed + row.measured_on)
         rows.append((text.code(row.knob), *change, gain, text.percents(row.ci95), odds, on))
@@ -293,6 +293,8 @@ def contributions(study: StudyRecord) -> list[str]:
         "Each row is this command against the same without the setting, where the engine decides by itself; settings "
         "overlap, so rows need not multiply to the gain. The odds are that the setting adds more than 0.5 %."
     )
+    if any(row.coin_toss for row in study.recommendation.contributions):
+        note += " A coin toss stays only for want of launches: the command without it was not launched often enough."
     headings = ("Setting", "Without it", "In this command", "Gain", "95 % interval", "Odds", "Measured on")
     chosen = study.recommendation.recommended
     shown = [Configuration(chosen.engine, chosen.config)] if chosen else []

@@ -10,13 +10,16 @@ Before the finals a setting in doubt that is expected to cost more than `MOST_LO
 and without it the one whose launch tells more is launched again, and as long as it is in doubt the longer one is put to
 the test. What looked good there may have been luck. So once the finals are won fresh launches of the shorter commands
 decide what stays (`without_idle`).
+
+What is no more than a coin toss goes whatever a study can afford: the finals are for a command without any setting
+whose odds are below `COIN_TOSS` (`plain`), if that is expected to run.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import ndtr, stdtr
@@ -29,6 +32,7 @@ from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, History
 from autotune.search.nodes import NodeScore, contrast
 from autotune.space.enumeration import CandidateSet
+from autotune.study.recommendation import COIN_TOSS
 from autotune.trial import Configuration, Role
 
 SHOWN = 0.9
@@ -64,6 +68,23 @@ def shortened(history: History, model: Posterior, leader: int) -> tuple[int, int
             return current, _more_telling(model, current, shorter, spread_of(history))
         current = shorter
     return current, None
+
+
+def plain(history: History, model: Posterior, command: int, likely: Callable[[int], bool]) -> int:
+    """A command without its settings whose odds are below `COIN_TOSS`, measured or not.
+
+    They go back one after another, the least likely to add anything first, as the odds of the others change with each.
+
+    Args:
+        likely: whether a command may be expected to start and to keep the limits; the others on the way are left out.
+    """
+    current = command
+    # As often as there are settings: each step puts back at least one.
+    for _ in () if history.candidates.as_they_are else history.candidates.items[command].configuration.knobs:
+        shown = odds_shown(history, model, current)
+        idle = sorted((chance, p) for p, (_, chance) in shown.items() if chance < COIN_TOSS)
+        current = next((p for _, p in idle if likely(p)), current)
+    return current
 
 
 def _more_telling(model: Posterior, one: int, other: int, noise: float) -> int:
